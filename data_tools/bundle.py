@@ -55,12 +55,12 @@ def ship_weights(options: argparse.Namespace) -> None:
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and the file behind it would be replaced: remove the link")
     for weights in files:
-        written = _ship(weights, options.data_dir)
+        written = _ship_file(weights, options.data_dir)
         promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in written.expected_correct.items())
         print(escape_unprintable(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct"))
 
 
-def _ship(weights: Weights, data_dir: Path | None) -> Weights:
+def _ship_file(weights: Weights, data_dir: Path | None) -> Weights:
     """Ship a weights file; return its weights. Everything is computed before it writes; writing defers Ctrl-C."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()

@@ -75,7 +75,7 @@ def round_weights(options: argparse.Namespace) -> None:
         arrays |= layer.arrays
         print(f"{layer.name}: its results change by {layer.error:.1e} (plain rounding: {layer.plain:.1e})")
     how = "rounded to float16 with error compensation"
-    _save(options, weights, how, arrays=arrays, storage="float16")
+    _save_weights(options, weights, how, arrays=arrays, storage="float16")
 
 
 def quantise_weights(options: argparse.Namespace) -> None:
@@ -87,7 +87,7 @@ def quantise_weights(options: argparse.Namespace) -> None:
     print(f"{quantised.layer}: byte 255 stands for activations of {least:.3g} to {most:.3g}, by map")
     print(f"{quantised.layer}: its results change by {error:.1e} (plain rounding: {plain:.1e})")
     kept = {"expected_correct": weights.expected_correct, "storage": weights.storage}
-    _save(options, weights, f"{quantised.layer} quantised to 8 bits", quantised=quantised, **kept)
+    _save_weights(options, weights, f"{quantised.layer} quantised to 8 bits", quantised=quantised, **kept)
 
 
 COMMANDS = {
@@ -122,7 +122,7 @@ def _load_weights_and_images(
     return weights, graph, images
 
 
-def _save(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
+def _save_weights(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
     """Write the weights of IN with these changes to OUT. how: text that is added to the recipe."""
     how = f"{how} on {options.images} training images"
     save_weights(

@@ -10,7 +10,7 @@ from app.base.frozen import Frozen
 from app.files.hdf5 import ReadHdf5, ReadRequest, printable_line
 from app.files.reading import is_hdf5
 from app.network.network import CHANNELS
-from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
+from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise_split
 from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, allocate_pageable, read_idx
 
 CHUNK = 1000  # images converted at a time, so that the temporary arrays stay small
@@ -72,7 +72,7 @@ def load_files(
         truth = own if given is None else given
     else:
         images, truth = read_images(data, allocate or allocate_pageable), given
-        split = recognise(images[:, 0], truth) if images.shape[1] == 1 else None
+        split = recognise_split(images[:, 0], truth) if images.shape[1] == 1 else None
     if truth is not None and len(truth) != len(images):
         where = f"{labels or data} has {len(truth)} labels"
         raise UserError(f"{where} but {data} has {len(images)} images; name files that belong together")

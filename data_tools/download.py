@@ -82,7 +82,7 @@ def download(url: str, target: Path, max_bytes: int) -> None:
     for attempt in range(ATTEMPTS):
         time.sleep(BACKOFF_SECONDS * attempt)
         try:
-            return _attempt(url, target, max_bytes)
+            return _attempt_download(url, target, max_bytes)
         except DownloadError as error:
             if not error.passing:
                 raise
@@ -90,7 +90,7 @@ def download(url: str, target: Path, max_bytes: int) -> None:
     raise DownloadError(f"{last} ({ATTEMPTS} attempts)")
 
 
-def _attempt(url: str, target: Path, max_bytes: int) -> None:
+def _attempt_download(url: str, target: Path, max_bytes: int) -> None:
     """Transfer the file once in a separate process. Raises DownloadError."""
     with (
         Child(__name__, url, str(target.absolute()), max_bytes) as child,
@@ -190,7 +190,7 @@ class DebianError(Exception):
     """A Debian package is not available; the text is the reason, in one line."""
 
 
-def unpack(package: str, directory: Path) -> Path:
+def unpack_debian_package(package: str, directory: Path) -> Path:
     """Download ``package`` and unpack it below ``directory``; return the root of its tree.
 
     It uses the system's package lists, and if that fails, fresh private lists. apt-get and dpkg-deb write only below

@@ -79,7 +79,7 @@ def resize_files(options: argparse.Namespace) -> None:
     if options.split is not None:
         path = _output_path(target, f"{SPLITS[options.split][0].name}.gz")
         _check_new(path)
-        _write(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images[:, None])
+        _write_resized(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images[:, None])
         return
     targets = [_output_path(target, file.name) for file in files]
     # Check all before writing any: no file is overwritten, or read after another one replaced it.
@@ -89,7 +89,7 @@ def resize_files(options: argparse.Namespace) -> None:
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
-        _write(path, layer, read_images(file))
+        _write_resized(path, layer, read_images(file))
 
 
 def _output_path(target: Path, name: str) -> Path:
@@ -101,7 +101,7 @@ def _check_new(path: Path) -> None:
         raise UserError(f"{path} already exists: name another file or folder, or remove it first")
 
 
-def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
+def _write_resized(path: Path, layer: Resize, images: np.ndarray) -> None:
     size, (count, channels, *_) = layer.size, images.shape
     shape = (count, size, size) if channels == 1 else (count, channels, size, size)
     if len(shape) == 4 and size in CHANNELS:

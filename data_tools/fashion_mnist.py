@@ -172,7 +172,7 @@ def _read_split(split: str, directory: Path, allocate: Allocate | None = None) -
     return Split(_read_copy(images, directory, allocate), _read_copy(labels, directory), directory)
 
 
-def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
+def recognise_split(images: np.ndarray, labels: np.ndarray | None) -> str | None:
     """Return the split that has exactly these uint8 images (N, 28, 28) and, if given, labels (N,); otherwise None."""
     for split, files in SPLITS.items():
         given = [(file, array) for file, array in zip(files, (images, labels), strict=True) if array is not None]
@@ -264,7 +264,7 @@ def _copy_from_debian(files: list[DataFile], directory: Path, failures: list[str
     scratch = temporary_path_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:
         scratch.mkdir()
-        tree = download.unpack(DEBIAN_PACKAGE, scratch)
+        tree = download.unpack_debian_package(DEBIAN_PACKAGE, scratch)
         for file in (file for pair in SPLITS.values() for file in pair):
             for path in existing_copies(file, tree / PACKAGE_PATH):
                 # Keep the other split, too, but never replace a file by it.

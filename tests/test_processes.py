@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.base.interrupts import SIGNALS
-from app.base.processes import describe_exit_code, signals_blocked
+from app.base.processes import block_signals, describe_exit_code
 from app.base.processor import core_count, core_numbers, divide_cores, format_cores
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def test_the_end_in_words(code: int | None, words: str) -> None:
 
 
 def test_only_the_first_process_reacts_to_ctrl_c() -> None:
-    with signals_blocked():
+    with block_signals():
         process = get_context("spawn").Process(target=signal.pause, daemon=True)
         process.start()
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(SIGNALS)

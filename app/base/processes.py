@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
-def signals_blocked() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Block Ctrl-C, SIGTERM and SIGHUP in this thread while the block runs. New processes and threads inherit the mask.
 
     A terminal or a scheduler sends these signals to every process. Only the first process may react: it ends the
@@ -56,7 +56,7 @@ class StopDetector:
         assert child is not None, "it has been started"
         self._child, self._found = child, 0
 
-    def stopped(self) -> bool:
+    def check_stopped(self) -> bool:
         """Check once; return whether each of the last STOPPED_CHECKS checks found the child stopped.
 
         Call it about every CHECK_SECONDS. A single check does not suffice: a terminal's Ctrl-Z and ``fg`` stop and

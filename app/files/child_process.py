@@ -97,7 +97,7 @@ class Child(AbstractContextManager["Child"]):
             try:
                 return self._link.recv(MESSAGE_BYTES)
             except TimeoutError:
-                if self._stop.stopped():
+                if self._stop.check_stopped():
                     raise UserError(f"helper process {self._process.pid} was stopped by a signal: try again") from None
                 if deadline.is_over:
                     raise

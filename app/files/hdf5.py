@@ -33,7 +33,7 @@ class ReadRequest(Frozen):
     group: str = ""
 
 
-class Contents(Frozen):
+class FileContents(Frozen):
     """The data that was read from the root of a file, or from one of its groups.
 
     names: sorted names of everything there except groups. arrays: integers or floats of up to 8 bytes, native byte
@@ -58,7 +58,7 @@ class StoredDataset(Frozen):
     band: int
 
 
-ReadHdf5 = Callable[[Path, bytes | None, ReadRequest], Contents]
+ReadHdf5 = Callable[[Path, bytes | None, ReadRequest], FileContents]
 """Reads a file as ``hdf5_process.read_untrusted`` does; its ``Reader.read`` does it for many files by one process."""
 
 

@@ -36,7 +36,7 @@ from app.files.checks import (
     whole_number_check,
 )
 from app.files.child_process import Child, memory_file
-from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, ReadRequest, StoredDataset, printable_line
+from app.files.hdf5 import MAX_FILE_BYTES, Attribute, FileContents, ReadRequest, StoredDataset, printable_line
 from app.files.hdf5_start import take_or_start_child
 from app.files.reading import HDF5, open_regular
 
@@ -50,7 +50,7 @@ MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-def read_untrusted(path: Path, content: bytes | None, wanted: ReadRequest) -> Contents:
+def read_untrusted(path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
     """Return the wanted parts of a file that may be damaged or malicious; a separate process reads it.
 
     content: the bytes of the file, if they are known already. Raises UserError for every fault of the file.
@@ -79,7 +79,7 @@ class Reader(AbstractContextManager["Reader"]):
             self._child.end()
         self._child = None
 
-    def read(self, path: Path, content: bytes | None, wanted: ReadRequest) -> Contents:
+    def read(self, path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
         """Return the wanted parts of one file, as ``read_untrusted`` does. Raises UserError."""
         request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
         with (
@@ -90,7 +90,7 @@ class Reader(AbstractContextManager["Reader"]):
             arrays = {name: _map_shared_array(result, *parts) for name, *parts in answer["arrays"]}
             _require_requested(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
             _require_requested(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
-            return Contents(names, arrays, attributes)
+            return FileContents(names, arrays, attributes)
 
     def describe(
         self, path: Path, source: BinaryIO, datasets: Sequence[str]
@@ -108,7 +108,7 @@ class Reader(AbstractContextManager["Reader"]):
             _require_requested(all(one.dtype.isnative or one.offset is not None for one in found.values()))
             return answer["names"], found
 
-    def rows(
+    def read_rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
         """Return rows of shape (N, ...), from row ``first`` on, of a dataset of the root. Raises UserError."""

@@ -23,7 +23,7 @@ from app.files.hdf5 import (
     MAX_ATTRIBUTE_BYTES,
     PLAIN,
     Attribute,
-    Contents,
+    FileContents,
     ReadRequest,
     StoredDataset,
     printable_line,
@@ -274,7 +274,7 @@ def _report_faults_as_user_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again") from error
 
 
-def read_contents(file: StrictFile, wanted: ReadRequest, allocate: Allocate = _allocate_ordinary) -> Contents:
+def read_contents(file: StrictFile, wanted: ReadRequest, allocate: Allocate = _allocate_ordinary) -> FileContents:
     """Return the wanted parts of the file. ``allocate`` provides the memory of the arrays, one after another.
 
     Raises UserError, and MemoryError if memory runs out.
@@ -287,4 +287,4 @@ def read_contents(file: StrictFile, wanted: ReadRequest, allocate: Allocate = _a
         if name in names:
             arrays[name] = file.read_array(name, left, allocate, wanted.too_large)
             left -= arrays[name].nbytes
-    return Contents(names, arrays, {name: value for name, value in attributes.items() if value is not None})
+    return FileContents(names, arrays, {name: value for name, value in attributes.items() if value is not None})

@@ -17,7 +17,7 @@ from app.files.reading import may_exist, read_file
 from app.files.writing import replace_atomically
 
 if TYPE_CHECKING:  # the command line must not import NumPy
-    from app.files.hdf5 import Contents, ReadRequest
+    from app.files.hdf5 import FileContents, ReadRequest
 
 FOLDER = Path(__file__).parents[2] / "weights"
 CHECKSUMS = "SHA256SUMS"
@@ -70,7 +70,7 @@ def check_shipped_hash(path: Path, content: bytes) -> None:
         raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
 
 
-def read_verified(path: Path, content: bytes, wanted: ReadRequest) -> Contents:
+def read_verified(path: Path, content: bytes, wanted: ReadRequest) -> FileContents:
     """Return the wanted parts of ``content``, bytes of ``path`` with a checked hash. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import open_strict, read_contents

@@ -89,7 +89,7 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
         yield temporary
-        publish_unfinished(temporary, path, overwrite=overwrite)
+        rename_unfinished(temporary, path, overwrite=overwrite)
     except OSError as error:
         raise unwritable_error(path, error) from error
     finally:
@@ -97,7 +97,7 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             temporary.unlink()
 
 
-def publish_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
+def rename_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
     """Rename an unfinished file beside ``path`` to ``path``, as ``replace_atomically`` does. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))

@@ -51,7 +51,7 @@ def numpy_logits(source: Source, images: np.ndarray) -> np.ndarray:
         elif isinstance(layer, Linear):
             x = np.einsum("bi,oi->bo", x, source.arrays[layer.name].astype(np.float64))
         elif isinstance(layer, MaxPool | AvgPool):
-            x = _pool(x, layer)
+            x = _pool_windows(x, layer)
         elif isinstance(layer, Flatten):
             x = x.reshape(len(x), -1)
         elif isinstance(layer, LeakyRelu):
@@ -76,7 +76,7 @@ def _convolve(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
     return y
 
 
-def _pool(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
+def _pool_windows(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
     height, width = layer.output_shape(x.shape[1:])[1:]
     y = np.empty((*x.shape[:2], height, width))
     for i in range(height):

@@ -134,7 +134,7 @@ class LayerStack:
         if self._pending is not None:
             arrays = arrays | _fold_into_next(arrays, self._pending)
             origins = {"_bias": self._pending.nodes[-1]} | origins
-            self._note(self._pending.nodes, "folded into the layer behind it")
+            self._add_notes(self._pending.nodes, "folded into the layer behind it")
             self._pending = None
         self.found.append(FoundLayer(layer, arrays, origins))
         self.shape = after
@@ -147,7 +147,7 @@ class LayerStack:
             folded, bias = fold_affine(weights, last.arrays.get("_bias"), factor, shift)
             last.arrays |= {"": np.moveaxis(folded, -1, 0), "_bias": bias}
             last.origins.setdefault("_bias", node)
-            self._note([node], "folded into the layer before it")
+            self._add_notes([node], "folded into the layer before it")
             return
         with np.errstate(all="ignore"):  # infinite values show in the weights
             if self._pending is None:
@@ -179,9 +179,9 @@ class LayerStack:
             weights = np.diag(waits.factor).astype(np.float32)[:, :, None, None]
             arrays = {"": weights, "_bias": waits.shift.astype(np.float32)}
         self.add_weighted(Conv2d("", len(weights), 1), arrays, {})
-        self._note(waits.nodes, f"a convolution of 1 x 1, because {why}")
+        self._add_notes(waits.nodes, f"a convolution of 1 x 1, because {why}")
 
-    def _note(self, nodes: list[str], what: str) -> None:
+    def _add_notes(self, nodes: list[str], what: str) -> None:
         self.notes += [f"{node}: {what}" for node in nodes]
 
 

@@ -119,7 +119,7 @@ def _chain_from_shapes(arrays: Mapping[str, np.ndarray]) -> Chain:
     """Return conv, tanh, maxpool, conv, flatten, fc, tanh, fc, softmax with sizes from the arrays' shapes."""
     weights = {name.removesuffix(WEIGHT): array.shape for name, array in arrays.items() if name.endswith(WEIGHT)}
     possible = permutations(weights) if len(weights) == LAYERS else ()
-    orders = [order for order in possible if _fit_together([weights[name] for name in order])]
+    orders = [order for order in possible if _layers_fit_together([weights[name] for name in order])]
     if len(orders) != 1:
         raise BadValueError(
             "is no network of two convolutions and two fully connected layers; describe it with --symbol FILE.json or "
@@ -139,7 +139,7 @@ def _chain_from_shapes(arrays: Mapping[str, np.ndarray]) -> Chain:
     return Chain((*first, linear("fc1"), Tanh("tanh2"), linear("fc2"), Softmax("softmax")), names, (ASSUMED,))
 
 
-def _fit_together(shapes: list[tuple[int, ...]]) -> bool:
+def _layers_fit_together(shapes: list[tuple[int, ...]]) -> bool:
     """Return whether two convolutions and two fully connected layers fit together in this order."""
     if [len(shape) for shape in shapes] != [4, 4, 2, 2]:
         return False

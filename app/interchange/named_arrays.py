@@ -44,7 +44,7 @@ class Description(Frozen):
     classes: tuple[str, ...] | None
 
     @property
-    def text(self) -> str:
+    def json(self) -> str:
         """Return the description as JSON text, which ``parse_description`` reads."""
         classes = None if self.classes is None else list(self.classes)
         found = {"definition": network_toml(self.network), "input_scale": self.input_scale, "classes": classes}

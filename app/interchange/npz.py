@@ -104,7 +104,7 @@ def npz_content(named: NamedArrays) -> bytes:
     """Return the content of an NPZ file; equal arguments give equal bytes."""
     arrays = dict(named.arrays)
     if named.description is not None:
-        arrays[DESCRIPTION] = np.array(named.description.text.encode())  # as text, any four bytes would be a character
+        arrays[DESCRIPTION] = np.array(named.description.json.encode())  # as text, any four bytes would be a character
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():

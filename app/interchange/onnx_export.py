@@ -47,7 +47,7 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
     )
-    helper.set_model_props(model, {DESCRIPTION: description.text})
+    helper.set_model_props(model, {DESCRIPTION: description.json})
     return model
 
 

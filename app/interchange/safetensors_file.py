@@ -46,7 +46,7 @@ def safetensors_content(named: NamedArrays) -> bytes:
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array) for name, array in named.arrays.items()}
-    content: bytes = save(arrays, None if named.description is None else {DESCRIPTION: named.description.text})
+    content: bytes = save(arrays, None if named.description is None else {DESCRIPTION: named.description.json})
     return content
 
 

@@ -35,7 +35,7 @@ class Batch(Frozen):
     truth: np.ndarray
     reference: Reference
 
-    def first(self, count: int) -> "Batch":
+    def first_images(self, count: int) -> "Batch":
         """Return the batch of the first ``count`` images."""
         return replace(self, images=self.images[:count], truth=self.truth[:count])
 

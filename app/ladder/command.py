@@ -13,7 +13,7 @@ from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step
 from app.ladder.lessons import ladder_steps as ladder_of
 from app.ladder.pages import check_folder, write_site
-from app.ladder.stored import introduction_pages, stored_card, stored_card_named, stored_kernels
+from app.ladder.stored import introduction_pages, stored_card, stored_card_if_named, stored_kernels
 from app.network.graph import network_graph
 from app.records import kernels as records
 from app.records.kernels import Ladder
@@ -66,7 +66,7 @@ def _measure_card(request: LadderRequest, name: str) -> Card:
     with device.translate_gpu_errors():
         card = device.describe_gpu()
         document = measure_steps(network_graph(request.network), request.batch, card)
-    return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_named(name, card["name"]))
+    return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_if_named(name, card["name"]))
 
 
 def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:

@@ -145,7 +145,7 @@ class Line(Frozen):
 
 
 @cache
-def coloured_lines(source: str) -> Sequence[str]:
+def colour_lines(source: str) -> Sequence[str]:
     """Return the lines of a CUDA file as coloured HTML. Raises UserError without Pygments."""
     try:
         from pygments import highlight
@@ -180,7 +180,7 @@ def _body_lines(source: str) -> list[Line]:
     """Return the non-empty lines of a file after the comment at its head."""
     texts = source.splitlines()
     head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
-    lines = (Line(" ", *one) for one in zip(texts, coloured_lines(source), range(1, len(texts) + 1), strict=True))
+    lines = (Line(" ", *one) for one in zip(texts, colour_lines(source), range(1, len(texts) + 1), strict=True))
     return [line for line in lines if line.number > head and line.text.strip()]
 
 

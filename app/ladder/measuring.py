@@ -37,7 +37,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     timer = ItemTimer(arch, known, NOISE, L2, None, False, lambda: None)
     with tqdm(rungs, desc="ladder", unit=" rows", disable=None) as bar:
         try:
-            for (step, item), result in zip(bar, _timed_steps(rungs, timer, images), strict=True):
+            for (step, item), result in zip(bar, _time_steps(rungs, timer, images), strict=True):
                 bar.set_description(f"{step.title}, {item.name}")
                 rows[item.name].append(result)
         except DeviceMemoryError:
@@ -67,7 +67,7 @@ def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
             yield item
 
 
-def _timed_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
+def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
     """Check and time each step; yield the results. A layer's data stay on the card for all steps of a format."""
     trials: dict[str, Trial] = {}
     before = ("", "")

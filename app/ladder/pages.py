@@ -25,7 +25,7 @@ from app.ladder.lessons import (
     Step,
     all_steps,
     changed_line_count,
-    coloured_lines,
+    colour_lines,
     excerpt_lines,
     ladder_steps,
 )
@@ -103,7 +103,7 @@ class Pages:
     def source_page(self, step: Step) -> Page:
         """Return the page with the whole source file of a step."""
         return self._fill_template(
-            "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
+            "source", step.file_page, step.row.source, {"lines": colour_lines(step.source), "step": step}
         )
 
     def step_page(self, step: Step) -> Page:

@@ -113,7 +113,7 @@ def _answers_document(answers: Answers, cycle: Cycle | None) -> records.Accuracy
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
 
 
-def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.Compared | None:
+def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.ComparedPrecision | None:
     compared = outcome.compared
     if compared is None or agreement is None:
         return None

@@ -93,7 +93,7 @@ def compare_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first
     return Cycle(None if truth is None else correct, total, unsteady)
 
 
-class Compared(Frozen):
+class ComparedRun(Frozen):
     """The same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
 
     precision: as the user named it. arithmetic: the coarsest type of any layer's products.
@@ -133,7 +133,7 @@ class Outcome(Frozen):
     arithmetic: str = "float32"
     raw_copy: Timing | None = None
     power: Power | None = None
-    compared: Compared | None = None
+    compared: ComparedRun | None = None
 
 
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:

@@ -25,14 +25,14 @@ class AutoChoice(TypedDict):
     ms: Amount | None
 
 
-class Wrong(TypedDict):
+class WrongPoint(TypedDict):
     """A combination of parameters with wrong results, and the first mistake."""
 
     parameters: Parameters
     reason: str
 
 
-class SkippedPoint(Wrong):
+class SkippedPoint(WrongPoint):
     """A combination of parameters that could not run, and how many others failed for the same reason."""
 
     count: Annotated[Positive, "points skipped for that reason"]
@@ -51,7 +51,7 @@ class SweptLayer(TypedDict):
     gain: Annotated[Amount | None, "the default's time ÷ the best"]
     auto: Annotated[AutoChoice | None, "what `auto` took before"]
     skipped: list[SkippedPoint]
-    wrong: Annotated[list[Wrong], "points that computed wrong results"]
+    wrong: Annotated[list[WrongPoint], "points that computed wrong results"]
 
 
 class Sweep(TypedDict):

@@ -22,7 +22,7 @@ from app.network.graph import Graph, build_graph, find_network
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
 from app.network.toml import checked_scale, network_toml
 from app.network.weights import Weights, save_weights
-from app.records.networks import Enlarged, Import
+from app.records.networks import Enlargement, Import
 from app.terminal.output import publish_report
 from app.terminal.text import Column, fields, paragraph, table
 from app.tools.graph import layer_table
@@ -174,7 +174,7 @@ def _import_document(
 ) -> Import:
     """Return the document: the file, the converted arrays, and the check."""
     first = graph.network.layers[0]
-    enlarged: Enlarged | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
+    enlarged: Enlargement | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
     return {
         "schema": "lenet5-inference/import/1",
         "file": str(request.file),

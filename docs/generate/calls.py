@@ -9,7 +9,7 @@ from docs.generate.scale import NOT_YET
 from docs.generate.tables import markdown_table, wrap_paragraph
 
 
-def calls(figures: Figures) -> str:
+def calls_table(figures: Figures) -> str:
     """Return the table: a row for each kind of call, with median times in µs and the best peer's time ÷ ours."""
     document = figures.document_or_none(CALLS)
     if document is None:

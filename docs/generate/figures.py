@@ -109,7 +109,7 @@ class Bench:
 
     @property
     def tables(self) -> dict[str, Row]:
-        """Return the tables by item."""
+        """Return the tables of the document by the name of their item: layers that a kernel computes together."""
         return {table["item"]: table for table in self.document["tables"]}
 
     @property

@@ -24,7 +24,7 @@ PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
-def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
+def draw_all(figures: Path, folder: Path = FOLDER) -> list[Path]:
     """Draw all pictures again. Raises UserError for a JSON file that is missing or broken."""
     svg.create_chart_folder(folder)
     documents = Figures(figures)

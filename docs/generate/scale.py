@@ -134,13 +134,13 @@ def _storing_rate(found: Row) -> float:
 
 
 def _format_bytes(count: float) -> str:
-    return _in_unit(count, ((1e12, "TB"), (1e9, "GB")))
+    return _format_in_unit(count, ((1e12, "TB"), (1e9, "GB")))
 
 
 def _format_time(seconds: float) -> str:
-    return _in_unit(seconds, ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")))
+    return _format_in_unit(seconds, ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")))
 
 
-def _in_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
+def _format_in_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
     size, unit = next((pair for pair in units if value >= pair[0]), units[-1])
     return f"{value / size:,.3g} {unit}" if value / size < 1000 else f"{value / size:,.0f} {unit}"

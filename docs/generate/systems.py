@@ -108,7 +108,7 @@ def network_comparison(network: str, figures: Figures) -> str:
     title = f"Whole pass of `{network}`, compared with the fastest of the other systems"
     stored = [(key, both) for key, both in _ordered_comparisons(figures) if key[0] == network]
     if not stored:
-        return f"{title}. {_not_yet(network)}"
+        return f"{title}. {_not_measured_text(network)}"
     parts = []
     for images in dict.fromkeys(images for (_, images, _), _ in stored):
         rows, files, failures = [], dict[str, None](), list[str]()
@@ -146,7 +146,7 @@ def mark_commands(note: str) -> str:
     return note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else f"{note}."
 
 
-def _not_yet(network: str) -> str:
+def _not_measured_text(network: str) -> str:
     return f"Not measured yet: run `{command_for_file(PEERS[network])}`."
 
 
@@ -169,7 +169,7 @@ def all_networks_table(figures: Figures) -> str:
                 why = WHY_SLOWER.get((network, images, precision), f"not known; ours ran {own['note']}")
                 slower.append(f"- {what}, {precision}: {why}")
     measured = {network for network, *_ in figures.comparisons}
-    missing = [f"- `{network}`: {_not_yet(network)}" for network in COMPARED if network not in measured]
+    missing = [f"- `{network}`: {_not_measured_text(network)}" for network in COMPARED if network not in measured]
     parts = [markdown_table(["", "as", *HEADS], rows, 2)]
     parts += ["Why ours is slower (bold above):", "\n".join(slower)] if slower else []
     return "\n\n".join([*parts, *["\n".join(missing)] * bool(missing)])

@@ -254,7 +254,7 @@ def test_pictures_are_of_the_tables_run() -> None:
 
 def test_a_picture_of_another_run_is_found(tmp_path: Path, figures_folder: Path) -> None:
     assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)  # none is there
-    drawn = pictures.draw(figures_folder, tmp_path)
+    drawn = pictures.draw_all(figures_folder, tmp_path)
     assert [path.name for path in drawn] == list(pictures.PICTURES) and not pictures.stale_pictures(
         figures_folder, tmp_path
     )

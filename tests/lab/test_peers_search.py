@@ -15,7 +15,7 @@ from app.lab.batch import ONE_PIECE, Batch
 from app.lab.peers import peers, torch
 from app.lab.peers import search as module
 from app.lab.peers.jax import SETTINGS as JAX_SETTINGS
-from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search_settings, why_unknown
+from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search_settings, why_fastest_unknown
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import search_text
@@ -133,10 +133,10 @@ def test_the_fastest_of_all_peers_by_each_measurement() -> None:
     assert fastest_settings(every, FEW) == [("torch", FAST), ("torch", SLOW)]
     assert fastest_settings(every[1:], FEW) == [("jax", "jit")], "once if it is the same"
     assert fastest_settings([], FEW) == fastest_settings([known(first, images=1)], FEW) == []
-    assert why_unknown(every, FEW).startswith("4 of ")
+    assert why_fastest_unknown(every, FEW).startswith("4 of ")
     first.add(known(first), BROKEN, [], "no such layout")
-    assert not why_unknown(every, FEW)
-    assert why_unknown([known(first, images=1)], {"torch": ()}) == "no setting of a peer runs"
+    assert not why_fastest_unknown(every, FEW)
+    assert why_fastest_unknown([known(first, images=1)], {"torch": ()}) == "no setting of a peer runs"
 
 
 WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUDA graph"

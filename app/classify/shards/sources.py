@@ -188,6 +188,6 @@ class Chunked(ArrayReader):
         stored = self.stored
         self._band = np.empty(0, np.uint8)  # free the old band before reading the new one
         shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
-        rows = self._hdf5.rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
+        rows = self._hdf5.read_rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
         self.check_unchanged()
         self._first, self._band = first, rows.reshape(-1).view(np.uint8)

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.base.frozen import Frozen
 from app.records import evaluate as records
-from app.records.evaluate import Bin, Calibration, ClassAnswers, Evaluate, Macro, McNemar, Subject, Test
+from app.records.evaluate import Bin, Calibration, ClassAnswers, Evaluate, EvaluatedNetwork, Macro, McNemar, Test
 from app.records.parts import Card, Processor
 from data_tools.dataset import Dataset
 
@@ -139,7 +139,7 @@ class Answers(Frozen):
     about: the document's record of network, weights and precision.
     """
 
-    about: Subject
+    about: EvaluatedNetwork
     labels: np.ndarray
     probabilities: np.ndarray
 
@@ -204,7 +204,7 @@ def _confusion_matrix(found: Answers, truth: np.ndarray) -> np.ndarray:
     return confusion_matrix(truth, found.labels, found.probabilities.shape[1])
 
 
-def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None) -> records.Against:
+def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None) -> records.OtherNetwork:
     changed = np.flatnonzero(found.labels != other.labels)
     moves = _confusion_matrix(other, found.labels)  # rows: answers of the first
     stayed = moves.diagonal()

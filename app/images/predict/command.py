@@ -20,9 +20,9 @@ from app.files.reading import may_exist
 from app.images.pictures.finding import stream_stdin_names
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.inputs import Input, Part, Tally, cut_into_parts, gather_inputs, image_count, read_prepared
+from app.images.predict.inputs import Input, Part, Tally, cut_into_parts, gather_inputs, image_count, prepare_or_fault
 from app.images.predict.writers import STDOUT, WRITERS, Layout, Write, check_output_suffix, open_writer
-from app.main_job.images import fitting_graph
+from app.main_job.images import graph_for_images
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
 from app.records.classify import Predict, Unreadable
@@ -93,7 +93,7 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
     with WRITERS[f".{JSONL}"](out) as write:
         for name in stream_stdin_names():
             timer = Timer()
-            found = read_prepared(Path(name), (channels, height, width), request.invert or "auto")
+            found = prepare_or_fault(Path(name), (channels, height, width), request.invert or "auto")
             if (prepared := seen.count_picture(found)) is None:
                 fault: Unreadable = {"path": name, "error": str(found)}
                 out.write(json.dumps(fault).encode() + b"\n")
@@ -113,7 +113,7 @@ def _classify_part(
     part: Part, classifier: Classifier, layout: Layout, write: Write, seen: Tally, show: bool = False
 ) -> None:
     labels = classifier(part.images)
-    columns = layout.columns(part, labels, classifier.logits, classifier.probabilities)
+    columns = layout.make_columns(part, labels, classifier.logits, classifier.probabilities)
     write(columns)
     seen.add(part, columns, show)
 
@@ -122,7 +122,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     graph = classifier.graph
     for one in inputs:
         if isinstance(one, Dataset):
-            fitting_graph(graph, one)
+            graph_for_images(graph, one)
     channels, height, width = graph.network.input_shape
     shape = (channels, height, width)
     alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)

@@ -212,7 +212,7 @@ def image_count(source: Input) -> int:
     return len(source) if isinstance(source, list) else len(source.images)
 
 
-def read_prepared(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
+def prepare_or_fault(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
     """Return a picture prepared for ``shape``, or the error that makes it unreadable, without raising it."""
     try:
         picture = read_picture(path, MAX_PIXELS)
@@ -237,7 +237,7 @@ def cut_into_parts(
     """
     for one in inputs:
         if isinstance(one, list):
-            yield from _cut_pictures(one, partial(read_prepared, shape=shape, invert=invert), most, seen, progress)
+            yield from _cut_pictures(one, partial(prepare_or_fault, shape=shape, invert=invert), most, seen, progress)
             continue
         # Fractions stay together: whether images are k/255, and so become bytes, is a property of the whole file.
         parts = max(1, len(one.images) // most) if one.images.dtype == np.uint8 else 1

@@ -39,7 +39,7 @@ class Layout(Frozen):
     notes: bool
     least: float
 
-    def columns(self, part: Part, labels: np.ndarray, logits: np.ndarray, probabilities: np.ndarray) -> Columns:
+    def make_columns(self, part: Part, labels: np.ndarray, logits: np.ndarray, probabilities: np.ndarray) -> Columns:
         """Return the columns of a part. labels: (n,) uint8. logits, probabilities: (n, classes) float32."""
         found: Columns = {}
         if self.paths:

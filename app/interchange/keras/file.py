@@ -30,7 +30,7 @@ def read(content: bytes, asked: ImportOptions) -> Source:
         raise BadValueError("is a Keras model, which contains its network; leave --network and --symbol out")
     zipped = content.startswith(b"PK")
     config, arrays = _read_zip(content) if zipped else _read_hdf5(content)
-    model = read_model(_parsed_config(config), asked.size)
+    model = read_model(_parse_config(config), asked.size)
     with np.errstate(all="ignore"):  # NaN and infinite values are reported with the network's arrays
         return read_layers(model, arrays, _array_paths_in_zip if zipped else _array_paths_in_hdf5).to_source(asked.name)
 
@@ -85,7 +85,7 @@ def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Att
     return found.attributes, found.arrays
 
 
-def _parsed_config(text: str) -> Any:
+def _parse_config(text: str) -> Any:
     try:
         return parse_json(text)
     except BadValueError as error:

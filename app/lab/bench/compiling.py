@@ -15,7 +15,7 @@ HARMLESS = (1, 2, 701)
 CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
 
 
-class Wrong(Exception):  # noqa: N818 - a verdict, not an error
+class WrongResult(Exception):  # noqa: N818 - a verdict, not an error
     """A kernel computed a wrong result; the text says where and by how much."""
 
 

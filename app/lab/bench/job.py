@@ -92,7 +92,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         from app.lab.bench import peak
         from app.lab.bench.compiling import compile_variants
         from app.lab.bench.ladder import ItemTimer
-        from app.lab.bench.whole_network import precision_variant_pairs, whole_program
+        from app.lab.bench.whole_network import precision_variant_pairs, time_whole_program
 
         no_cudnn = cudnn.why_no_cudnn() if job.single_convolutions else None
     card = device.describe_gpu()
@@ -116,7 +116,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
             for size in job.batches[:-1]
         }
         whole = {
-            size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
+            size: time_whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
             for size in job.batches
         }
     notes += [

@@ -18,7 +18,7 @@ from app.kernels.problems import (
 )
 from app.main_job.statistics import speedup
 from app.records import bench as records
-from app.records.bench import Achieved, Ratios, Total
+from app.records.bench import AchievedRates, Ratios, Total
 from app.records.parts import Peaks
 
 CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
@@ -101,7 +101,7 @@ def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> i
 
 def achieved_rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
-) -> Achieved:
+) -> AchievedRates:
     """Return the rates of a batch computed in ``ms``, and the larger of its shares of the card's measured peaks.
 
     instructions: the family that multiplies; if unknown, the fastest family of the type. work: products that the kernel

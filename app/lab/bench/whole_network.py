@@ -43,7 +43,7 @@ def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[s
     ]
 
 
-def whole_program(
+def time_whole_program(
     graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
 ) -> list[Program]:
     """Return the time of the network by precision and kernel, from page-locked images to readable labels.

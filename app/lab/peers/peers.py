@@ -212,7 +212,7 @@ def compare_all(
         unknown: dict[str, str] = {}
         for precision in job.peer_precisions:
             known = [searches.find(network, precision, images, engine) for engine in factories.peers]
-            unknown[precision] = why_unknown(known, factories.peers)
+            unknown[precision] = why_fastest_unknown(known, factories.peers)
             chosen = [] if unknown[precision] else fastest_settings(known, factories.peers)
             chosen += [(torch.TORCH, EAGER)] if torch.TORCH in factories.peers else []
             candidates = [
@@ -239,7 +239,7 @@ def compare_all(
         }
 
 
-def why_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
+def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
     """Return why the peers' fastest settings are unknown; empty if all were tried. settings: peer → its settings."""
     if not known:
         return "no peer was timed"
@@ -254,7 +254,7 @@ def _iterate_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
     """Yield the networks' batches, small ones first. checked: as in ``load_batch``."""
     for network in job.networks:
         largest = load_batch(network, job.batches[-1], checked=checked)
-        yield from map(largest.first, job.batches)
+        yield from map(largest.first_images, job.batches)
 
 
 def _make_entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entrant]:

@@ -7,7 +7,7 @@ from app.base.precision import BY_NAME
 from app.lab.document import heading
 from app.lab.peers.rounds import OURS
 from app.lab.peers.torch import NEEDLESS
-from app.records.peers import Best, Comparison, Peers, PeerSettings, Ratio, Row
+from app.records.peers import Comparison, FastestPeer, Peers, PeerSettings, Ratio, Row
 from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
 
 MEASURES = {"on_card_ms": "on the card", "end_to_end_ms": "end to end"}
@@ -40,15 +40,15 @@ def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list
         entry: Ratio = {
             "precision": own["precision"],
             "against": against,
-            "on_card_ms": None if reason else _best("on_card_ms", own, peers),
-            "end_to_end_ms": None if reason else _best("end_to_end_ms", own, peers),
+            "on_card_ms": None if reason else _fastest_peer("on_card_ms", own, peers),
+            "end_to_end_ms": None if reason else _fastest_peer("end_to_end_ms", own, peers),
             "reason": reason,
         }
         found.append(entry)
     return found
 
 
-def _best(measure: str, own: Any, peers: Sequence[Any]) -> Best:
+def _fastest_peer(measure: str, own: Any, peers: Sequence[Any]) -> FastestPeer:
     fastest = min(peers, key=lambda row: row[measure]["p50"])
     return {"setting": fastest["setting"], "ratio": fastest[measure]["p50"] / own[measure]["p50"]}
 

@@ -13,7 +13,7 @@ from app.base.errors import UserError, choices_hint
 from app.base.interrupts import deferred_interrupts
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant
-from app.lab.bench.compiling import Wrong
+from app.lab.bench.compiling import WrongResult
 from app.main_job.result import Timing
 from app.main_job.statistics import stored_samples
 from app.planning.tuning import Tuned, Tuning
@@ -24,8 +24,8 @@ NOISE = 0.01  # a point is measured until its median's relative error is below t
 L2 = "cold"
 
 
-class Skip(Exception):  # noqa: N818 - a verdict, not an error
-    """A point cannot run; the text is the reason."""
+class CannotRun(Exception):  # noqa: N818 - a verdict, not an error
+    """A point of the sweep cannot run; the text is the reason."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Target:
     default: dict[str, int]
     points: list[Point] = field(default_factory=list)
     skipped: list[SkippedPoint] = field(default_factory=list)
-    wrong: list[records.Wrong] = field(default_factory=list)
+    wrong: list[records.WrongPoint] = field(default_factory=list)
     finished: int = 0
     rival: tuple[Variant, dict[str, int]] | None = None
     rival_result: Tuned | None = None
@@ -70,7 +70,7 @@ class Target:
             found[self.rival[0].name] = self.rival_result
         return {self.problem: found}
 
-    def skip(self, parameters: dict[str, int], reason: str) -> None:
+    def record_skipped(self, parameters: dict[str, int], reason: str) -> None:
         """Record a point that cannot run. Reasons that differ only in numbers count as one."""
         alike = next(
             (known for known in self.skipped if _strip_numbers(known["reason"]) == _strip_numbers(reason)), None
@@ -127,7 +127,7 @@ def make_target(
         if reason is None:
             target.grid.append(parameters)
         else:
-            target.skip(parameters, reason)
+            target.record_skipped(parameters, reason)
     if not target.grid:
         reasons = "; ".join(
             f"{format_parameters(skipped['parameters'])}: {skipped['reason']}" for skipped in target.skipped[:3]
@@ -148,7 +148,9 @@ def format_parameters(parameters: Parameters) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]  # returns times and error; raises Skip or Wrong
+Measure = Callable[
+    [Variant, dict[str, int]], tuple[Timing, float]
+]  # returns times and error; raises CannotRun or WrongResult
 
 
 def measure_all(
@@ -184,9 +186,9 @@ def measure_all(
 def _measure_point(target: Target, parameters: dict[str, int], measure: Measure) -> None:
     try:
         timing, error = measure(target.row, parameters)
-    except Skip as skip:
-        target.skip(parameters, str(skip))
-    except Wrong as verdict:
+    except CannotRun as skip:
+        target.record_skipped(parameters, str(skip))
+    except WrongResult as verdict:
         target.wrong.append({"parameters": parameters, "reason": str(verdict)})
     else:
         tflops = target.problem.flops * target.images / timing.median / 1e9
@@ -204,6 +206,6 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
 
 def _measure_rival(target: Target, measure: Measure) -> None:
     if target.rival is not None:
-        with suppress(Skip, Wrong):
+        with suppress(CannotRun, WrongResult):
             timing, _ = measure(*target.rival)
             target.rival_result = Tuned(target.rival[1], timing.median, target.images)

@@ -93,7 +93,7 @@ class Case(Frozen):
             count = f"the first of {wrong.sum():,} wrong among {wrong.size:,} outputs"
             return f"{self._describe_position(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
         if len(outputs) > 1:
-            return _wrong_label(outputs[1], exact, each)
+            return _describe_wrong_label(outputs[1], exact, each)
         return None
 
     def _describe_position(self, at: int) -> str:
@@ -107,7 +107,7 @@ class Case(Frozen):
         return "image {}, map {}, row {}, column {}".format(*places)
 
 
-def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
+def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
     """Return a description of the first label whose score is not the best within the allowed errors, or None."""
     for image, (label, scores, slack) in enumerate(zip(labels, exact, each, strict=True)):
         best = int(scores.argmax())
@@ -149,7 +149,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
     found = []
     for dtype in row.dtypes:
-        problems = [_with_type(problem, dtype) for problem in SHAPES[row.operation]]
+        problems = [_problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
         served = [problem for problem in problems if row.refusal(problem, arch) is None]
         if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
             bounded = [replace(problem, bounded=True) for problem in problems if isinstance(problem, ConvProblem)]
@@ -198,10 +198,10 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
         problem = LinearProblem(sizes[0], sizes[1], bias=True)
     if window > min(height, width):
         raise UserError(f"--shape {text}: the window must be at most as large as the image")
-    return (_with_type(problem, dtype) for dtype in row.dtypes)
+    return (_problem_in_type(problem, dtype) for dtype in row.dtypes)
 
 
-def _with_type(problem: Single, dtype: str) -> Problem:
+def _problem_in_type(problem: Single, dtype: str) -> Problem:
     """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)
