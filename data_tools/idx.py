@@ -21,7 +21,7 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.files.reading import open_regular
 from app.files.writing import replace_atomically
-from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, Gzip, faults_as_user_errors
+from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, GzipReader, faults_as_user_errors
 
 Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
@@ -95,7 +95,7 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
     with faults_as_user_errors(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         shape, source = _open_items(file, size, ranks)
-        offset, zipped, nbytes = 4 + 4 * len(shape), isinstance(source, Gzip), math.prod(shape)
+        offset, zipped, nbytes = 4 + 4 * len(shape), isinstance(source, GzipReader), math.prod(shape)
         if not zipped and size - offset < nbytes:
             raise too_short_error(size - offset, nbytes)
         if not zipped and size - offset > nbytes:
@@ -141,7 +141,7 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
     file.seek(0)
     zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)
-    return Gzip(file, size) if zipped else file  # type: ignore[return-value]
+    return GzipReader(file, size) if zipped else file  # type: ignore[return-value]
 
 
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: i
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _open_content(file, size), 4 + 4 * len(min(shapes))
     found = size - start
-    if isinstance(source, Gzip):
+    if isinstance(source, GzipReader):
         left = start + max(sizes.values(), default=0) + 1
         found, block = -start, memoryview(bytearray(CHUNK))
         while filled := source.readinto(block[: min(left - start - found, CHUNK)]):

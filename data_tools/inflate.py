@@ -22,7 +22,7 @@ class BadFileError(Exception):
         super().__init__(f"{what}; {remedy}")
 
 
-class Gzip:
+class GzipReader:
     """Decompresses all members of a gzip file on request; zlib checks CRC and length at the end of each member.
 
     Use it within ``faults_as_user_errors``, which reports its faults.

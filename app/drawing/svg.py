@@ -223,19 +223,19 @@ FILE_START = START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ') 
 def check_chart_folder(folder: Path) -> None:
     """Raise UserError if ``folder`` cannot be created or written to. It creates nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with _convert_os_errors(folder), tempfile.TemporaryFile(dir=existing):
+    with _report_os_errors(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def create_chart_folder(folder: Path) -> None:
     """Check the folder and create it. Raises UserError."""
     check_chart_folder(folder)
-    with _convert_os_errors(folder):
+    with _report_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _convert_os_errors(folder: Path) -> Iterator[None]:
+def _report_os_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -142,6 +142,7 @@ class Pages:
         return self._fill_template("step", step.slug, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
+        """Return why the page shows no hardware counters."""
         if step.row.needs_cublas:
             return "`profile --every-step` counts this project's own kernels alone."
         notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
@@ -172,7 +173,7 @@ def _size_texts(layer: Layer) -> dict[str, str]:
 
 
 def _prediction_bars(layer: Layer) -> str:
-    """Return bars of the predicted time of each part of the card, beside the measured time."""
+    """Return, as SVG, bars of the predicted time of each part of the card, beside the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:

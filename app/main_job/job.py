@@ -1,4 +1,4 @@
-"""Run the main job: load, run, check, report."""
+"""Run the main job: load network and images, classify them, check the labels, and print the report."""
 
 from dataclasses import replace
 from functools import partial

@@ -38,7 +38,7 @@ class Ratios(TypedDict):
 
 
 class AchievedRates(TypedDict):
-    """Arithmetic rate and memory bandwidth of a row, and its larger share of the card's peaks."""
+    """Arithmetic rate and memory bandwidth of a row, and the larger of their shares of the card's peaks."""
 
     tflops: Amount
     gbytes_per_s: Annotated[Amount, "each array moved once"]

@@ -114,7 +114,7 @@ class Change(TypedDict):
 
 
 class ClassChanges(TypedDict):
-    """Number of answers that name one class, from either network."""
+    """Numbers of answers that name one class, for both networks."""
 
     answers: Annotated[Count, "answers of the first"]
     other_answers: Count

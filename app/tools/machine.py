@@ -155,7 +155,7 @@ def _cache_finding(folder: Path) -> Finding:
 
 
 def _bytecode_finding() -> Finding:
-    """Return whether Python keeps the program's bytecode; if it does, that of this module exists by now."""
+    """Return whether Python stores the program's bytecode; if so, that of this module is already stored."""
     kept = Path(importlib.util.cache_from_source(__file__))
     if kept.exists():
         return make_finding(FILES, "bytecode", str(kept.parent))

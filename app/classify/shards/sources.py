@@ -18,7 +18,7 @@ from app.base.frozen import Frozen
 from app.files import hdf5_process
 from app.files.reading import open_regular
 from data_tools.idx import too_long_error, too_short_error
-from data_tools.inflate import Gzip, faults_as_user_errors
+from data_tools.inflate import GzipReader, faults_as_user_errors
 
 
 class Stored(Frozen):
@@ -135,7 +135,7 @@ class Gzipped(ArrayReader):
 
     def _begin(self) -> None:
         self.stream.seek(0)
-        self._content, self._at = Gzip(self.stream, self.stored.size), 0
+        self._content, self._at = GzipReader(self.stream, self.stored.size), 0
 
     def fill(self, at: int, target: np.ndarray) -> None:
         """Fill ``target`` as ``ArrayReader.fill`` does."""

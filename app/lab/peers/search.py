@@ -41,14 +41,14 @@ class Searches:
             "ms": {},
             "failed": {},
         }
-        return self._found.get(_key(new), new)
+        return self._found.get(_search_key(new), new)
 
     def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
         """Store a setting's times on the card and end to end, or why there are none. Raises UserError.
 
         It keeps what other processes have stored meanwhile for cards of the same name.
         """
-        self._found.setdefault(_key(search), search)
+        self._found.setdefault(_search_key(search), search)
         self._merge(self._path)
         if ms:
             search["ms"][setting] = [round(one, 5) for one in ms]
@@ -64,12 +64,12 @@ class Searches:
         if may_exist(path) and (path != self._path or is_trusted(path)):
             stored: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
             for search in stored["searches"]:
-                known = self._found.setdefault(_key(search), search)
+                known = self._found.setdefault(_search_key(search), search)
                 known["ms"] |= search["ms"]
                 known["failed"] |= search["failed"]
 
 
-def _key(search: Search) -> Key:
+def _search_key(search: Search) -> Key:
     return *(search[name] for name in ("digest", "precision", "images", "engine")), *sorted(search["software"].items())
 
 
