@@ -141,7 +141,10 @@ def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> n
 
 
 def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
-    """Return the first good copy of ``file`` in ``directory``. Raises UserError about the first bad one or none."""
+    """Return the first good copy of ``file`` in ``directory``.
+
+    Raises UserError about a bad copy, or if there is none.
+    """
     failures = []
     for path in existing_copies(file, directory):
         try:

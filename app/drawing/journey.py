@@ -100,8 +100,8 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") ->
     scale = svg.log_scale(low, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(bars)
     parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars)]
-    decades = svg.decades(low, high)
-    parts += svg.horizontal_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
+    powers_of_ten = svg.powers_of_ten(low, high)
+    parts += svg.horizontal_axis(powers_of_ten, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
     for place, bar in enumerate(bars):
         parts += _bar_row(bar, TOP + place * HEIGHT, scale)
     return svg.picture(name, title, _describe_bars(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)

@@ -55,17 +55,17 @@ def linear_scale(low: float, high: float, start: float, stop: float) -> Scale:
     return lambda value: start + (stop - start) * (value - low) / (high - low)
 
 
-def decades(low: float, high: float) -> list[float]:
+def powers_of_ten(low: float, high: float) -> list[float]:
     """Return the powers of ten within low..high."""
     return [10.0**i for i in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Return the powers of ten within low..high; if there are fewer than two, also their multiples by two and five."""
-    tens = decades(low, high)
+    tens = powers_of_ten(low, high)
     if len(tens) > 1:
         return tens
-    return [tick for ten in decades(low / 10, high) for tick in (ten, 2 * ten, 5 * ten) if low <= tick <= high]
+    return [tick for ten in powers_of_ten(low / 10, high) for tick in (ten, 2 * ten, 5 * ten) if low <= tick <= high]
 
 
 def linear_ticks(high: float, most: int = 6, low: float = 0) -> list[float]:
@@ -189,7 +189,7 @@ class Drawing:
         self._grow_to_contain(x + width, y + height)
 
     def add_rectangle(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
-        """Draw a rectangle; ``title`` says what it is, also in the legend."""
+        """Draw a rectangle. kind: its CSS class. title: what it shows, for its tooltip and the legend."""
         if title and title not in self.keys.setdefault(kind, []):
             self.keys[kind].append(title)
         self.parts.append(bar(x, y, width, height, kind, title))

@@ -58,13 +58,13 @@ def _parse_model(content: bytes) -> Any:
         model.ParseFromString(content)
     except DecodeError as error:
         raise BadValueError(f"is no ONNX model: {format_for_error(str(error))}; get a fresh copy") from None
-    for name in _all_names(model):
+    for name in _names_in_model(model):
         if not isinstance(name, str) or not name.isprintable():  # what is no UTF-8 arrives as bytes
             raise BadValueError(f"contains the name {format_for_error(name)}; get a fresh copy")
     return model
 
 
-def _all_names(model: Any) -> Iterator[Any]:
+def _names_in_model(model: Any) -> Iterator[Any]:
     """Yield every name in the model that this program reads."""
     graph = model.graph
     yield graph.name

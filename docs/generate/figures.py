@@ -75,7 +75,7 @@ def check_document(name: str, value: Any) -> Any:
         derive.check_of(compiled if name == "kernels" else derive.document_types()[name])(value)
         if name == "bench":
             _check_bench(value)
-        _check_leaves(value)
+        _check_numbers_and_strings(value)
     except RecursionError:
         raise BadValueError("nested too deep") from None
     return value
@@ -89,11 +89,11 @@ def _check_bench(found: BenchDocument) -> None:
         raise BadValueError(".whole_program: no row has a time")
 
 
-def _check_leaves(value: Any) -> None:
+def _check_numbers_and_strings(value: Any) -> None:
     """Raise BadValueError for a number or a string that is too large for a table."""
     if isinstance(value, dict | list):
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check_leaves(part)
+            _check_numbers_and_strings(part)
     elif isinstance(value, str) and not (value.isprintable() and len(value) <= LONGEST):
         raise BadValueError(f"{format_for_error(value)} is not one line of up to {LONGEST} characters")
     elif isinstance(value, int | float) and not abs(value) <= LARGEST:

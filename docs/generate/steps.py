@@ -89,4 +89,5 @@ def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dty
     ]
     peaks = f" `{first.network}` reaches {' and '.join(shares)}." if shares else ""
     takes = f"{item} takes" if item else "conv1 and conv2 together take"
-    return f"In {SHORT[dtype]}, {takes} {', '.join(parts)}.{against}{peaks}"
+    times_text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"In {SHORT[dtype]}, {takes} {times_text}.{against}{peaks}"

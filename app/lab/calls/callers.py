@@ -119,12 +119,12 @@ class TorchPool:
         ]
         ways = (STAGED, DIRECT) if kind.source == ORDINARY else ("",)
         return {
-            ", ".join(filter(None, (str(setting), way))): partial(self._make, kind, precision, setting, way)
+            ", ".join(filter(None, (str(setting), way))): partial(self._make_caller, kind, precision, setting, way)
             for setting in settings
             for way in ways
         }
 
-    def _make(self, kind: Kind, precision: str, setting: Setting, way: str) -> Caller:
+    def _make_caller(self, kind: Kind, precision: str, setting: Setting, way: str) -> Caller:
         # Compiled for its own memory of images, a function would be compiled again for tensors that lie elsewhere.
         key = kind.source == CARD, kind.images, precision, setting
         if key not in self._made:
