@@ -78,14 +78,14 @@ def resize_files(options: argparse.Namespace) -> None:
         raise UserError(f"{target} is not a folder, but there are {len(files)} files: name a folder for them")
     if options.split is not None:
         path = _output_path(target, f"{SPLITS[options.split][0].name}.gz")
-        _check_new(path)
+        _require_absent(path)
         _write_resized(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images[:, None])
         return
     targets = [_output_path(target, file.name) for file in files]
     # Check all before writing any: no file is overwritten, or read after another one replaced it.
     for file, path in zip(files, targets, strict=True):
         open_regular(file).close()
-        _check_new(path)
+        _require_absent(path)
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
@@ -96,7 +96,7 @@ def _output_path(target: Path, name: str) -> Path:
     return target / name if target.is_dir() else target
 
 
-def _check_new(path: Path) -> None:
+def _require_absent(path: Path) -> None:
     if os.path.lexists(path):
         raise UserError(f"{path} already exists: name another file or folder, or remove it first")
 

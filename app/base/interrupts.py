@@ -27,7 +27,7 @@ def _exit_interrupted(*_: object) -> None:
 
 
 def install_exit_handlers() -> None:
-    """End this program with one line and exit code 2 on every later signal, except signals that it ignores already.
+    """End this program with one line and exit code 2 on every later signal, except ignored signals.
 
     A program calls this before it imports anything more.
     """

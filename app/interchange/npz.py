@@ -34,7 +34,7 @@ class Header(NamedTuple):
     offset: int
 
     def check_size(self, name: str, size: int) -> None:
-        """Raise BadValueError unless ``size`` is the length of the file in bytes. name: of the array."""
+        """Raise BadValueError unless ``size`` is the length of the file in bytes. name: name of the array."""
         if self.offset + prod(self.shape) * self.dtype.itemsize != size:
             raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
 
