@@ -32,7 +32,7 @@ def heading_anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def html_of_markdown(text: str, link: Link) -> str:
+def to_html(text: str, link: Link) -> str:
     """Return the document as HTML without an enclosing page, and without the comments that mark generated parts."""
     from markdown_it import MarkdownIt
 
@@ -123,9 +123,7 @@ def introduction_pages() -> list[ExtraPage]:
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}
     markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
-    return [
-        ExtraPage("learn", "A way in", html_of_markdown(markdown, lambda target: pages.get(target.rpartition("/")[2])))
-    ]
+    return [ExtraPage("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
 
 
 def _read_stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:

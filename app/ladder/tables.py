@@ -219,9 +219,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
     for counter, words in WORDS.items():
         cells = [one.get(counter) for _, one in found]
         if any(cells):
-            shown = [
-                f"{format_exact(cell.expected)} | {format_exact(cell.counted)}" if cell else DASH for cell in cells
-            ]
+            shown = [f"{format_exact(one.expected)} | {format_exact(one.counted)}" if one else DASH for one in cells]
             rows.append(_table_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "

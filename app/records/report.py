@@ -206,9 +206,7 @@ class Report(TypedDict):
         "number; ONNX Runtime gives one time, in the one row `whole graph`, and no `op_times`",
     ]
     op_times: Annotated[list[Layer], "the same for each convolution and its bias alone, output unpooled"]
-    on_card_ms: Annotated[
-        OnCardTimes | None, "kernels of the whole pass, with `images` images on the card, as one chunk"
-    ]
+    on_card_ms: Annotated[OnCardTimes | None, "kernels of the whole pass, `images` images on the card, one chunk"]
     raw_copy_ms: Annotated[
         Times | None,
         "only the copy of the same images' bytes from page-locked memory to the card, in one piece; null on the CPU, "

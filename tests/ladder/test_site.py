@@ -28,7 +28,7 @@ from app.ladder.lessons import (
 )
 from app.ladder.pages import MARK, write_site
 from app.ladder.pictures import ExtraPage, pictures_page
-from app.ladder.stored import heading_anchor, html_of_markdown
+from app.ladder.stored import heading_anchor, to_html
 from app.terminal.text import format_ms
 from docs.generate.figures import FIGURES
 from docs.generate.site import COMMAND
@@ -227,7 +227,7 @@ def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) 
     ],
 )
 def test_constructs(text: str, html: str) -> None:
-    assert html_of_markdown(text, {"there.md": "there.html"}.get).rstrip("\n") == html
+    assert to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
 
 
 def test_names_of_headings() -> None:

@@ -95,9 +95,7 @@ def _parse_config(text: str) -> Any:
 def _array_paths_in_zip(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
     """Return the path of a layer's array for each role, in a ``.keras`` file: ``PLACE/vars/0``, and so on."""
     start = f"{layer.place}/vars/"
-    return _match_arrays_to_roles(
-        layer, roles, {path.removeprefix(start): path for path in arrays if path.startswith(start)}
-    )
+    return _paths_by_role(layer, roles, {path.removeprefix(start): path for path in arrays if path.startswith(start)})
 
 
 def _array_paths_in_hdf5(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
@@ -108,12 +106,10 @@ def _array_paths_in_hdf5(layer: KerasLayer, roles: Sequence[str], arrays: Iterab
         inside = [path for path in inside if path.split("/")[-2] == layer.name]
     named = {path.rpartition("/")[2].partition(":")[0]: path for path in inside}
     numbered = {str(at): named.pop(role) for at, role in enumerate(roles) if role in named}
-    return _match_arrays_to_roles(
-        layer, roles, {**named, **numbered} if len(named) + len(numbered) == len(inside) else {}
-    )
+    return _paths_by_role(layer, roles, {**named, **numbered} if len(named) + len(numbered) == len(inside) else {})
 
 
-def _match_arrays_to_roles(layer: KerasLayer, roles: Sequence[str], numbered: Mapping[str, str]) -> dict[str, str]:
+def _paths_by_role(layer: KerasLayer, roles: Sequence[str], numbered: Mapping[str, str]) -> dict[str, str]:
     if numbered.keys() != {str(at) for at in range(len(roles))}:
         raise layer.fault(f"has {len(numbered)} arrays, not {' and '.join(roles)}", "get a fresh copy")
     return {role: numbered[str(at)] for at, role in enumerate(roles)}

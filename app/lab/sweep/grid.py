@@ -148,9 +148,8 @@ def format_parameters(parameters: Parameters) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-Measure = Callable[
-    [Variant, dict[str, int]], tuple[Timing, float]
-]  # returns times and error; raises CannotRun or WrongResult
+# Returns times and error of a point. Raises CannotRun or WrongResult.
+Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]
 
 
 def measure_all(
