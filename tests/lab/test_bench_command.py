@@ -62,7 +62,7 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
     monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
     monkeypatch.setattr(peak, "measure_peaks", lambda arch: {"tflops": {"float32": 50.0}, "gbytes_per_s": 3000.0})
     monkeypatch.setattr(cudnn, "why_no_cudnn", lambda: "PyTorch is not installed")
-    monkeypatch.setattr(whole_network, "whole_program", whole_program)
+    monkeypatch.setattr(whole_network, "time_whole_program", whole_program)
     return FakeTrial
 
 
