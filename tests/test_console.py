@@ -109,7 +109,7 @@ def test_the_reference_takes_as_many_threads_as_there_is_room_for(monkeypatch: p
     monkeypatch.setattr(
         processor, "resource", SimpleNamespace(getrlimit=lambda _: (1, 1), RLIMIT_AS=0, RLIM_INFINITY=-1)
     )
-    monkeypatch.setattr(reference, "usable_cores", lambda: 4)
+    monkeypatch.setattr(reference, "core_count", lambda: 4)
     images = random_images(LENET5, 40)
     found = reference.compute_reference(random_graph(LENET5), images)
     np.testing.assert_array_equal(found.labels, random_graph(LENET5).reference(images).argmax(axis=1))

@@ -30,7 +30,7 @@ from app.classify.worker import WorkerSettings
 from app.commands.classify import ClassifyRequest
 from app.engine.request import UNLABELLED
 from app.files import hdf5_process
-from app.main_job.images import fitting_graph
+from app.main_job.images import graph_for_images
 from app.network.definitions import is_listed
 from app.network.graph import Graph, load_network
 from app.records.classify import Identity
@@ -197,7 +197,7 @@ def _open_shards(
             try:
                 shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
                 if not shards:
-                    graph = fitting_graph(graph, _empty_dataset(shard))
+                    graph = graph_for_images(graph, _empty_dataset(shard))
                 elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
                     forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
                     raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")

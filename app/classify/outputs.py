@@ -20,7 +20,7 @@ from app.classify.pieces import count_right
 from app.classify.receipts import DTYPES, KINDS, Unfinished, file_sha256, read_receipt, receipt_mismatch, write_receipt
 from app.classify.shards import Shard, ShardError
 from app.files.reading import may_exist
-from app.files.writing import check_unlocked, locked
+from app.files.writing import check_unlocked, hold_lock
 from app.records.classify import Identity, Receipt, Results
 
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
@@ -98,7 +98,7 @@ class OutputFolder:
         """
         self.identity = identity
         _make_folder(self.folder)
-        with locked(self.folder / LOCK, self._busy_message, "name another --out"):
+        with hold_lock(self.folder / LOCK, self._busy_message, "name another --out"):
             self._check_inputs_not_overwritten()
             self._load_earlier_results(progress)
             shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)  # left by a killed run

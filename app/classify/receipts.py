@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.classify.shards import Shard
 from app.files.checks import BadValueError
 from app.files.reading import open_regular, read_json
-from app.files.writing import json_text, publish_unfinished, replace_atomically, unwritable_error
+from app.files.writing import json_text, rename_unfinished, replace_atomically, unwritable_error
 from app.records.classify import Identity, Receipt
 from app.records.derive import check_of
 
@@ -159,7 +159,7 @@ class _Array:
         """Close the temporary file and rename it to its final name. Raises UserError."""
         try:
             self._stream.close()
-            publish_unfinished(self.temporary, self._path, overwrite=overwrite)
+            rename_unfinished(self.temporary, self._path, overwrite=overwrite)
         except OSError as error:
             raise unwritable_error(self._path, error) from error
 

@@ -11,7 +11,7 @@ from typing import Any
 from app.base.errors import print_to_stderr
 from app.base.frozen import Frozen
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
-from app.base.processor import available_cores, divide_cores, format_cores
+from app.base.processor import core_numbers, divide_cores, format_cores
 from app.classify.pieces import CPU_PIECE, GPU_PIECE, DeviceInfo, Piece, PieceFault, PieceResult, Runner
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cluster import require_dask
@@ -83,7 +83,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
     with exit_on_interrupt():
         from app.cluster.clusters import LocalWorker
         from app.cluster.runner import IN_FLIGHT, local_runner
-    groups = divide_cores(available_cores(), len(workers))
+    groups = divide_cores(core_numbers(), len(workers))
     local = [
         LocalWorker(name or f"cpu:{format_cores(cores)} ({number})", environment, cores)
         for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)

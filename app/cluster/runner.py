@@ -17,7 +17,7 @@ from distributed.comm import CommClosedError
 from tqdm import tqdm
 
 from app.base.errors import UserError
-from app.base.processes import signals_blocked
+from app.base.processes import block_signals
 from app.cluster.clusters import LocalWorker, apply_defaults, local_cluster, running_cluster, silence_dask_logging
 from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
 
@@ -130,7 +130,7 @@ class Runner:
     def running_dask_thread(self) -> Iterator[Runner]:
         """Run Dask's thread, connected to the cluster, while the block runs."""
         thread = Thread(target=self._run_event_loop, name="Dask", daemon=True)
-        with signals_blocked():  # inherited by Dask's threads and processes
+        with block_signals():  # inherited by Dask's threads and processes
             thread.start()
         try:
             self._wait_for_entry(self._ready)

@@ -36,8 +36,9 @@ OF_PEERS = ("search", "precision", "rounds")
 class BenchRequest(Frozen, kw_only=True):
     """Options of ``bench``, which times kernels, or whole systems with ``peers``.
 
-    Raises UserError for an option of the other kind. network with ``peers``, shape, batches, only, precision:
-    comma-separated texts. None means all layers, ``batch`` alone, and all rows.
+    network with ``peers``, shape, batches, only, precision: comma-separated texts; None stands for all layers, for
+    ``batch`` alone, and for all rows. Raises UserError for an option that applies only without ``peers``, or only with
+    it.
     """
 
     network: str = option(

@@ -78,15 +78,15 @@ class _Completion(argparse.Action):
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:
-    """Return the command's frozen request, made of the values that ``parser_of(name)`` parsed.
+    """Return the request of a command, made from the values that ``parser_of(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """
     return read_request(_request_type(name), vars(options))
 
 
-def body_module(name: str) -> str:
-    """Return the module that runs the command, relative to app. The program imports it only to run the command."""
+def command_module(name: str) -> str:
+    """Return the module that implements the command, relative to app. It is imported only to run the command."""
     body: str = _options_module(name).BODY
     return body
 

@@ -41,7 +41,7 @@ class ProfileRequest(Frozen, kw_only=True):
 
 
 def rerun_arguments(request: ProfileRequest) -> list[str]:
-    """Return arguments of ``main.py`` that profile the same run in a second process, without timeline and counters."""
+    """Return arguments with which ``main.py`` profiles the same run again, without timeline and counters."""
     network = request.network
     flags = {"no-fuse": not network.fuse, "latency": network.latency}
     values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.interrupts import deferred_interrupts
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.files.child_process import Child, answer_requests
 
 _idle: list[Child] = []  # idle processes; list operations are atomic, so threads need no lock
@@ -113,7 +113,7 @@ def compile_on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Ite
 
     If one call raises, or the user interrupts, calls that have not begun are cancelled and the exception is raised.
     """
-    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
+    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(core_count()) as pool:
 
         def compile_item(item: Item) -> Result:
             check_interrupt()

@@ -1,4 +1,4 @@
-"""Draw a bar for every step of the ladder on a logarithmic time scale, with its prediction; slower steps included."""
+"""Draw a bar for each step of the ladder on a logarithmic time scale, with its prediction, even if it is slower."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,10 +28,10 @@ WIDE, NARROW = Layout(160, 66, 560, 150, ratios=True), Layout(144, 110, 130, 66,
 
 
 class Bar(Frozen):
-    """One bar. ms: measured. predicted_ms: predicted before the measurement, None without a prediction.
+    """The bar of a step. ms: measured time. predicted_ms: time predicted before the measurement, or None.
 
-    ratio: time of the step that it continues ÷ time of this step, None without bar. step: None for other systems, 0 for
-    cuBLAS; both are grey. link: address of the step's page, or empty.
+    ratio: time of the step that it continues ÷ time of this step; None if that step has no bar. step: its number; None
+    for other systems, 0 for cuBLAS; the bars of both are grey. link: address of the step's page, or empty.
     """
 
     name: str
@@ -62,7 +62,10 @@ def step_label(name: str, dtype: str, step: int | None) -> str:
 def measured_predecessor(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
-    """Return the nearest measured predecessor of a step, in the same format or otherwise fp32; None without bar."""
+    """Return the nearest measured predecessor of a step in the same format, or else in fp32; None if there is none.
+
+    since: step → step that it continues.
+    """
     while (before := since.get(name)) is not None:
         for key in ((before, dtype), (before, "float32")):
             if is_measured(*key):
@@ -81,7 +84,7 @@ def bars_from_bench(
     """Return the bars of a bench document, in its order: for one convolution, or for the sum of all (item None).
 
     predicted, links: ms and addresses by name and number format. since: step → step that it continues. The debug build
-    is omitted.
+    gets no bar.
     """
     predicted, links, since = predicted or {}, links or {}, since or {}
     rows = [row for row in document["totals"] if row["kind"] != "debug"]
@@ -112,8 +115,8 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey", la
     bottom = layout.top + HEIGHT * len(bars)
     parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars, end + layout.right)]
     unit = " ms" if layout.ratios else ""
-    decades = svg.decades(low, high)
-    parts += svg.horizontal_axis(decades, scale, layout.top - 4, bottom, lambda tick: svg.tick_text(tick) + unit)
+    powers_of_ten = svg.powers_of_ten(low, high)
+    parts += svg.horizontal_axis(powers_of_ten, scale, layout.top - 4, bottom, lambda tick: svg.tick_text(tick) + unit)
     for place, bar in enumerate(bars):
         row = "".join(_bar_row(bar, layout.top + place * HEIGHT, scale, layout))
         parts.append(f'<a href="{escape(bar.link)}">{row}</a>' if bar.link else row)

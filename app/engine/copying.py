@@ -18,7 +18,7 @@ from threading import Lock, Thread
 
 import numpy as np
 
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 
 MOST_HELPERS = 3  # beside the caller; more gain little, and other threads of the program need cores, too
 PIECE = 1 << 20  # bytes that a thread copies at a time
@@ -118,7 +118,7 @@ class _Helpers:
 
     def _start(self) -> None:
         with self._lock:
-            self._wanted = min(MOST_HELPERS, usable_cores() - 1)
+            self._wanted = min(MOST_HELPERS, core_count() - 1)
             while len(self._threads) < self._wanted:
                 thread = Thread(target=_help, args=(self._calls,), name="copying", daemon=True)
                 try:

@@ -10,12 +10,12 @@ import numpy as np
 
 from app.base.clock import Timer
 from app.base.processor import (
-    available_cores,
     check_address_space,
+    core_count,
+    core_numbers,
     format_cores,
     keep_freed_memory,
     one_blas_thread,
-    usable_cores,
 )
 from app.cuda.device import describe_cpu
 from app.engine.interface import BlockSource, Description, Engine, Feeding, Outputs, Progress
@@ -50,7 +50,7 @@ class CpuEngine(Engine):
     def __init__(self, graph: Graph, dtype: str = "uint8", fed: Feeding | None = None) -> None:
         keep_freed_memory()
         self.graph, self.dtype = graph, dtype
-        self.threads = self.feeders = usable_cores()
+        self.threads = self.feeders = core_count()
         check_address_space(self.threads)
         self._least = min(REFERENCE_CHUNK, -(-THREAD_FLOPS // max(1, sum(part.flops for part in self.timed_parts))))
         self.seconds: dict[str, float] = {}
@@ -141,7 +141,7 @@ class CpuEngine(Engine):
 
     def describe(self) -> Description:
         """Describe the device as ``Engine.describe`` does."""
-        cores = f"cpu:{format_cores(available_cores())}"
+        cores = f"cpu:{format_cores(core_numbers())}"
         return Description(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 
 from app.base.clock import Timer
 from app.base.precision import SHORT
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda import device
 from app.cuda.cards import original_device_number
 from app.cuda.events import time_by_events
@@ -43,7 +43,7 @@ def block_and_threads(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
     block = COMPRESSED_BLOCK if fed.compressed else BLOCK
     most = min(block, BLOCK_BYTES // image_bytes, DEVICE_BYTES // device_bytes)
-    cores = usable_cores()
+    cores = core_count()
     return max(most, 1), cores if fed.compressed else min(FEEDERS, max(cores, 2))
 
 

@@ -1,4 +1,4 @@
-"""Run ``main.py accuracy``: count the correct labels of every shipped network, beside those of the old reports."""
+"""Run ``main.py accuracy``: count the correct labels of each shipped network, beside those in the old reports."""
 
 from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar
@@ -27,10 +27,7 @@ LEGEND = "report: of the system's own report, other weights, and for lenet5 othe
 
 
 def accuracy(request: AccuracyRequest) -> int:
-    """Classify the test images with every network, or the requested one. Return 1 if a check failed, otherwise 0.
-
-    Raises UserError.
-    """
+    """Classify the test images with each network or one. Return 1 if a check failed, otherwise 0. Raises UserError."""
     entries = _networks_with_weights(request)
     with exit_on_interrupt():
         where, why_not = device.choose_device(request.device)

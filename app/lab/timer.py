@@ -1,4 +1,4 @@
-"""Time work on a stream by CUDA events until the median is steady."""
+"""Time work on a stream with CUDA events until the median is steady."""
 
 import ctypes
 from collections.abc import Callable
@@ -21,7 +21,7 @@ LONGEST_WAIT_US = 2000
 
 
 class Clock:
-    """Times work on its stream by CUDA events. A delay kernel runs first, so that the host can enqueue all of it.
+    """Times work on its stream with CUDA events. A delay kernel runs first, so that the host can enqueue all the work.
 
     arch: such as ``sm_90a``.
     """
@@ -36,9 +36,9 @@ class Clock:
         self._wait = wait.make_launcher([self._nanoseconds], tuple)
 
     def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
-        """Return the times in ms of ``enqueue()``, which puts about ``actions`` actions on the stream.
+        """Return the times in ms of the work that ``enqueue()`` puts on the stream, about ``actions`` actions.
 
-        l2: ``cold`` writes a buffer twice the size of the L2 cache before each run, outside of the events; ``warm``
+        l2: ``cold`` writes a buffer of twice the L2 cache's size before each run, outside of the events; ``warm``
         enqueues short work several times between the events.
         """
         first = self._time_sample(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
@@ -63,6 +63,6 @@ class Clock:
         return pair.ms / count
 
     def _occupy_stream(self, actions: int) -> None:
-        """Enqueue a kernel that waits for about as long as the host takes to enqueue ``actions`` actions."""
+        """Enqueue a kernel that waits about as long as the host needs to enqueue ``actions`` actions."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
         self._wait(self.stream.ptr, (1, 1, 1))

@@ -1,4 +1,4 @@
-"""Build the HTML pages, one for each step, one for each source file, and the index; write them into a folder."""
+"""Build the HTML pages (one for each step, one for each source file, and an index), and write them into a folder."""
 
 import importlib.util
 import re
@@ -25,11 +25,11 @@ from app.ladder.lessons import (
     Step,
     all_steps,
     changed_line_count,
-    coloured_lines,
+    colour_lines,
     excerpt_lines,
     ladder_steps,
 )
-from app.ladder.pictures import Text, draw_journey, interactives_page, pictures_page
+from app.ladder.pictures import ExtraPage, draw_journey, interactives_page, pictures_page
 from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
@@ -40,7 +40,7 @@ NOT_COMPILED = "What the compiler made of this step is not stored for this card.
 
 
 class Page(Frozen):
-    """One file of the site: its name without ``.html``, its title, and its whole text."""
+    """A file of the site: its name without ``.html``, its title, and its whole HTML text."""
 
     name: str
     title: str
@@ -48,9 +48,9 @@ class Page(Frozen):
 
 
 class Pages:
-    """The pages of one card. more: further pages, to which every page links. command: what wrote the site."""
+    """Builds the pages of one card. more: further pages, linked from every page. command: that wrote the site."""
 
-    def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
+    def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
         dates = sorted({str(bench["date"]) for bench in card.benches.values()})
         self._common = {
@@ -109,7 +109,7 @@ class Pages:
     def source_page(self, step: Step) -> Page:
         """Return the page with the whole source file of a step."""
         return self._fill_template(
-            "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
+            "source", step.file_page, step.row.source, {"lines": colour_lines(step.source), "step": step}
         )
 
     def step_page(self, step: Step) -> Page:
@@ -148,6 +148,7 @@ class Pages:
         return self._fill_template("step", step.slug, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
+        """Return why the page shows no hardware counters."""
         if step.row.needs_cublas:
             return "`profile --every-step` counts this project's own kernels alone."
         notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
@@ -178,7 +179,7 @@ def _size_texts(layer: Layer) -> dict[str, str]:
 
 
 def _prediction_bars(layer: Layer) -> str:
-    """Return bars of the predicted time of each part of the card, beside the measured time."""
+    """Return, as SVG, bars of the predicted time of each part of the card, beside the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:
@@ -188,9 +189,9 @@ def _prediction_bars(layer: Layer) -> str:
     drawing = Drawing(f"{layer.title}: {told}")
     for number, (words, value, kind) in enumerate(values):
         y = number * 24
-        drawing.text(224, y + 15, words, anchor="end")
+        drawing.add_text(224, y + 15, words, anchor="end")
         drawing.add_rectangle(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
-        drawing.text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
+        drawing.add_text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
     return drawing.svg()
 
 
@@ -210,11 +211,11 @@ def check_folder(folder: Path) -> None:
             raise UserError(f"the pages need {name}: {pip_install_command('docs')}")
 
 
-def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
+def write_site(folder: Path, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> list[Path]:
     """Write all pages and the files that they load; return the paths. This replaces an earlier site in the folder.
 
-    more: pages that come before the charts and interactives. Raises UserError, also for a folder that contains anything
-    but a site.
+    more: pages that come before those with charts and interactives. Raises UserError, also for a folder that contains
+    anything but a site.
     """
     check_folder(folder)
     made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]

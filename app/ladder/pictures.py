@@ -1,4 +1,4 @@
-"""Build the pages of charts and of interactives: one card's measurements, step by step and as a whole."""
+"""Build the page with charts of one card's measurements, and the page with interactive drawings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -18,7 +18,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 Layers = Sequence[tuple[Step, Sequence[Layer]]]
 
 
-class Text(Frozen):
+class ExtraPage(Frozen):
     """A further page of the site: its name without ``.html``, its title, and its body, which is HTML.
 
     template, values: the template that takes the body, and what else it needs.
@@ -31,14 +31,14 @@ class Text(Frozen):
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def pictures_page(card: Card) -> Text:
+def pictures_page(card: Card) -> ExtraPage:
     """Return the page with the charts of the card's measurements."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
     layers = [(step, [*card.layers(step)]) for step in ladder_steps("conv")]
     for network in card.networks:
         parts += _ladder_charts(card, network, layers)
     parts += _fast_path_charts(card)
-    return Text("pictures", "Pictures", "\n".join(parts))
+    return ExtraPage("pictures", "Pictures", "\n".join(parts))
 
 
 class Journey(Frozen):
@@ -78,12 +78,12 @@ def draw_journey(card: Card) -> Journey | None:
     )
 
 
-def interactives_page() -> Text:
+def interactives_page() -> ExtraPage:
     """Return the page with the interactive drawings."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
-    return Text(
+    return ExtraPage(
         "interactives", "Try it", "\n".join([intro, *map(interactives.interactive_html, interactives.INTERACTIVES)])
     )
 
@@ -117,7 +117,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
-    """Yield charts of the time that each stage of the fast path adds, and of its warpgroups over time."""
+    """Yield charts of the time that each stage of the fast path adds, and of what its warpgroups do over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.ladder.pictures import Text
+from app.ladder.pictures import ExtraPage
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, Relu
 from app.network.graph import Graph, load_network
 from data_tools.fashion_mnist import Split, find_directory, open_split
@@ -29,7 +29,7 @@ SIZES: dict[type[Layer], tuple[str, ...]] = {
 REMEDY = "`python -m data_tools fetch` gets them; then make the pages again"
 
 
-def playground_page(samples: Split | None) -> Text:
+def playground_page(samples: Split | None) -> ExtraPage:
     """Return the page of ``lenet5`` with its shipped weights. samples: the first 100 are offered; None: no images.
 
     Raises UserError if the weights are missing or damaged.
@@ -53,7 +53,7 @@ def playground_page(samples: Split | None) -> Text:
         "style": style,
         "hashes": {"script": _policy_hash(script), "style": _policy_hash(style)},
     }
-    return Text("playground", "Playground", _to_script_json(content), "playground", values)
+    return ExtraPage("playground", "Playground", _to_script_json(content), "playground", values)
 
 
 def find_samples() -> Split | None:

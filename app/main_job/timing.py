@@ -1,6 +1,6 @@
-"""Measure on the GPU: layers, op times, the whole pass on the card, end-to-end time, and the trace of one run.
+"""Measure a run on the GPU: its layers, the whole pass on the card, the end-to-end time, and a trace.
 
-CUDA events time kernels and copies; the host clock times end to end, from the call to readable labels, with an idle
+CUDA events time kernels and copies. The host clock times end to end: from the call to readable labels, with an idle
 device at the start. All times are in milliseconds.
 """
 
@@ -37,10 +37,9 @@ TRACES = 9
 
 
 class CardTimes(Frozen):
-    """Measurements with ``images`` images resident on the card, as one chunk, without transfers.
+    """Times with ``images`` images resident on the card, as one chunk, without transfers.
 
-    op_times: each convolution and its bias alone, without pooling. raw_copy: one copy of the images' bytes from
-    page-locked memory to the card.
+    op_times: each convolution and its bias alone. raw_copy: one copy of the images' bytes from page-locked memory.
     """
 
     images: int
@@ -52,7 +51,7 @@ class CardTimes(Frozen):
 
 
 def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
-    """Return the times of the layers, the convolutions alone and the whole pass on resident images.
+    """Return the times of the layers, of single convolutions and of the whole pass, on resident images.
 
     It uses as many of the images as fit in device memory.
     """
@@ -131,7 +130,7 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
 
 
 def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
-    """Return a run recorded with an event at each boundary between copy in, kernels and copy out of every chunk.
+    """Return a traced run: an event marks each boundary between copy in, kernels and copy out of every chunk.
 
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """

@@ -7,9 +7,9 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.interrupts import progress_bar
-from app.base.processor import count_fitting_threads, keep_freed_memory, usable_cores
+from app.base.processor import core_count, count_fitting_threads, keep_freed_memory
 from app.files import shipped
-from app.files.hdf5 import Wanted, build_hdf5_bytes
+from app.files.hdf5 import ReadRequest, build_hdf5_bytes
 from app.files.reading import read_file
 from app.files.writing import replace_atomically
 from app.layers import Argmax, Sigmoid, Softmax, Tanh
@@ -25,7 +25,7 @@ CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged im
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     """Return the reference for images (N, C, H, W), uint8 or float32, computed on all cores with a progress bar."""
     keep_freed_memory()
-    threads = count_fitting_threads(usable_cores())  # the threads of a CPU engine may use most of it
+    threads = count_fitting_threads(core_count())  # the threads of a CPU engine may use most of it
 
     with progress_bar(len(images), desc="reference", unit="im") as progress, ThreadPoolExecutor(threads) as pool:
         found = []
@@ -70,8 +70,8 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
     origin = shipped.FOLDER / known[weights.sha256]
     path = shipped.reference_path(origin)
     content = read_file(path, MAX_BYTES)
-    shipped.check_pinned_hash(path, content)
-    found = shipped.read_pinned(path, content, Wanted(None, ("weights_sha256", "network"), MAX_BYTES))
+    shipped.check_shipped_hash(path, content)
+    found = shipped.read_verified(path, content, ReadRequest(None, ("weights_sha256", "network"), MAX_BYTES))
     if found.attributes.get("weights_sha256") != weights.sha256:
         raise UserError(f"{path} belongs to other weights; {_BUNDLE} {origin}")
     if found.attributes.get("network") != network.digest:  # another network may have arrays of the same shapes

@@ -13,8 +13,8 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import checks, shipped
-from app.files.checks import BadValueError, Check, list_check, mapping_check, number_check, parsed_json, string
-from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Wanted, build_hdf5_bytes, content_hash, printable
+from app.files.checks import BadValueError, Check, list_check, mapping_check, number_check, parse_json, string
+from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, ReadRequest, build_hdf5_bytes, content_hash, printable_line
 from app.files.reading import HDF5, read_file
 from app.files.writing import replace_atomically
 from app.network.definitions import network_by_name
@@ -66,7 +66,7 @@ class Weights(Frozen):
         """Return the network of the file: its definition, or else the listed network of its name. Raises UserError."""
         found = self.definition or network_by_name(self.network)
         if found is None:
-            unknown = f"{self.path} names network '{printable(self.network)}', which is not listed"
+            unknown = f"{self.path} names network '{printable_line(self.network)}', which is not listed"
             raise UserError(f"{unknown}, and does not define it: name the network's file with --network FILE.toml")
         return found
 
@@ -89,7 +89,7 @@ def load_weights(path: Path | None = None) -> Weights:
     content = read_file(path, MAX_BYTES)
     pinned = shipped.is_shipped_weights(path)
     if pinned:
-        shipped.check_pinned_hash(path, content)
+        shipped.check_shipped_hash(path, content)
     if not content.startswith(HDF5):
         from app.network import foreign
 
@@ -177,10 +177,10 @@ def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str,
 
 
 def _parse_file(path: Path, content: bytes, pinned: bool) -> Weights:
-    read = shipped.read_pinned
+    read = shipped.read_verified
     if not pinned:
         from app.files.hdf5_process import read_untrusted as read
-    found = read(path, content, Wanted(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
+    found = read(path, content, ReadRequest(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
     attributes = found.attributes
     try:
         summed = attributes.get("schema") in (2, SCHEMA) or _CHECKSUM in attributes
@@ -226,7 +226,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
             raise BadValueError(
-                f"dataset {printable(repr(name))} is not named like fc1 or fc1_bias; rename or remove it"
+                f"dataset {printable_line(repr(name))} is not named like fc1 or fc1_bias; rename or remove it"
             )
         _check_numbers(name, array)
     for name in arrays:
@@ -263,7 +263,7 @@ def _check_network_name(value: Any) -> str:
 
 
 def _json_text_check(check: Check) -> Check:
-    return lambda value: check(parsed_json(_text(value)))
+    return lambda value: check(parse_json(_text(value)))
 
 
 def _parse_promised_counts(value: Any) -> dict[int, int]:

@@ -37,7 +37,7 @@ class Ratios(TypedDict):
     ]
 
 
-class Achieved(TypedDict):
+class AchievedRates(TypedDict):
     """Arithmetic rate and memory bandwidth of a row, and the larger of their shares of the card's peaks."""
 
     tflops: Amount
@@ -47,11 +47,11 @@ class Achieved(TypedDict):
     limit: Annotated[Literal["arithmetic", "memory"], "the larger share"]
 
 
-class Rates(Ratios, Achieved):
+class Rates(Ratios, AchievedRates):
     """The rates that follow from a row's time, their share of the card's peaks, and the ratios to other rows."""
 
 
-class AnyRow(TypedDict):
+class CommonRow(TypedDict):
     """The fields that timed and untimed rows of `bench` share: a kernel, a library or the CPU on one layer."""
 
     kind: Annotated[
@@ -74,14 +74,14 @@ class AnyRow(TypedDict):
     samples: NotRequired[Samples]
 
 
-class TimedRow(AnyRow):
+class TimedRow(CommonRow):
     """A row whose kernel was timed, with its median time."""
 
     ms: Amount
     rates: Rates
 
 
-class UntimedRow(AnyRow):
+class UntimedRow(CommonRow):
     """A row without a time; ``reason`` says why."""
 
     ms: None

@@ -118,7 +118,7 @@ def _check_of(hint: Any) -> Check:
     if part.origin is Union:
         others = [one for one in inner if one is not NoneType]
         check_other = _check_of(others[0]) if len(others) == 1 else _check_of_records(others)
-        return checks.nullable(check_other) if NoneType in inner else check_other
+        return checks.nullable_check(check_other) if NoneType in inner else check_other
     if part.origin is Literal:
         return checks.choice_check(*inner)
     if part.origin is tuple:

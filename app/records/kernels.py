@@ -36,15 +36,15 @@ class TrainingKernel(TypedDict):
     file: str
 
 
-class OfLayer(TypedDict):
-    """A kernel and the layer for which it was compiled."""
+class CompiledForLayer(TypedDict):
+    """A kernel, and the layer for which it was compiled."""
 
     operation: str
     name: str
     layer: str
 
 
-class Function(OfLayer):
+class Function(CompiledForLayer):
     """One compiled function of a kernel."""
 
     entry: Annotated[str, "the function"]
@@ -67,7 +67,7 @@ class Resources(Function):
 
 
 @final
-class NoResources(OfLayer):
+class NoResources(CompiledForLayer):
     """A kernel that could not be compiled for a layer."""
 
     reason: Annotated[str, "why it was not compiled"]

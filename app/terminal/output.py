@@ -1,4 +1,4 @@
-"""Check the output files of a command before its work, so that no result is lost, and write them."""
+"""Check the output files of a command before it starts, so that no result is lost, and write them at the end."""
 
 import os
 import stat
@@ -36,7 +36,7 @@ class Output(Frozen, kw_only=True):
 def check_outputs(options: Mapping[str, object]) -> None:
     """Raise UserError if an output cannot be written, is also an input, or would replace a file without --overwrite.
 
-    options: name → value, which is None if the option was not given.
+    options: name → value, None if not given.
     """
     written = _named_files(options, OUTPUTS)
     for name, path in written:
@@ -85,7 +85,7 @@ def _named_files(options: Mapping[str, object], names: Iterable[str]) -> list[tu
 
 
 def is_same_file(one: Path, other: Path) -> bool:
-    """Return whether both paths are the same file, or will be once written, through any links."""
+    """Return whether both paths, with all links followed, are the same file, or will be once it is written."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):

@@ -121,7 +121,7 @@ def _compiler_finding() -> Finding:
 
 
 def _headers_finding() -> Finding:
-    """Return whether CUDA's headers exist; only CuPy's own kernels, which bench's checks use, include them."""
+    """Return whether CUDA's headers exist, which only CuPy's own kernels (in ``bench``'s checks) include."""
     found = next(_header_paths(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", pip_install_command("cuda")

@@ -54,7 +54,7 @@ def kernels(request: KernelsRequest) -> int:
             "arch": arch,
             "instructions": machine_code.measure_hottest_loops(rows, arch),
         }
-        publish_report(loops, _loop_text, request.output)
+        publish_report(loops, _hottest_loops_text, request.output)
     else:
         publish_report(listed, _kernel_text, request.output)
     return 0
@@ -136,7 +136,7 @@ def _resource_text(document: CompiledKernels, width: int) -> str:
     return "\n".join([*lines, *(line for text in RESOURCES for line in paragraph(text, width))])
 
 
-def _loop_text(document: DisassembledKernels, width: int) -> str:
+def _hottest_loops_text(document: DisassembledKernels, width: int) -> str:
     """Return one line for each hottest loop."""
     kinds = ("instructions", *machine_code.CLASSES, machine_code.OTHER)
     heads = ("all", *(kind.replace("_load", "").replace("_", " ") for kind in kinds[1:]))

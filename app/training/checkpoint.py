@@ -17,8 +17,8 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import hdf5_process
-from app.files.checks import BadValueError, object_check, parsed_json, text_check
-from app.files.hdf5 import Wanted, build_hdf5_bytes, content_hash
+from app.files.checks import BadValueError, object_check, parse_json, text_check
+from app.files.hdf5 import ReadRequest, build_hdf5_bytes, content_hash
 from app.files.reading import may_exist, read_file
 from app.files.writing import replace_atomically
 from app.layers import Linear
@@ -119,7 +119,7 @@ def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """
-    values = _HEADER(parsed_json(content))
+    values = _HEADER(parse_json(content))
     chosen: dict[str, Any] = values.pop("settings")
     settings = Settings(**{**chosen, "dropout": tuple(chosen["dropout"]), "biases": tuple(chosen["biases"])})
     try:
@@ -201,7 +201,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     before = file_stamp(path)
     content = read_file(path, MAX_BYTES)
     with hdf5_process.Reader() as reader:
-        words = reader.read(path, content, Wanted((), ("kind", "schema", "head", "sha256"), 0))
+        words = reader.read(path, content, ReadRequest((), ("kind", "schema", "head", "sha256"), 0))
         if words.attributes.get("kind") != KIND:
             raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
         if words.attributes.get("schema") != SCHEMA:
@@ -215,7 +215,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise BadValueError("it is too small for its network")
             if set(words.names) != limits.keys():
                 raise BadValueError("its arrays are not those of its network")
-            arrays = reader.read(path, content, Wanted(tuple(limits), (), sum(limits.values()))).arrays
+            arrays = reader.read(path, content, ReadRequest(tuple(limits), (), sum(limits.values()))).arrays
             if words.attributes.get("sha256") != content_hash(arrays, head):
                 raise BadValueError("its hash differs")
             return Checkpoint(path, before, settings, model, restore_progress(settings, model, values, arrays))

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.processor import check_address_space, keep_freed_memory, usable_cores
+from app.base.processor import check_address_space, core_count, keep_freed_memory
 from app.cuda.device import translate_gpu_errors
 from app.training.checkpoint import TrainingJob
 from app.training.gradients import Arrays
@@ -128,7 +128,7 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
     too small for the threads.
     """
     keep_freed_memory()
-    threads = max(usable_cores() // processes, 1)
+    threads = max(core_count() // processes, 1)
     check_address_space(threads)
     with ThreadPoolExecutor(threads) as pool:
         yield pool

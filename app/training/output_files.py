@@ -15,7 +15,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.files.writing import locked
+from app.files.writing import hold_lock
 from app.network import weights
 from app.network.definitions import Network
 from app.terminal.output import check_writable
@@ -127,7 +127,7 @@ def _check_different(places: dict[str, Path | None]) -> None:
 def lock_files(*places: Path) -> Iterator[None]:
     """Lock these files while the block runs; every training does so before it writes.
 
-    Raises UserError, naming the other process, if one is locked (see ``locked``).
+    Raises UserError, naming the other process, if one is locked (see ``hold_lock``).
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():
@@ -137,7 +137,7 @@ def lock_files(*places: Path) -> Iterator[None]:
 
 def _acquire_file_lock(real: Path, place: Path) -> AbstractContextManager[None]:
     path = real.with_name(f".{hashlib.sha256(os.fsencode(real.name)).hexdigest()[:16]}.lock")  # the name may be long
-    return locked(
+    return hold_lock(
         path,
         lambda other: f"process {other} is training into {place}: wait for its end, or name another --out",
         "name another --out",

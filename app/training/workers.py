@@ -16,7 +16,7 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.processes import LOOK_SECONDS, StopDetector, describe_exit_code, end_with_parent, signals_blocked
+from app.base.processes import CHECK_SECONDS, StopDetector, block_signals, describe_exit_code, end_with_parent
 from app.training import loop
 from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import open_trainer
@@ -109,12 +109,12 @@ class WorkerSupervisor(Thread):
         detectors = {worker: StopDetector(worker.process.pid) for worker in self._workers}
         count = len(self._workers) + 1
         while running:
-            for sentinel in wait(list(running), LOOK_SECONDS):
+            for sentinel in wait(list(running), CHECK_SECONDS):
                 worker = running.pop(sentinel)
                 worker.process.join()
                 self._report_failure(worker.early_exit_reason(count))
             for worker in running.values():
-                if detectors[worker].stopped():
+                if detectors[worker].check_stopped():
                     worker.process.kill()
                     self._report_failure(f"worker {worker.rank + 1} of {count} was stopped by a signal: train again")
         self.settled.set()
@@ -153,7 +153,7 @@ def _start_workers(count: int, memory: Any) -> list[Worker]:
     context = get_context("spawn")  # a fork would copy threads' locks and the card's context
     workers: list[Worker] = []
     try:
-        with signals_blocked():
+        with block_signals():
             for rank in range(1, count):
                 link, their_link = Pipe()
                 errors, their_errors = Pipe(duplex=False)

@@ -123,7 +123,7 @@ SCALE = Document(
         "limits": scale.throughput_limits_table,
     },
 )
-API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls})
+API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls_table})
 REPORT = Document(ROOT / "docs" / "report.md", records.field_tables("report"))
 BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers", "peer-settings"))
 JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table})
@@ -146,7 +146,7 @@ def main() -> int:
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/."
     parser = Parser(prog="python -m docs.generate", description=description)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")
-    for path in pictures.draw(FIGURES) if parser.parse_args().draw else ():
+    for path in pictures.draw_all(FIGURES) if parser.parse_args().draw else ():
         print(f"{path}: drawn")
     stale = pictures.stale_pictures(FIGURES)
     write()

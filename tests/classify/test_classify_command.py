@@ -22,7 +22,7 @@ from app.classify.shards.sources import Gzipped
 from app.cli import main
 from app.engine.classifier import Classifier
 from app.engine.opening import cpu_engine_class
-from app.files.writing import locked
+from app.files.writing import hold_lock
 from app.layers import Tanh
 from app.network.weights import save_weights
 from data_tools.idx import read_idx, write_idx
@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     monkeypatch.setattr("app.classify.command.open_runner", Mock(side_effect=AssertionError("a device starts")))
     Path("results").mkdir()
     command = ["classify", *BASE, "--out", "results", *shards]
-    with locked(Path("results") / outputs.LOCK, str, ""):
+    with hold_lock(Path("results") / outputs.LOCK, str, ""):
         for more in ([], ["--overwrite"], ["--resume"]):
             refuses([*command, *more], f"process {os.getpid()} is classifying into results: ")
     Path("results/0-images-idx3-ubyte.json").touch()

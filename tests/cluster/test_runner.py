@@ -17,7 +17,7 @@ from distributed import Client
 
 from app import VERSION
 from app.base.errors import UserError
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cluster import plugin
 from app.cluster.clusters import PREFIX, LocalWorker, scratch_folder
 from app.cluster.runner import Runner, cluster_runner, local_runner
@@ -47,7 +47,7 @@ def test_every_worker_has_its_name_its_environment_and_its_cores(runner: Runner)
     assert {(one.name, one.variable, one.cores) for one in found.values()} == {
         (worker.name, worker.environment["STAND_IN"], frozenset(worker.cores)) for worker in WORKERS
     }
-    assert len({one.pid for one in found.values()}) == min(2, usable_cores())
+    assert len({one.pid for one in found.values()}) == min(2, core_count())
 
 
 def test_small_pieces_share_a_task(runner: Runner) -> None:

@@ -212,8 +212,8 @@ def test_every_kernel_has_an_example_that_it_serves(variant: Variant) -> None:
 
 def test_the_log_is_read_by_entry_point() -> None:
     assert resources.parse_log(LOG) == {
-        "first": resources.Compiled(126, 12_288, 16, 12, 20),
-        "second": resources.Compiled(12, 0, 0, 0, 0),
+        "first": resources.CompiledFunction(126, 12_288, 16, 12, 20),
+        "second": resources.CompiledFunction(12, 0, 0, 0, 0),
     }
 
 

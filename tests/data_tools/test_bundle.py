@@ -137,7 +137,7 @@ def test_network_without_weights(release: Path, refuses: Refuses) -> None:
 def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damage(shipped.find_shipped_weights("lenet5"))
     (release / "link").symlink_to(shipped.find_shipped_weights("lenet5"))
-    monkeypatch.setattr(shipped, "read_pinned", lambda *_: pytest.fail("opened before its hash was checked"))
+    monkeypatch.setattr(shipped, "read_verified", lambda *_: pytest.fail("opened before its hash was checked"))
     with pytest.raises(UserError, match="does not match its checksum in SHA256SUMS"):
         load_weights(release / alias)
 

@@ -153,8 +153,8 @@ def test_numbers_have_three_digits(value: float, said: str) -> None:
 
 def test_ticks_are_round_and_cover_the_axis() -> None:
     assert svg.linear_ticks(0.22) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
-    assert svg.decades(0.1, 99) == pytest.approx([0.1, 1, 10])
-    assert svg.log_ticks(0.1, 99) == svg.decades(0.1, 99)
+    assert svg.powers_of_ten(0.1, 99) == pytest.approx([0.1, 1, 10])
+    assert svg.log_ticks(0.1, 99) == svg.powers_of_ten(0.1, 99)
     assert svg.log_ticks(1.5, 60) == pytest.approx([2, 5, 10, 20, 50]) and svg.log_ticks(3, 9) == pytest.approx([5])
     assert [svg.tick_text(tick) for tick in (0.01, 1, 1000)] == ["0.01", "1", "1,000"]
 

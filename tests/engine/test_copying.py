@@ -23,7 +23,7 @@ from tests.support.shell import ROOT
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Fresh helpers, on a machine of so many cores, that copy small pieces."""
     helpers = copying._Helpers()
-    monkeypatch.setattr(copying, "usable_cores", lambda: request.param)
+    monkeypatch.setattr(copying, "core_count", lambda: request.param)
     monkeypatch.setattr(copying, "_helpers", helpers)
     monkeypatch.setattr(copying, "PIECE", 1000)
     yield request.param
@@ -133,7 +133,7 @@ PROGRAM = """
 import os, sys, threading
 import numpy as np
 from app.engine import copying
-copying.usable_cores = lambda: 4
+copying.core_count = lambda: 4
 source = np.random.default_rng(0).integers(256, size=(5000, 784), dtype=np.uint8)
 def works():
     target = np.zeros_like(source)

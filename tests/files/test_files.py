@@ -20,7 +20,7 @@ from app.base.errors import UserError
 from app.cuda import compiler
 from app.files import shipped
 from app.files.checks import flag, list_check, whole_number_check
-from app.files.hdf5 import Wanted
+from app.files.hdf5 import ReadRequest
 from app.files.hdf5_process import read_untrusted
 from app.files.reading import START_BYTES, open_regular, read_file, read_json, recognise_file_kind
 from app.network.foreign import FORMATS
@@ -46,7 +46,7 @@ def tables(path: Path) -> object:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "HDF5": lambda path: read_untrusted(path, None, Wanted(None, (), 100)),
+    "HDF5": lambda path: read_untrusted(path, None, ReadRequest(None, (), 100)),
     "weights": load_weights,
     "checkpoint": load_checkpoint,
     "images": lambda path: load_files(path, None),

@@ -15,7 +15,7 @@ from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import NamedArrays
 from app.interchange.npz import npz_content
-from app.interchange.source import Asked, read
+from app.interchange.source import ImportOptions, read
 from app.network.definitions import LENET5, MLP
 from app.network.graph import Graph, build_graph
 from app.network.network import Network
@@ -93,7 +93,7 @@ def imported(folder: Path, content: bytes, network: Network | None = LENET) -> G
     """The graph of a file with this content."""
     path = folder / "file"
     path.write_bytes(content)
-    _, source = read(path, Asked(network))
+    _, source = read(path, ImportOptions(network))
     try:
         arrays = {one.name: one.array for one in convert_arrays(source)}
     except BadValueError as error:  # as the command does

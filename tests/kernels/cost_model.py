@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda.compiler import compile_kernel
 from app.cuda.device import describe_gpu
 from app.kernels import registry
@@ -172,7 +172,7 @@ def main() -> int:
     card = describe_gpu()
     entries = tuning.load(card["name"]).entries
     context = get_context("spawn")
-    with ProcessPoolExecutor(usable_cores(), context) as pool:
+    with ProcessPoolExecutor(core_count(), context) as pool:
         futures = [pool.submit(compile_choices, case, card["architecture"], entries) for case in cases]
         print("compiled", sum(len(future.result()) for future in futures), "choices", file=sys.stderr)
     cards = context.Queue()

@@ -117,7 +117,7 @@ def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[s
 def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     """By what bench and sweep check and time every kernel with."""
     from app.cuda.device import describe_gpu
-    from app.lab.bench.compiling import Wrong
+    from app.lab.bench.compiling import WrongResult
     from app.lab.bench.trial import Trial
 
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="relu", dtype=dtype)
@@ -125,7 +125,7 @@ def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     trial = Trial(problem, 67, describe_gpu()["architecture"])
     assert 0 < trial.check_outputs(trial.bind_variant(row)) <= 1
     row.path.write_text(SOURCE.replace("c < C", "c < C - 1"), encoding="utf-8")
-    with pytest.raises(Wrong):
+    with pytest.raises(WrongResult):
         trial.check_outputs(trial.bind_variant(row))
 
 

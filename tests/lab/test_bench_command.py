@@ -47,7 +47,7 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
 
         def check_outputs(self, launch: Any) -> float:
             if launch.name == "shared-tile":
-                raise ladder.Wrong("wrong: image 3")
+                raise ladder.WrongResult("wrong: image 3")
             return 0.5
 
         def time_launch(self, launch: Any, noise: float, l2: str) -> Timing:
@@ -62,7 +62,7 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
     monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
     monkeypatch.setattr(peak, "measure_peaks", lambda arch: {"tflops": {"float32": 50.0}, "gbytes_per_s": 3000.0})
     monkeypatch.setattr(cudnn, "why_no_cudnn", lambda: "PyTorch is not installed")
-    monkeypatch.setattr(whole_network, "whole_program", whole_program)
+    monkeypatch.setattr(whole_network, "time_whole_program", whole_program)
     return FakeTrial
 
 
@@ -197,10 +197,10 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
     narrow = found.exact.astype(np.float32).astype(np.float64)
     assert trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 0) <= 1
     narrow[2, 3] += 20 * max(each[2, 3], 1e-6)
-    with pytest.raises(trial.Wrong, match="image 102, element 3 "):
+    with pytest.raises(trial.WrongResult, match="image 102, element 3 "):
         trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 100)
     narrow[2, 3] = np.nan
-    with pytest.raises(trial.Wrong):
+    with pytest.raises(trial.WrongResult):
         trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 0)
     if isinstance(problem, PairProblem):
         assert [a is None or (a.dtype, a.size) for a in arrays] == [
@@ -233,14 +233,14 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
     good, short = summed(400), summed(399)
     assert trial._worst_error(abs(good - found.exact), each, good, found.exact, 0) <= 1
     trial._check_rms(rms(good - found.exact), most_rms, 0)
-    with pytest.raises(trial.Wrong):
+    with pytest.raises(trial.WrongResult):
         trial._worst_error(abs(short - found.exact), each, short, found.exact, 0)
     if dtype == "float32":
         return
     # Errors that no element betrays: all of them twice as great as a plain implementation's greatest.
     even = found.exact + 2 * abs(found.plain - found.exact).max()
     assert trial._worst_error(abs(even - found.exact), each, even, found.exact, 0) <= 1
-    with pytest.raises(trial.Wrong, match="from image 7 on the RMS"):
+    with pytest.raises(trial.WrongResult, match="from image 7 on the RMS"):
         trial._check_rms(rms(even - found.exact), most_rms, 7)
 
 
@@ -250,5 +250,5 @@ def test_labels(modules: tuple[Any, Any]) -> None:
     slack = np.full_like(values, 1e-3)
     trial._check_labels(np.array([1, 1], np.uint8), values, slack, 0)
     for labels in ([2, 0], [1, 2], [255, 0]):
-        with pytest.raises(trial.Wrong, match="label"):
+        with pytest.raises(trial.WrongResult, match="label"):
             trial._check_labels(np.array(labels, np.uint8), values, slack, 0)

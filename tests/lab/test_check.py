@@ -87,7 +87,7 @@ def test_a_loop_without_an_end_stops_the_check(
     plant: Plant, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run of such a loop takes seconds: only the shapes that run at once are tried."""
-    monkeypatch.setattr(job, "usable_cores", lambda: 2)
+    monkeypatch.setattr(job, "core_count", lambda: 2)
     plant(row_of("conv", "direct"), "q < K; q++", "q < K;")
     code, text = run(capsys, conv="direct")
     assert code == 1 and "WRONG: 0 of " in text and "mend the loop without an end first" in text

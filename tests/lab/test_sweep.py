@@ -10,9 +10,9 @@ from app.base.precision import SHORT
 from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
-from app.lab.bench.compiling import Wrong, failure_reason
+from app.lab.bench.compiling import WrongResult, failure_reason
 from app.lab.sweep import job, pipeline, report
-from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
+from app.lab.sweep.grid import CannotRun, Target, measure_all, parse_settings
 from app.lab.sweep.report import as_document, as_text
 from app.network.graph import network_graph
 from app.planning import tuning
@@ -80,8 +80,8 @@ def test_best_point() -> None:
 
 def test_points_that_fail_are_left_out() -> None:
     def fail(parameters: dict[str, int]) -> None:
-        failing(Wrong("image 3 is wrong"), tile=12)(parameters)
-        failing(Skip("does not compile"), tile=16)(parameters)
+        failing(WrongResult("image 3 is wrong"), tile=12)(parameters)
+        failing(CannotRun("does not compile"), tile=16)(parameters)
 
     found = target()
     measure_all([found], measured(fail), lambda _: None)
@@ -114,11 +114,11 @@ def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "TILE DEPTH ms" in out and "12 4 1.0000 " in out and "2.240 default " in out
     assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
     assert "skipped TILE=64 DEPTH=4 and 1 more: needs 262,144 bytes" in out
-    assert job.run_sweep(request(), [target()], [], CARD, measured(failing(Wrong("image 0")))) == 1
+    assert job.run_sweep(request(), [target()], [], CARD, measured(failing(WrongResult("image 0")))) == 1
     assert "WRONG TILE=12 DEPTH=4: image 0" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"no point could run \(does not compile"):
         job.run_sweep(
-            request(), [target()], [], CARD, measured(failing(Skip("does not compile: too much shared data")))
+            request(), [target()], [], CARD, measured(failing(CannotRun("does not compile: too much shared data")))
         )
 
 
@@ -161,8 +161,8 @@ def test_problems_are_the_plans() -> None:
     graph = network_graph("lenet5")
     variant = registry.find("conv", "register-tiled")
     assert variant is not None
-    alone = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=False)
-    fused = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=True)
+    alone = job.layer_problem(graph, "conv1", variant, ARCH, "fp32", fused=False)
+    fused = job.layer_problem(graph, "conv1", variant, ARCH, "fp32", fused=True)
     assert alone == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
     assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
 

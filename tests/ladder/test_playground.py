@@ -14,7 +14,7 @@ from PIL import Image, ImageFilter
 
 from app.base.errors import UserError
 from app.images.pictures import ground, preparing, reading
-from app.images.pictures.preparing import Prepared, prepare_picture
+from app.images.pictures.preparing import PreparedPicture, prepare_picture
 from app.ladder import playground
 from app.ladder.playground import page_script, playground_page
 from app.network.graph import Graph, load_network
@@ -206,7 +206,7 @@ def drawn_pictures(samples: Split) -> dict[str, Image.Image]:
     return {name: picture.convert("RGB") for name, picture in found.items()}
 
 
-def prepared_rows_first(picture: Image.Image, invert: str) -> Prepared:
+def prepared_rows_first(picture: Image.Image, invert: str) -> PreparedPicture:
     """As ``predict`` prepares it, if Pillow resizes rows before columns: its own order depends on the sizes."""
     resize = Image.Image.resize
 
@@ -220,7 +220,7 @@ def prepared_rows_first(picture: Image.Image, invert: str) -> Prepared:
         return prepare_picture(picture, SHAPE, invert)
 
 
-def check_prepared(found: Any, wanted: Prepared, graph: Graph, name: str, most: int) -> None:
+def check_prepared(found: Any, wanted: PreparedPicture, graph: Graph, name: str, most: int) -> None:
     """The page's preparation is that of ``predict``: nearly the same pixels, the same label and notes."""
     pixels = np.array(found["pixels"], np.uint8).reshape(SHAPE)
     away = np.abs(pixels.astype(int) - wanted.pixels)

@@ -25,7 +25,7 @@ from app.ladder.lessons import (
     ladder_steps,
 )
 from app.ladder.pages import MARK, write_site
-from app.ladder.pictures import Text
+from app.ladder.pictures import ExtraPage
 from app.ladder.stored import heading_anchor, to_html
 from app.terminal.text import format_ms
 from docs.generate.site import COMMAND
@@ -183,7 +183,7 @@ def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: 
 
 def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) -> None:
     own = tmp_path / "site"
-    more = Text("extra", "More to see", "<p>here</p>")
+    more = ExtraPage("extra", "More to see", "<p>here</p>")
     write_site(own, card, COMMAND, [more])
     assert more.body in (own / "extra.html").read_text(encoding="utf-8")
     assert 'href="extra.html">More to see' in (own / "index.html").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from app.kernels.problems import (
 )
 from app.kernels.variant import Variant
 from app.lab.bench import tolerance
-from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, has_rounded_operands, has_split_operands
+from app.lab.bench.tolerance import Expected, activation_name, allowed_errors, has_rounded_operands, has_split_operands
 from app.layers import Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax, activation_layer
 from tests.support.kernel_cases import input_shape
 
@@ -37,7 +37,7 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
     """
     if isinstance(problem, PairProblem):
         return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
-    function = activation_of(problem)
+    function = activation_name(problem)
     activation: list[Layer] = [activation_layer(function, "activation")] if function else []
     match problem:
         case ConvProblem():

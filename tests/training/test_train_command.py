@@ -179,7 +179,7 @@ def test_gone_on_elsewhere_or_by_fewer_workers(train: Train, place: Path) -> Non
 def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another seed gives other weights; another number of threads the same."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
-        monkeypatch.setattr(cpu_trainer, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(cpu_trainer, "core_count", lambda cores=cores: cores)
         assert train(*MLP, "--batch-size", "40", "--epochs", "2", "--seed", seed, "--out", f"{name}.h5")[0] == 0
     first, second, third = ((place / f"{name}.h5").read_bytes() for name in "abc")
     assert first == second != third

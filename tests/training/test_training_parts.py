@@ -180,7 +180,7 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
     """Of a batch, and of the images held out: ten pieces by one thread."""
     calls: list[object] = []
     before = listing(place)
-    real, real_handling, noted = getattr(Model, function), interrupts.on_interrupt, threading.Event()
+    real, real_handling, noted = getattr(Model, function), interrupts.call_on_interrupt, threading.Event()
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -197,9 +197,9 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
 
         return real_handling(noting)
 
-    monkeypatch.setattr(interrupts, "on_interrupt", handling)
+    monkeypatch.setattr(interrupts, "call_on_interrupt", handling)
     monkeypatch.setattr(cpu_trainer, "PIECE", 2)
-    monkeypatch.setattr(cpu_trainer, "usable_cores", lambda: 1)
+    monkeypatch.setattr(cpu_trainer, "core_count", lambda: 1)
     monkeypatch.setattr(Model, function, interrupted)
     options = ["--batch-size", "20", "--validation", "20"]
     check_failure(train(*MLP, *options), "interrupted; nothing half-written was left")

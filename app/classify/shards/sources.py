@@ -17,8 +17,8 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import hdf5_process
 from app.files.reading import open_regular
-from data_tools.idx import too_long, too_short
-from data_tools.inflate import Gzip, faults_as_user_errors
+from data_tools.idx import too_long_error, too_short_error
+from data_tools.inflate import GzipReader, faults_as_user_errors
 
 
 class Stored(Frozen):
@@ -135,7 +135,7 @@ class Gzipped(ArrayReader):
 
     def _begin(self) -> None:
         self.stream.seek(0)
-        self._content, self._at = Gzip(self.stream, self.stored.size), 0
+        self._content, self._at = GzipReader(self.stream, self.stored.size), 0
 
     def fill(self, at: int, target: np.ndarray) -> None:
         """Fill ``target`` as ``ArrayReader.fill`` does."""
@@ -149,14 +149,14 @@ class Gzipped(ArrayReader):
                 found += self._decompress_into(skipped[: start - found], found)
             found += self._decompress_into(target, found)
             if found == self.stored.offset + self.stored.nbytes and self._content.readinto(memoryview(bytearray(1))):
-                raise too_long(self.stored.nbytes)
+                raise too_long_error(self.stored.nbytes)
             self.check_unchanged()
             self._at = found
 
     def _decompress_into(self, target: np.ndarray, at: int) -> int:
         count = self._content.readinto(target.data)
         if count < len(target):
-            raise too_short(at + count - self.stored.offset, self.stored.nbytes)
+            raise too_short_error(at + count - self.stored.offset, self.stored.nbytes)
         return count
 
 
@@ -188,6 +188,6 @@ class Chunked(ArrayReader):
         stored = self.stored
         self._band = np.empty(0, np.uint8)  # free the old band before reading the new one
         shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
-        rows = self._hdf5.rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
+        rows = self._hdf5.read_rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
         self.check_unchanged()
         self._first, self._band = first, rows.reshape(-1).view(np.uint8)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda import device as devices
 from app.engine.interface import Engine
 from app.engine.opening import open_engine
@@ -86,7 +86,7 @@ class Engines:
     def describe(self) -> dict[str, Any]:
         """Return the device and the software used so far, as reports record them."""
         with self.place:
-            found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(usable_cores())
+            found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(core_count())
         for engine in self._engines.values():
             found |= engine.software
         return found

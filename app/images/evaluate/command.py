@@ -15,11 +15,11 @@ from app.files.writing import replace_atomically
 from app.images.evaluate.page import build_html_page
 from app.images.evaluate.results import Answers, build_document
 from app.images.evaluate.text import as_text
-from app.main_job.images import fitting_graph, load_images
+from app.main_job.images import graph_for_images, load_images
 from app.network.definitions import NETWORKS, network_by_name
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
-from app.records.evaluate import Subject
+from app.records.evaluate import EvaluatedNetwork
 from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 
@@ -54,7 +54,7 @@ def evaluate(request: EvaluateRequest) -> int:
 
 
 def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
-    """Return the classifier to compare with. against: a precision, network or weights file. Raises UserError."""
+    """Return the classifier to compare with. against: a precision, a network or a weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
@@ -89,7 +89,7 @@ def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Class
     data, _ = load_images(request.images, classifier.graph, check, None)
     check(data)
     if other is not None:
-        fitting_graph(other.graph, data)
+        graph_for_images(other.graph, data)
     if data.labels is None:
         print_to_stderr(f"note: {data.source}, without labels: only changed answers are compared")
     labels = None if data.labels is None else data.labels[: request.batch]
@@ -115,7 +115,7 @@ def _classify_images(classifier: Classifier, images: np.ndarray) -> Answers:
     return Answers(_subject_record(classifier), labels, probabilities)
 
 
-def _subject_record(classifier: Classifier) -> Subject:
+def _subject_record(classifier: Classifier) -> EvaluatedNetwork:
     network, weights = classifier.graph.network, classifier.weights
     return {
         "network": {"name": network.name, "input_shape": [*network.input_shape]},

@@ -24,7 +24,7 @@ MATRIX_OPERATIONS = ("conv", "gemm")
 
 
 class Item(Frozen):
-    """The subject of one table: a layer with the layers fused into it, and its problem for each arithmetic type.
+    """What one table is about: a layer with the layers fused into it, and its problem for each arithmetic type.
 
     problems: arithmetic type → problem, equal to those of the application's plan, so that ``auto`` finds the results.
     Operations other than convolution and matrix product are listed by their storage type.
@@ -50,7 +50,7 @@ class Item(Frozen):
         return self.operation == "conv" and len(self.layers) == 1
 
     def apply_reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return x after the NumPy references of all layers. The first layer that computes gets bytes as float32."""
+        """Return x after the NumPy references of all layers. The first layer that computes reads bytes as float32."""
         for layer in self.layers:
             x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
             x = layer.reference(x, parameters)
@@ -58,7 +58,7 @@ class Item(Frozen):
 
 
 def network_items(graph: Graph) -> list[Item]:
-    """Return every layer that is an operation, then every chain that a kernel may fuse, then pairs of such chains."""
+    """Return items: every layer that is an operation, every chain that may be fused, every pair of such chains."""
     count = len(graph.steps)
     operations = [at for at, step in enumerate(graph.steps) if step.layer.operation is not None]
     alone = (_fused_layers_item(graph, at, 0) for at in operations)
@@ -68,7 +68,7 @@ def network_items(graph: Graph) -> list[Item]:
 
 
 def _pair_item(graph: Graph, at: int) -> Item:
-    """Return the item of two layers with their epilogues, from step ``at`` on, which one kernel computes together."""
+    """Return the item of the two layers with epilogues that one kernel computes together, from step ``at`` on."""
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in (row for row in OFFERED if row.paired):
@@ -136,7 +136,7 @@ def parse_shape_items(text: str) -> list[Item]:
 
 
 def parse_batch_sizes(options_batch: int, text: str | None) -> list[int]:
-    """Return the batch sizes of ``--batch`` or ``--batches``, ascending. Raises UserError."""
+    """Return the batch sizes of ``--batch`` or ``--batches`` in ascending order. Raises UserError."""
     if text is None:
         return [options_batch]
     try:

@@ -8,7 +8,7 @@ from tqdm import tqdm
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.interrupts import exit_on_interrupt
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.commands.bench import BenchRequest
 from app.cuda import device
 from app.drawing import svg
@@ -35,7 +35,7 @@ from app.terminal.output import publish_report
 
 
 class Job(Frozen):
-    """What a request times. graph: None with ``--shape``. batches: batch sizes, ascending; tables show the last one."""
+    """What to time. graph: None with ``--shape``. batches: batch sizes, ascending; the tables show the last one."""
 
     subject: str
     graph: Graph | None
@@ -55,10 +55,7 @@ def bench(request: BenchRequest) -> int:
 
 
 def time_kernels(request: BenchRequest) -> int:
-    """Check and time the kernels, print and write the tables. Return 1 if a kernel was wrong, otherwise 0.
-
-    Raises UserError.
-    """
+    """Check and time the kernels, print and write the tables. Return 1 if one was wrong, else 0. Raises UserError."""
     with exit_on_interrupt():
         job = job_from_request(request)
     device.require_gpu("bench")
@@ -74,7 +71,7 @@ def time_kernels(request: BenchRequest) -> int:
 
 
 def job_from_request(request: BenchRequest) -> Job:
-    """Return what the request times, checked before anything is measured. Raises UserError."""
+    """Return what the request asks to time; everything is checked before the first measurement. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = parse_batch_sizes(request.batch, request.batches)
@@ -95,7 +92,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         from app.lab.bench import peak
         from app.lab.bench.compiling import compile_variants
         from app.lab.bench.ladder import ItemTimer
-        from app.lab.bench.whole_network import precision_variant_pairs, whole_program
+        from app.lab.bench.whole_network import precision_variant_pairs, time_whole_program
 
         no_cudnn = cudnn.why_no_cudnn() if job.single_convolutions else None
     card = device.describe_gpu()
@@ -119,7 +116,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
             for size in job.batches[:-1]
         }
         whole = {
-            size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
+            size: time_whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
             for size in job.batches
         }
     notes += [
@@ -133,7 +130,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         "date": utc_date(),
         "subject": job.subject,
         "device": cast(Card, card),
-        "cpu": cast(Processor, device.describe_cpu(usable_cores())),
+        "cpu": cast(Processor, device.describe_cpu(core_count())),
         "images": main,
         "settings": {
             "noise": request.noise,
@@ -154,7 +151,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
 
 
 def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
-    """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
+    """Return the times of this project's kernels by problem and name, in the form that ``auto`` reads."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:
         for row in served.rows:

@@ -17,7 +17,7 @@ from app.kernels.problems import ConvProblem
 from app.kernels.variant import Variant
 from app.lab.bench import cudnn as library
 from app.lab.bench.cases import Item, item_variants, reference_weights
-from app.lab.bench.compiling import Wrong, failure_reason
+from app.lab.bench.compiling import WrongResult, failure_reason
 from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.bench.trial import Trial
 from app.network.graph import Graph
@@ -98,7 +98,7 @@ class ItemTimer(Frozen):
             error = trial.check_outputs(launch)
             timing = trial.time_launch(launch, self.noise, self.l2)
         except Exception as failure:
-            reason = str(failure) if isinstance(failure, Wrong | UserError) else failure_reason(failure)
+            reason = str(failure) if isinstance(failure, WrongResult | UserError) else failure_reason(failure)
             if reason is None:
                 raise
             return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing

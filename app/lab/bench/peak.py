@@ -1,4 +1,4 @@
-"""Measure the card's peaks: arithmetic rates with operands in registers, and a copy within device memory."""
+"""Measure the card's peaks: arithmetic rates with operands in registers, and bandwidth of copies within the card."""
 
 import ctypes
 from collections.abc import Callable
@@ -26,7 +26,8 @@ NOISE = 0.01
 class Loop(NamedTuple):
     """A loop of peak.cu for one kind of instruction. constant: compile-time constant that selects the loop.
 
-    operations: FLOPs of a thread in one round. serves: returns whether an architecture number has the instruction.
+    operations: FLOPs of a thread in one round. serves: function that returns whether an architecture has the
+    instruction.
     """
 
     constant: str

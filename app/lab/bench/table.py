@@ -76,7 +76,7 @@ def _kernel_cells(row: Row) -> list[str]:
 
 
 def _name_cells(row: Row | Total) -> tuple[str, str]:
-    """Return the first two cells of a row: step and name as in ``02 direct``, and the type."""
+    """Return the first two cells of a row: step and name, as in ``02 direct``, and the type."""
     return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]
 
 

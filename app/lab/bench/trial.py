@@ -1,7 +1,7 @@
-"""Test one problem: the same random data for every variant, the correct results, and a clock.
+"""Test one problem with the same random data for every kernel, the correct results, and a clock.
 
 The batch repeats a block of random images. The number of images in the block is prime, so no kernel's tiles repeat with
-the same period. The correct results for the block determine every element of the whole output.
+the same period. The correct results of the block determine every element of the whole output.
 """
 
 from functools import cached_property
@@ -15,7 +15,7 @@ from app.cuda.memory import DeviceMemoryError, device_array, upload
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, ceil_div
-from app.lab.bench.compiling import Wrong
+from app.lab.bench.compiling import WrongResult
 from app.lab.bench.oracle import (
     apply_variant_bound,
     expected_results,
@@ -61,9 +61,9 @@ class Trial:
         return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once on outputs filled with NaN and compare every element with the oracle.
+        """Launch once on outputs filled with NaN, and compare every element with the oracle.
 
-        Return the worst error ÷ the allowed error. Raise Wrong if that is above 1 or not a number.
+        Return the worst error ÷ the allowed error. Raises WrongResult if that is above 1 or not a number.
         """
         row = launch.kernel.variant
         cupy.cuda.Device().synchronize()
@@ -106,9 +106,9 @@ class Trial:
         return self._expected_with_tolerances(None)
 
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """Return for the block: exact values, the error allowed for each, and the RMS allowed for all errors.
+        """Return, for the block, exact values, the error allowed for each, and the RMS allowed for all errors.
 
-        row: variant whose error bound replaces the default, if it defines one.
+        row: kernel whose error bound replaces the default, if it has one.
         """
         device = [None if array is None else cupy.asarray(array) for array in self.parameters]
         x = cupy.asarray(self._block)
@@ -127,14 +127,14 @@ class Trial:
 def _worst_error(
     error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int
 ) -> float:
-    """Return the largest error ÷ tolerance. Raise Wrong if it is above 1 or NaN."""
+    """Return the largest error ÷ tolerance. Raises WrongResult if it is above 1 or NaN. first: index of an image."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too
     bad = int(wrong.sum())
     if bad:
         at = int(wrong.reshape(-1).argmax())
         image, element = divmod(at, y.shape[1])
-        raise Wrong(
+        raise WrongResult(
             f"wrong: image {first + image}, element {element} is {float(y[image, element]):.9g}, must be "
             f"{float(values[image, element]):.9g} ({bad:,} of {y.size:,} elements of these images)"
         )
@@ -143,11 +143,11 @@ def _worst_error(
 
 def _check_rms(found: float, most: float, first: int) -> None:
     if not found <= most:
-        raise Wrong(f"wrong: from image {first} on the RMS of the errors is {found:.3g}, must be at most {most:.3g}")
+        raise WrongResult(f"wrong: from image {first} on the RMS error is {found:.3g}, must be at most {most:.3g}")
 
 
 def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.ndarray, first: int) -> None:
-    """Raise Wrong unless each label's score is the best one, within the tolerances of both scores."""
+    """Raise WrongResult unless each label's score is the best one, within the tolerances of both scores."""
     classes = values.shape[1]
     labels = labels.astype(np.int64)
     index = cupy.minimum(labels, classes - 1)[:, None]
@@ -157,4 +157,4 @@ def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.nd
     wrong = ~(short <= slack)[:, 0] | (labels >= classes)
     if int(wrong.sum()):
         at = int(wrong.argmax())
-        raise Wrong(f"wrong: image {first + at} has label {int(labels[at])}, must be {int(best[at, 0])}")
+        raise WrongResult(f"wrong: image {first + at} has label {int(labels[at])}, must be {int(best[at, 0])}")

@@ -1,4 +1,4 @@
-"""Time a network end to end with one variant for all its convolutions, through the application's engine."""
+"""Time a network end to end with one kernel for all its convolutions, through the application's engine."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +33,7 @@ CPU_IMAGES = 1000  # with more, the processor would take longer than the card fo
 
 
 def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
-    """Return (precision, variant name) pairs: every convolution variant in each of its precisions, and ``auto``."""
+    """Return (precision, kernel) pairs: every convolution kernel in each of its precisions, and ``auto``."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
     rows = [row for row in registry.variants("conv") if convolves and row.taught and (not only or row.name in only)]
     return [
@@ -43,12 +43,12 @@ def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[s
     ]
 
 
-def whole_program(
+def time_whole_program(
     graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
 ) -> list[Program]:
-    """Return the time of the network by precision and variant, from page-locked images to readable labels.
+    """Return the time of the network by precision and kernel, from page-locked images to readable labels.
 
-    Small batches are also timed on the processor. step: called after each combination.
+    Small batches are also timed on the CPU. step: called after each combination.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []

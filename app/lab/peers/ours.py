@@ -1,4 +1,4 @@
-"""The application as one of the compared engines, run by the main job's engine."""
+"""Run the application, through the main job's engine, as one of the compared engines."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ from app.planning.tuning import Tuning
 
 
 class OurEngine(Engine):
-    """This program as an engine: end to end as in the main job, on the card with the whole batch as one chunk."""
+    """This program as an engine: end to end as in the main job; on the card with the whole batch as one chunk."""
 
     def __init__(
         self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
@@ -80,6 +80,6 @@ class OurEngine(Engine):
 
 
 def _poison_arrays(arrays: Iterable[cupy.ndarray]) -> None:
-    """Overwrite arrays that a run writes (images white, features NaN, no labels), so that unwritten elements show."""
+    """Overwrite arrays that a run writes (images white, features NaN, labels invalid), so that missing writes show."""
     for array in arrays:
         array.data.memset(UNWRITTEN, array.nbytes)

@@ -1,4 +1,4 @@
-"""List the problems on which a kernel is checked: small ones that no tile divides, or one that the user names."""
+"""List the problems on which a kernel is checked: small ones that no tile size divides, or one that the user names."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -93,7 +93,7 @@ class Case(Frozen):
             count = f"the first of {wrong.sum():,} wrong among {wrong.size:,} outputs"
             return f"{self._describe_position(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
         if len(outputs) > 1:
-            return _wrong_label(outputs[1], exact, each)
+            return _describe_wrong_label(outputs[1], exact, each)
         return None
 
     def _describe_position(self, at: int) -> str:
@@ -107,7 +107,7 @@ class Case(Frozen):
         return "image {}, map {}, row {}, column {}".format(*places)
 
 
-def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
+def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
     """Return a description of the first label whose score is not the best within the allowed errors, or None."""
     for image, (label, scores, slack) in enumerate(zip(labels, exact, each, strict=True)):
         best = int(scores.argmax())
@@ -140,16 +140,16 @@ def describe_problem(problem: Problem) -> str:
 
 
 def type_names(problem: Problem) -> str:
-    """Return the types of x in memory and of the arithmetic."""
+    """Return the name of the type of x in memory, and of the arithmetic type if it differs."""
     read = problem.arguments()[0].dtype
     return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"
 
 
 def small_cases(row: Variant, arch: str) -> list[Case]:
-    """Return every shape in the kernel's first type, and for each other type the first shape that it supports."""
+    """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
     found = []
     for dtype in row.dtypes:
-        problems = [_with_type(problem, dtype) for problem in SHAPES[row.operation]]
+        problems = [_problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
         served = [problem for problem in problems if row.refusal(problem, arch) is None]
         if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
             bounded = [replace(problem, bounded=True) for problem in problems if isinstance(problem, ConvProblem)]
@@ -159,7 +159,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 
 
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
-    """Return the layer of the network, or the shape, in each type that the kernel can compute. Raises UserError."""
+    """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
         problems = [*_shape_problems(row, shape)]
     else:
@@ -198,11 +198,11 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
         problem = LinearProblem(sizes[0], sizes[1], bias=True)
     if window > min(height, width):
         raise UserError(f"--shape {text}: the window must be at most as large as the image")
-    return (_with_type(problem, dtype) for dtype in row.dtypes)
+    return (_problem_in_type(problem, dtype) for dtype in row.dtypes)
 
 
-def _with_type(problem: Single, dtype: str) -> Problem:
-    """Return the problem in another arithmetic type and its storage type; bytes remain bytes."""
+def _problem_in_type(problem: Single, dtype: str) -> Problem:
+    """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored

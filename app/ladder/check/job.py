@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.commands.check import CheckRequest
 from app.cuda import device
 from app.kernels import registry
@@ -34,10 +34,7 @@ OFF_THE_CARD = "check --device cpu names the line"
 
 
 def check(request: CheckRequest) -> int:
-    """Check the kernel; print a verdict or the first error for each shape. Return 1 if one is wrong, otherwise 0.
-
-    Raises UserError.
-    """
+    """Check the kernel on each shape and print the verdicts. Return 1 if one is wrong, else 0. Raises UserError."""
     option, name = request.kernel_option
     row = registry.find(OPERATIONS[option], name)
     if row is None:
@@ -75,7 +72,7 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
     with (
         tempfile.TemporaryDirectory() as folder,
         deferred_interrupts() as check_interrupt,
-        ThreadPoolExecutor(usable_cores()) as pool,
+        ThreadPoolExecutor(core_count()) as pool,
     ):
         endless = threading.Event()
 

@@ -12,7 +12,7 @@ GUARD = 256  # elements behind an output that no kernel may write
 
 
 def run_case(case: Case, arch: str) -> list[np.ndarray]:
-    """Return the flat outputs; bytes that the kernel did not write are 0xFF. Raise Fault if it wrote a guard area."""
+    """Return the flat outputs, 0xFF where nothing was written. Raises Fault if the kernel wrote to a guard area."""
     kernel = Kernel(case.row, case.problem, arch)
     arrays = [
         None if array is None else upload(array) for array in (case.input_images.ravel(), *case.packed_parameters())

@@ -1,4 +1,4 @@
-"""Compile a kernel's file by g++, with C++ in place of its PTX functions, and run it in a separate process.
+"""Compile a kernel's file with g++, with C++ in place of its PTX functions, and run it in a separate process.
 
 The process works on arrays between guard pages, and checks every index into a declared array.
 """
@@ -59,7 +59,7 @@ _CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
 
 
 class Fault(Exception):  # noqa: N818 - a verdict, not an error
-    """A kernel breaks a rule of CUDA C++; the text names the array, the line and the thread."""
+    """A kernel breaks a rule of CUDA C++. The text names the array, the line and the thread."""
 
 
 def why_not_on_cpu(row: Variant) -> str | None:
@@ -70,9 +70,10 @@ def why_not_on_cpu(row: Variant) -> str | None:
 
 
 def replace_ptx(name: str, text: str) -> str:
-    """Return the text of a kernel's file or a header, with empty lines in place of its PTX functions and types.
+    """Return the text of a kernel's file or of a header, with empty lines in place of its PTX functions and types.
 
-    It includes the header here that replaces them, and shared arrays refer to the memory of the current block.
+    The text includes the header of this folder that replaces them, and shared arrays refer to the memory of the current
+    block.
     """
     lines: list[str] = []
     block: list[str] = []
@@ -111,7 +112,7 @@ def build_program(
 ) -> Path:
     """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
 
-    shared: compile first what all kernels share, once in this process, which saves time from the fourth kernel on.
+    shared: first compile what all kernels share, once in this process; this saves time from the fourth kernel on.
     Raises UserError without a compiler, or with the compiler's first error.
     """
     if COMPILER is None:
@@ -132,10 +133,10 @@ def build_program(
 
 @cache
 def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[str]:
-    """Compile what all kernels share, which takes g++ two thirds of the time for a kernel; return the folder.
+    """Compile what all kernels share, which takes two thirds of the time for a kernel; return its folder.
 
-    It contains system.h, a precompiled header of the system's headers, and runtime.o, the functions of the headers
-    here.
+    The folder contains system.h, a precompiled header of the system's headers, and runtime.o, the functions of the
+    headers of this package.
     """
     folder = Path((made := TemporaryDirectory()).name)
     _write_sources(folder, INCLUDE_DIR / "common.cuh", DEFINED)
@@ -164,7 +165,7 @@ def _write_sources(folder: Path, source: Path, functions: str) -> None:
 
 
 def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
-    """Run g++ in the folder with arguments ``words``. name: of the kernel. Raises UserError with the first error."""
+    """Run g++ in the folder with the arguments ``words``. name: the kernel's. Raises UserError with the first error."""
     done = subprocess.run([str(COMPILER), *FLAGS, *words], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         found = _ERROR.search(done.stderr)
@@ -173,8 +174,8 @@ def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
         raise UserError(f"{name} does not compile for the processor: {reason}")
 
 
-class Built(Frozen):
-    """A kernel compiled for one problem and number of images. outputs: arguments of the problem that it writes.
+class BuiltKernel(Frozen):
+    """A kernel, compiled for one problem and number of images. outputs: arguments of the problem that it writes.
 
     seconds: CPU time after which a run is stopped.
     """
@@ -216,7 +217,7 @@ class Built(Frozen):
         return f"{at}{what}{who}"
 
     def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
-        """Return the first line of the kernel's file among the lines of the calling functions."""
+        """Return the first line of the kernel's own file in the call stack ``callers``, or None."""
         lookup = shutil.which("addr2line")
         if callers is None or not callers[1] or lookup is None:
             return None
@@ -227,7 +228,7 @@ class Built(Frozen):
 
 def build_variant(
     row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
-) -> Built:
+) -> BuiltKernel:
     """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
     config = row.config(problem, parameters)
     x, *others = problem.arguments()
@@ -257,13 +258,13 @@ def build_variant(
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
     seconds = SECONDS + int(images * problem.flops / RATE)
-    return Built(
+    return BuiltKernel(
         build_program(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds
     )
 
 
 def _array_declaration(argument: Argument, images: int, kind: str) -> str:
-    """Return the line that declares an argument. kind: ``input`` if the program reads it from standard input."""
+    """Return the line of C++ that declares an argument. kind: ``input`` if it is read from standard input."""
     if argument.optional:
         return f"void *{argument.name} = nullptr;"
     count = argument.fixed + argument.per_image * images

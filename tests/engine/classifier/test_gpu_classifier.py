@@ -29,7 +29,7 @@ from app.planning import tuning
 from app.planning.choices import load_graph
 from app.planning.plan import plan
 from app.planning.request import NetworkRequest
-from docs.measure.call_overhead import overhead
+from docs.measure.call_overhead import measure_overhead
 from tests.engine.classifier import soak
 from tests.support.networks_for_tests import random_images
 
@@ -296,5 +296,5 @@ def test_threads_share_classifiers_and_make_others_meanwhile() -> None:
 
 def test_the_overhead_is_measured() -> None:
     """How much it is depends on what else the machine does: ``python -m docs.measure.call_overhead`` prints it."""
-    launches, call = overhead(100, rounds=3, calls=20)
+    launches, call = measure_overhead(100, rounds=3, calls=20)
     assert 0 < launches < 1e4 and 0 < call < 1e4
