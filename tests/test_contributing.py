@@ -99,7 +99,7 @@ SOFT = "input = [1, 28, 28]\n" + layers_toml(
 CHECK = """
 from app.cuda.compiler import compile_kernel
 from app.kernels.problems import ActivationProblem
-from app.kernels.registry import find, variants
+from app.kernels.registry import find_variant, variants
 from app.kernels.train.train import FOLDER
 from app.layers import ACTIVATIONS
 from app.network.definitions import LENET5, NETWORKS
@@ -117,7 +117,7 @@ compile_kernel(FOLDER / "train_activation_gradient.cu", {"SIZE": 77, "ACTIVATION
 for node in nodes:
     if "soft" in node.name:
         compile_kernel(node.variant.path, node.variant.config(node.problem).defines, "sm_90a")
-own = find("conv", "my-own")
+own = find_variant("conv", "my-own")
 head = plan(random_graph(LENET5), "sm_90a", Choices(kernels={"conv": own})).nodes[0]
 assert head.variant is own
 compile_kernel(own.path, own.config(head.problem).defines, "sm_90a")

@@ -26,7 +26,7 @@ _shown: list["NumberedCard"] = []  # the GPU that ``show`` has chosen, if any
 
 
 class NumberedCard(Frozen):
-    """A GPU by CUDA's number. visible: CUDA_VISIBLE_DEVICES of a process that must see only this GPU."""
+    """A GPU with CUDA's number. visible: CUDA_VISIBLE_DEVICES of a process that must see only this GPU."""
 
     number: int
     visible: str
@@ -188,7 +188,7 @@ def describe_gpu_count(count: int) -> str:
 
 
 def main() -> None:
-    """Run the child process of ``visible_cards``: answer how many GPUs the driver sees, or why there are none."""
+    """Run the child process of ``visible_cards``: reply with the number of GPUs, or the reason why there are none."""
     from app.files.child_process import answer_requests
 
     def reply_device_count(_: bytes) -> bytes:

@@ -59,7 +59,7 @@ def _terminate_idle_compilers() -> None:
 
 
 def main(library: str) -> None:
-    """Run a child process: compile what the parent requests, until it ends. Imports no CuPy, which is slow."""
+    """Run a child process: compile what the parent requests, until the parent ends. Imports no CuPy, which is slow."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 

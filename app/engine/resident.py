@@ -22,7 +22,7 @@ from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR, compile_kernel
 from app.cuda.memory import map_to_device, pinned_array
 from app.engine.buffers import LoadedPlan
-from app.kernels.launch import Entry, load_cubin
+from app.kernels.launch import LoadedKernel, load_cubin
 from app.kernels.variant import SHARED_LIMIT
 from app.layers import Shape
 from app.planning.plan import LOGITS, ExecutionPlan
@@ -148,7 +148,7 @@ class ResidentKernel:
     def _bound(self, loaded_plan: LoadedPlan) -> Callable[[int, int], None]:
         """Compile the kernel; return a function that launches it, with all arguments bound."""
         plan = loaded_plan.plan
-        entry = Entry(
+        entry = LoadedKernel(
             load_cubin(compile_kernel(SOURCE, compile_time_constants(plan), plan.arch)),
             ENTRY,
             threads=128 * (4 if plan.arithmetic == "float16" else 3),  # warpgroups as in the kernel

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class LaunchByCount:
-    """Launch ``few`` for at most ``most`` images, ``many`` for more. It is used like a ``Launch``.
+    """Launch ``few`` for at most ``most`` images, ``many`` for more. Callers use it like a ``Launch``.
 
-    Both are bound to the same arrays, except that each has weights in its layout.
+    Both launches are bound to the same arrays, but each has a separate copy of the weights in its layout.
     """
 
     def __init__(self, few: Launch, many: Launch, most: int) -> None:

@@ -12,7 +12,7 @@ from app.cuda.graphs import DEVICE_WIDE
 from app.kernels.variant import LibraryGemm
 
 
-def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
+def make_gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
     """Return a function of a stream pointer and a number of images that enqueues a cuBLAS product.
 
     pointers: device addresses by argument name, read at each call. Raises UserError if cuBLAS is not installed.

@@ -62,12 +62,12 @@ class ConvProblem(Frozen):
 
     @property
     def activation_parts(self) -> int:
-        """Number of numbers whose sum is one input."""
+        """Return how many stored numbers add up to one input."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Number of numbers whose sum is one weight."""
+        """Return how many stored numbers add up to one weight."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
@@ -88,7 +88,7 @@ class ConvProblem(Frozen):
 
     @property
     def pooled_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
+        """Return height and width of the output."""
         counts = [pooling_window_count(size, self.pool, self.pool, self.pool_ceil) for size in self.conv_output_size]
         return counts[0], counts[1]
 
@@ -108,7 +108,7 @@ class ConvProblem(Frozen):
 
 
 class PoolProblem(Frozen):
-    """Average or maximum pooling over window x window pixels, every ``stride`` pixels; see app/layers/pool.py."""
+    """Average or maximum pooling over window x window pixels, every ``stride`` pixels, as in app/layers/pool.py."""
 
     channels: int
     height: int
@@ -136,7 +136,7 @@ class PoolProblem(Frozen):
 
     @property
     def counted_padding(self) -> int:
-        """Rows, and columns, of padding that a mean counts, on both sides together."""
+        """Return how many rows of padding, and as many columns, a mean counts on both sides together."""
         return (2 * self.padding + self.extra_padding) * self.count_padding
 
     @property

@@ -70,7 +70,7 @@ Action = KernelLaunch | ConstantCopy | LibraryGemm
 
 
 class Packing(Frozen):
-    """How a kernel takes the problem's parameters; the packing runs once, when weights are loaded.
+    """The form in which a kernel takes the problem's parameters; ``pack`` runs once, when weights are loaded.
 
     takes: arguments of the kernel between x and the outputs. pack: computes their arrays from the problem's parameters,
     of which an absent optional one is None.
@@ -106,12 +106,12 @@ class Variant(Frozen):
     of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
     words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep.
     reads_host: it reads its input just once and in long runs, so the input may be page-locked host memory. automatic:
-    ``auto`` may choose it; other rows run only if named. pays: problem, architecture → False if a kernel of another
-    type is estimated to be faster: ``auto`` then takes that. only_arch: the one architecture with its instructions.
-    instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with. own_error:
-    problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not add the terms
-    one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation.
-    taught: a row of single layers is a step of the ladder, with a text of its own.
+    ``auto`` may choose it; other rows run only if named. worthwhile: problem, architecture → False if a kernel of
+    another type is estimated to be faster, which ``auto`` then takes. only_arch: the one architecture with its
+    instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with.
+    error_bound: problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not
+    add the terms one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its
+    operation. taught: a row of single layers is a step of the ladder, with a text of its own.
     """
 
     operation: str
@@ -131,10 +131,10 @@ class Variant(Frozen):
     tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     defaults: Callable[[Any], dict[str, int]] = lambda _: {}
     automatic: bool = False
-    pays: Callable[[Any, str], bool] = lambda _problem, _arch: True
+    worthwhile: Callable[[Any, str], bool] = lambda _problem, _arch: True
     needs_cublas: bool = False
     instructions: str = "fma"
-    own_error: Callable[[Any, Any, Any, Any], tuple[int, Any]] | None = None
+    error_bound: Callable[[Any, Any, Any, Any], tuple[int, Any]] | None = None
     work: Callable[[Any], float] = lambda _: 1.0
     folder: Path | None = None
     taught: bool = True
@@ -219,7 +219,7 @@ wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", au
 def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
     """Return a packing that reorders the weights and keeps the bias. elements: size of the weights with padding.
 
-    reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to any shape.
+    reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to an array of any shape.
     """
 
     def pack_weights(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:

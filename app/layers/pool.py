@@ -29,12 +29,12 @@ class Pool(Layer):
 
     @property
     def effective_stride(self) -> int:
-        """The stride; without one, the window's size."""
+        """Return the stride, by default the window's size."""
         return self.window if self.stride is None else self.stride
 
     @property
     def is_padded(self) -> bool:
-        """Whether there is padding."""
+        """Return whether there is padding."""
         return self.padding + self.extra_padding > 0
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -54,7 +54,7 @@ class Pool(Layer):
         return shape[0], *(pooling_window_count(size, *rule) for size in shape[1:])
 
     def margins(self, shape: Shape) -> list[tuple[int, int]]:
-        """Return how many rows, then columns, windows reach before and beyond the border of an image (C, H, W)."""
+        """Return how many rows, then columns, the windows reach before and beyond an image (C, H, W)."""
         reach = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
         ends = [(count - 1) * self.effective_stride - self.padding + self.window - size for size, count in reach]
         return [(self.padding, max(end, 0)) for end in ends]
@@ -62,7 +62,7 @@ class Pool(Layer):
     def window_pixel_counts(self, shape: Shape) -> np.ndarray:
         """Return how many pixels of each window a mean of an image (C, H, W) counts: (PH, PW) integers.
 
-        An axis has length 1 if all windows lie inside along it.
+        An axis has length 1 if all windows lie inside the image along that axis.
         """
         rows, columns = _window_extents(self, shape, 0, 0)
         return np.outer(rows, columns)
@@ -98,9 +98,10 @@ class Pool(Layer):
 
 @cache
 def _window_extents(layer: Pool, shape: Shape, before: int, behind: int) -> list[list[int]]:
-    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside.
+    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window count.
 
-    before, behind: how much more than the image counts. One number stands for all windows that lie inside.
+    before, behind: rows, or columns, that count although they lie before or behind the image. An axis gets a single
+    number if its windows count completely.
     """
     extents = []
     for size, count in zip(shape[1:], layer.output_shape(shape)[1:], strict=True):

@@ -62,12 +62,12 @@ class Resize(Layer):
 
     @property
     def divisor(self) -> int:
-        """The divisor of every mean: (2 · size)²."""
+        """Return the divisor of every mean: (2 · size)²."""
         return 4 * self.size**2
 
     @property
     def rounding_offset(self) -> int:
-        """The number added to a sum before the integer division: half a divisor, or 0."""
+        """Return the number added to a sum before the integer division: half a divisor, or 0."""
         return self.divisor // 2 if self.rule == "edge" else 0
 
     def neighbours(self, length: int) -> Neighbours:

@@ -16,7 +16,7 @@ from cupy.cuda import runtime
 from app.base.clock import Timer, time_by_host_clock
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.cuda.events import Marks, time_by_events
+from app.cuda.events import EventSequence, time_by_events
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, upload
 from app.engine.buffers import StreamBuffers, chunk_slices
 from app.engine.gpu import GpuEngine
@@ -136,7 +136,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
     chunks = len(list(chunk_slices(len(images), engine.chunk)))
-    marks = Marks(ready=4 * chunks)
+    marks = EventSequence(ready=4 * chunks)
 
     def mark(buffers: StreamBuffers) -> None:
         marks.record(buffers.stream.ptr)

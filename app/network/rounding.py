@@ -27,7 +27,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.layers import AvgPool, Conv2d, Parameters, Relu
-from app.layers.conv2d import im2col, windows_of
+from app.layers.conv2d import im2col, sliding_windows
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.quantised import BYTE, SIGNED, Quantised
 
@@ -107,7 +107,7 @@ def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded:
     for first in tqdm(range(0, len(images), batch), desc=layer.name, unit=" batches", disable=None):
         x = rounded(graph.input_of(at, images[first : first + batch], np.float64))
         if isinstance(layer, Conv2d):
-            windows = windows_of(x, layer.kernel, layer.stride, layer.padding)
+            windows = sliding_windows(x, layer.kernel, layer.stride, layer.padding)
             x = im2col(windows, np.empty(windows.size))
         x = np.pad(x, ((0, 0), (0, inputs - x.shape[1])), constant_values=1)  # what a bias is multiplied by
         found += x.T @ x

@@ -20,10 +20,10 @@ LATENCY_KERNEL = "split-k"
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
     """Load a request's network and weights and resolve its choices. Raises UserError."""
     graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
-    return graph, weights, choices_of(request, graph)
+    return graph, weights, resolve_choices(request, graph)
 
 
-def choices_of(request: NetworkRequest, graph: Graph) -> Choices:
+def resolve_choices(request: NetworkRequest, graph: Graph) -> Choices:
     """Resolve the choices of a request, without tuning. Raises UserError for kernels that are unknown or do not fit."""
     named = {option: _parse_kernel_option(graph, option, text) for option, text in request.kernels.items()}
     return Choices(request.precision, request.fuse, _requested_variants(request, named))
@@ -70,12 +70,12 @@ def _requested_variants(request: NetworkRequest, named: Mapping[str, Mapping[str
                 raise UserError(f"--{option} {target}={name}: {two}, name it for all of them: --{option} {name}")
             if name in of_pairs and not request.fuse:
                 raise UserError(f"--{option} {name} computes two layers at once: leave --no-fuse out")
-            row = registry.find(operation, name, *([pair] if target == operation else []))
+            row = registry.find_variant(operation, name, *([pair] if target == operation else []))
             rows |= {operation: None, pair: row} if name in of_pairs else {target: row}
     if request.latency:
         if request.kernels["fc"] != "auto":
             raise UserError(f"--latency chooses the fully connected kernels: leave --fc {request.kernels['fc']} out")
-        rows["gemm"] = registry.find("gemm", LATENCY_KERNEL)
+        rows["gemm"] = registry.find_variant("gemm", LATENCY_KERNEL)
     return rows
 
 

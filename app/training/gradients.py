@@ -14,7 +14,7 @@ import numpy as np
 
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters
 from app.layers.activation import Activation, LeakyRelu, Relu, Relu6, Sigmoid, Tanh
-from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
+from app.layers.conv2d import IM2COL_BYTES, im2col, sliding_windows
 from app.layers.pool import Pool
 
 Array = np.ndarray
@@ -72,7 +72,7 @@ def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Pa
     dx = np.zeros(padded, x.dtype) if needs_dx else None
     few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
     turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as _scatter has it
-    windows = windows_of(x, layer.kernel, layer.stride, padding)
+    windows = sliding_windows(x, layer.kernel, layer.stride, padding)
     memory = np.empty(min(few, images) * height * width * len(dk), x.dtype)
     for at in range(0, images, few):
         piece = rows[at * height * width : (at + few) * height * width]

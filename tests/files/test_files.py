@@ -41,7 +41,7 @@ IMAGES = FOLDER / f"{SPLITS['test'][0].name}.gz"
 
 
 def tables(path: Path) -> object:
-    linked(path.parent / "tuning" / tuning.file_name(CARD), path)
+    linked(path.parent / "tuning" / tuning.table_file_name(CARD), path)
     return tuning.load(CARD)
 
 

@@ -30,14 +30,14 @@ DIGEST = "0123456789abcdef" * 4
 def make_tuning(folder: Path) -> Pair:
     """What ``auto`` goes by: it chooses among what is read."""
     card = tuning.REFERENCE_CARDS["sm_90a"]
-    shipped_table = json.loads((tuning.SHIPPED / tuning.file_name(card)).read_text())
+    shipped_table = json.loads((tuning.SHIPPED / tuning.table_file_name(card)).read_text())
     items = {item.name: item for item in network_items(network_graph("lenet5"))}
     problems = [items[name].problems["float32"] for name in ("conv2", "fc1")]
     entries = {tuning_key(problem): shipped_table["entries"][tuning_key(problem)] for problem in problems}
     few = {**shipped_table, "entries": {**entries, "fc": {}}}
 
     def read(path: Path) -> None:
-        found = tuning._read(path)
+        found = tuning._read_table(path)
         for variants in found.values():
             for name, tuned in variants.items():
                 assert isinstance(name, str) and type(tuned.images) is int and tuned.images > 0

@@ -139,7 +139,7 @@ def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -
         packing = row.config(problem).packing
         if packing is None or not isinstance(problem, ConvProblem | LinearProblem) or row.name in OF_ACTIVATIONS:
             continue
-        if row.own_error is not None:  # other numbers: test_toom_cook.py
+        if row.error_bound is not None:  # other numbers: test_toom_cook.py
             continue
         weights, bias = problem.arguments()[1:3]
         if weights.fixed > 10**5:
@@ -202,7 +202,7 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
     assert [row.step for row in registry.variants("conv")] == [3, 7, 11, 12, 13]
 
     def chosen(problem: Problem, arch: str, requested: str = "auto") -> str | None:
-        found = Tuning().choose(problem, arch, registry.find("conv", requested))
+        found = Tuning().choose(problem, arch, registry.find_variant("conv", requested))
         return found[0].name if found else None
 
     by_arch = {arch: chosen(PROBLEM, arch) for arch in ARCHITECTURES}

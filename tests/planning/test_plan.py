@@ -22,9 +22,9 @@ from app.kernels.problems import (
 )
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
 from app.network.definitions import LENET5, NETWORKS, Network
+from app.planning.kernel_selection import defer_flattens
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, plan
-from app.planning.serving import defer_flattens
 from tests.planning.test_plan_choices import runs_in_float32
 from tests.support.networks_for_tests import GENERAL, ODD, TEST_NETWORKS, multiplied, random_graph
 from tests.support.random_networks import uncentred_network

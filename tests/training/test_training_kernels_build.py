@@ -23,7 +23,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 
 from app.kernels import launch
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.training.gpu.kernels import ALIGNMENT, MOST_PARTS, arena_layout, partial_sum_count
 from tests.support.host_kernels import on_the_processor
 from tests.support.product_cases import ConvCase, GemmCase, check_conv, check_gemm
@@ -93,8 +93,8 @@ def test_a_launch_is_checked_and_packed(monkeypatch: pytest.MonkeyPatch) -> None
     stream = SimpleNamespace(ptr=99)
     for threads in (0, 1025):
         with pytest.raises(ValueError, match=f"f cannot have {threads} threads"):
-            Function(module, "f", threads=threads)
-    function = Function(module, "f", threads=64)
+            KernelFunction(module, "f", threads=threads)
+    function = KernelFunction(module, "f", threads=64)
     for grid in ((0, 1, 1), (2**31, 1, 1), (1, 65_536, 1), (1, 1, 0)):
         with pytest.raises(ValueError, match="f cannot be launched on a grid"):
             function(stream, grid)

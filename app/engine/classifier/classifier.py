@@ -87,9 +87,9 @@ class Classifier:
         else:
             with devices.translate_gpu_errors():
                 from app.engine.classifier.card_engines import CardEngines
-                from app.planning.choices import choices_of
+                from app.planning.choices import resolve_choices
 
-                self._engines = CardEngines(choices_of(request, self.graph), device_number(self.device))
+                self._engines = CardEngines(resolve_choices(request, self.graph), device_number(self.device))
         self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
         self._lock = threading.Lock()
         self._last = threading.local()

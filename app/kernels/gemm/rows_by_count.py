@@ -83,7 +83,7 @@ def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
     return {"BM": bm, "BN": min(ceil_div(problem.outputs, THREAD_COLUMNS) * THREAD_COLUMNS, 64), "BK": 16}
 
 
-def _wide_tiles_pay(problem: LinearProblem, _: str) -> bool:
+def _wide_tiles_are_worthwhile(problem: LinearProblem, _: str) -> bool:
     """Return whether wide tiles are estimated to take at most ``WORTHWHILE`` of the time of ``register_tiled``."""
     bm, bn, _bk = _wide_defaults(problem).values()
     warps = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP)
@@ -134,7 +134,7 @@ ROWS: tuple[Variant, ...] = (
         tunables={"BM": (64, 80, 128), "BN": (32, 64, 128), "BK": (16, 32)},
         defaults=_wide_defaults,
         automatic=True,
-        pays=_wide_tiles_pay,
+        worthwhile=_wide_tiles_are_worthwhile,
         taught=False,
     ),
     Variant(

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, as_float32, float16_parts, scale_per_output
+from app.kernels.fused.scaling import LOW_SCALE, bias_as_float32, float16_parts, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -58,7 +58,7 @@ def threads_per_block(tile: int) -> int:
     return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
-def steps_ahead(problem: LinearProblem) -> int:
+def prefetched_steps(problem: LinearProblem) -> int:
     """Return how many steps of images a producer has requested: bytes wait in its registers, ten words a step."""
     if problem.input_dtype != "uint8":
         return 1
@@ -89,7 +89,7 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
         "TILE": tile,
         "ROWS": rows,
         "STAGES": stages,
-        "AHEAD": steps_ahead(problem),
+        "AHEAD": prefetched_steps(problem),
         "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # without lag if there is one stage
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // ceil_div(tile, 64) // 8 * 8,
@@ -127,10 +127,10 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Return (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
-    return [core_matrices(problem, scaled), (1 / scales).astype(np.float32), as_float32(arrays[1])]
+    return [pack_core_matrices(problem, scaled), (1 / scales).astype(np.float32), bias_as_float32(arrays[1])]
 
 
-def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
+def pack_core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     """Return scaled weights (inputs, outputs) as wgmma's operand A in shared memory: flat, zero-padded.
 
     Axes: (tiles of outputs, k steps, parts, 8 planes, tile, 8 inputs).

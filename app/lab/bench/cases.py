@@ -16,8 +16,8 @@ from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph
 from app.network.network import LayerStep
+from app.planning.kernel_selection import find_layer_pair
 from app.planning.matching import Choices
-from app.planning.serving import find_layer_pair
 from app.terminal.console import MAX_BATCH
 
 MATRIX_OPERATIONS = ("conv", "gemm")

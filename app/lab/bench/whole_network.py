@@ -53,7 +53,7 @@ def whole_program(
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
     for precision, name in precision_variant_pairs(graph, only):
-        named = {} if name == "auto" else {"conv": registry.find("conv", name)}
+        named = {} if name == "auto" else {"conv": registry.find_variant("conv", name)}
         try:
             found = _time_on_gpu(graph, arch, Choices(precision, True, named, known), images)
         except UserError as error:

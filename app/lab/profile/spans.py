@@ -16,7 +16,7 @@ from cupy_backends.cuda.api import driver
 from app.base.clock import now
 from app.base.frozen import Frozen
 from app.cuda import launch_attributes
-from app.cuda.events import Marks
+from app.cuda.events import EventSequence
 from app.engine.gpu import GpuEngine
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
@@ -95,7 +95,7 @@ class Recorder:
             for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
             for count in (1, buffers.chunk)
         }
-        self._marks = Marks()  # one at the beginning, and two for each span
+        self._marks = EventSequence()  # one at the beginning, and two for each span
         self._recorded: list[Span] = []
         # The layer being enqueued, its stream, its kernel, and its actions, one per call.
         self._node: Node | None = None

@@ -16,7 +16,7 @@ from app.kernels.variant import Parameters, Variant
 from app.lab.bench.compiling import Wrong
 from app.main_job.result import Timing
 from app.main_job.statistics import stored_samples
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from app.records import sweep as records
 from app.records.sweep import Point, Skipped
 
@@ -49,7 +49,7 @@ class Target:
     wrong: list[records.Wrong] = field(default_factory=list)
     finished: int = 0
     rival: tuple[Variant, dict[str, int]] | None = None
-    rival_result: Tuned | None = None
+    rival_result: TunedResult | None = None
 
     @property
     def best_point(self) -> Point | None:
@@ -61,11 +61,11 @@ class Target:
         """Return the point with the variant's default parameters; None if it was not measured."""
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
-    def tuned_results(self) -> dict[Problem, dict[str, Tuned]]:
+    def tuned_results(self) -> dict[Problem, dict[str, TunedResult]]:
         """Return the tuning times to store: that of the best point, and that of the rival if it was measured."""
         if self.best_point is None:
             return {}
-        found = {self.row.name: Tuned(self.best_point["parameters"], self.best_point["ms"], self.images)}
+        found = {self.row.name: TunedResult(self.best_point["parameters"], self.best_point["ms"], self.images)}
         if self.rival and self.rival_result:
             found[self.rival[0].name] = self.rival_result
         return {self.problem: found}
@@ -205,4 +205,4 @@ def _measure_rival(target: Target, measure: Measure) -> None:
     if target.rival is not None:
         with suppress(Skip, Wrong):
             timing, _ = measure(*target.rival)
-            target.rival_result = Tuned(target.rival[1], timing.median, target.images)
+            target.rival_result = TunedResult(target.rival[1], timing.median, target.images)

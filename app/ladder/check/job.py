@@ -39,7 +39,7 @@ def check(request: CheckRequest) -> int:
     Raises UserError.
     """
     option, name = request.kernel_option
-    row = registry.find(OPERATIONS[option], name)
+    row = registry.find_variant(OPERATIONS[option], name)
     if row is None:
         raise UserError(f"--{option} auto is no kernel: name one (see main.py kernels)")
     no_gpu = device.why_no_gpu() if request.device != "cpu" else ""

@@ -13,7 +13,7 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.kernels.launch import load_cubin
 from app.kernels.train.train import FOLDER
 from app.kernels.variant import BLOCK, activation_name, ceil_div
@@ -72,10 +72,10 @@ SUMMED = 512  # approximate number of values per part of a column sum
 MOST_PARTS = 64
 
 
-def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Function:
+def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> KernelFunction:
     """Return the kernel of train/train_NAME.cu, compiled with these constants. Raises as ``compile_kernel`` does."""
     module = load_cubin(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
-    return Function(module, f"train_{name}", threads=threads)
+    return KernelFunction(module, f"train_{name}", threads=threads)
 
 
 def partial_sum_count(images: int, pixels: int) -> int:
@@ -240,7 +240,7 @@ class Update:
         return momentum, 1 - momentum, beta2, 1 - beta2, root_scale, epsilon, rate / (1 - momentum**number)
 
 
-def _load_kernel(name: str, arch: str, **constants: str | int) -> Function:
+def _load_kernel(name: str, arch: str, **constants: str | int) -> KernelFunction:
     return training_kernel(name, constants, arch, threads=BLOCK)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import activation_name, ceil_div, conv_size_defines
 from app.layers import Conv2d, Linear, Shape
@@ -51,7 +51,7 @@ class Gemm:
         self._arch = arch
         self._defines = _epilogue_defines(bias, activation)
         self._defines |= {"TRANSPOSE_A": int(transpose_a), "TRANSPOSE_B": int(transpose_b), "BK": GEMM_SLICE}
-        self._products: dict[tuple[Tile, bool], Function] = {}
+        self._products: dict[tuple[Tile, bool], KernelFunction] = {}
         self._parts = _Parts(arch, bias, activation)
 
     def __call__(
@@ -80,7 +80,7 @@ class Gemm:
         if cut:
             self._parts.enqueue_sum(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
-    def _tile_kernel(self, tile: Tile, cut: bool) -> Function:
+    def _tile_kernel(self, tile: Tile, cut: bool) -> KernelFunction:
         """Return the kernel for a tile, compiled at its first use. cut: whether it writes partial sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
@@ -147,7 +147,7 @@ class _Parts:
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue_defines(bias, activation) | {"THREADS": SUM_THREADS}
-        self._sums: dict[int, Function] = {}
+        self._sums: dict[int, KernelFunction] = {}
         self._space: Array = None
 
     def workspace(self, elements: int) -> Array:

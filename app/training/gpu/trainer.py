@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from app.cuda.compiler import architecture_name
-from app.cuda.device import capability
+from app.cuda.device import compute_capability
 from app.cuda.memory import device_array, pinned_array, upload
 from app.training.checkpoint import TrainingJob
 from app.training.gpu.kernels import CrossEntropy, Gather, Update, arena_layout, scale_kernel
@@ -103,7 +103,7 @@ class GpuTrainer:
         settings = job.settings
         self.settings, self._team = settings, team
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        arch = architecture_name(*capability())
+        arch = architecture_name(*compute_capability())
         self._layout = arena_layout(job.model.shapes)
         self._parameters = upload(self._layout.packed(job.progress.parameters))
         self._gradients = upload(np.zeros(self._layout.size, np.float32))

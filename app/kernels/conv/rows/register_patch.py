@@ -50,7 +50,7 @@ def _input_row_floats(problem: ConvProblem, tc: int) -> int:
 
 
 def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
-    """Return the estimated time of a product, 1 at best: idle threads, loads and scattered stores."""
+    """Return the estimated time per product, 1 at best. It grows with idle threads, loads and scattered stores."""
     height, width = (size * problem.pool for size in problem.pooled_size)
     groups = min(ceil_div(problem.maps, tm), MOST_GROUPS)
     waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
@@ -74,7 +74,7 @@ def estimated_products(problem: ConvProblem) -> float:
 
 @cache
 def _patch_defaults(problem: ConvProblem, heights: tuple[int, ...] = (1, 2, 3, 4)) -> dict[str, int]:
-    """Return the patch with the least estimated cost. heights: TR to try."""
+    """Return the patch with the least estimated cost. heights: values of TR to try."""
     shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
     fitting = [
         (_patch_cost(problem, tm, tr, tc), tm, tr, tc)
@@ -97,7 +97,8 @@ def _configure_patch(
 ) -> LaunchConfig:
     """Return the configuration of register patches; TR and CK are 1 if absent.
 
-    stages: most stages in shared memory. one_image: a block covers one image, and loads inputs one by one.
+    stages: maximum number of stages in shared memory. one_image: each block covers one image and loads inputs one by
+    one.
     """
     tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
     groups = min(ceil_div(problem.maps, tm), most_groups)
