@@ -21,7 +21,7 @@ from app.base.interrupts import deferred_interrupts
 from app.classify.flights import Feeder, Flight, FlightQueue
 from app.classify.pieces import GPU_PIECE, Answers, DeviceInfo, Piece, PieceFault, PieceResult, count_right
 from app.cuda import device as devices
-from app.engine.interface import Engine, Feeding
+from app.engine.interface import Engine, FeedingOptions
 from app.engine.opening import open_engine
 from app.layers import Softmax
 from app.network.graph import Graph
@@ -149,7 +149,7 @@ def _open_engine(settings: WorkerSettings, device: str) -> Engine:
     """Return the engine for the worker's settings. Raises UserError."""
     if device == "cpu":
         NetworkRequest(precision=settings.precision).reject_gpu_options()
-    fed = Feeding(settings.logits, settings.compressed)
+    fed = FeedingOptions(settings.logits, settings.compressed)
     return open_engine(settings.graph, Choices(settings.precision), device=device, dtype=settings.dtype, fed=fed)
 
 

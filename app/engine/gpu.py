@@ -29,19 +29,19 @@ from app.engine.buffers import (
     LoadedPlan,
     Mark,
     StreamBuffers,
-    WholeBatch,
+    WholeBatchBuffers,
     chunk_slices,
     equal_chunk_slices,
     fork_streams,
     next_power_of_two,
 )
 from app.engine.interface import Engine, Outputs, Progress
-from app.engine.request import STREAMS, default_chunk
+from app.engine.request import STREAMS, default_chunk_size
 from app.planning.plan import LOGITS, ExecutionPlan
 
 if TYPE_CHECKING:
+    from app.engine.card_runner import CardRunner
     from app.engine.copying import Copy
-    from app.engine.on_card import OnCard
     from app.engine.small_batches import SmallBatches
 
 LEAST_CHUNK = 64  # images; buffers for fewer would be replaced at the next larger batch
@@ -84,7 +84,7 @@ class GpuEngine(Engine):
 
     def _forget_graph(self) -> None:
         self._graph = BatchGraph()
-        self.direct: WholeBatch | None = None  # the graph's buffers; None: it replays chunks
+        self.direct: WholeBatchBuffers | None = None  # the graph's buffers; None: it replays chunks
         self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # arguments of the last call that replayed it
 
     def _allocate(self, chunk: int) -> None:
@@ -104,28 +104,28 @@ class GpuEngine(Engine):
 
     def _grow_buffers(self, count: int) -> int:
         """Enlarge the buffers, if allowed, for a batch of ``count`` images; return the images per chunk."""
-        wanted = default_chunk(count)
+        wanted = default_chunk_size(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
             self._allocate(next_power_of_two(wanted, LEAST_CHUNK))
         return min(wanted, self.chunk) if self._grows else self.chunk
 
     @cached_property
-    def on_card(self) -> OnCard:
-        """Return the runner of images on the card, or in host memory that kernels read; import it at the first use."""
-        from app.engine.on_card import OnCard
+    def card_runner(self) -> CardRunner:
+        """Return the runner of images on the card, or in host memory that kernels read; create it at the first use."""
+        from app.engine.card_runner import CardRunner
 
-        return OnCard(self.loaded)
+        return CardRunner(self.loaded)
 
     @cached_property
-    def small(self) -> SmallBatches:
-        """Return the runner of small batches; import it at the first use."""
+    def small_batches(self) -> SmallBatches:
+        """Return the runner of small batches; create it at the first use."""
         from app.engine.small_batches import SmallBatches
 
         return SmallBatches(self.loaded)
 
     @property
     def _buffers(self) -> list[Buffers | SmallBatches]:
-        found = (*self.stream_buffers, self.direct, vars(self).get("small"))
+        found = (*self.stream_buffers, self.direct, vars(self).get("small_batches"))
         return [buffers for buffers in found if buffers is not None]
 
     @property
@@ -149,7 +149,7 @@ class GpuEngine(Engine):
         Images in page-locked memory are copied directly, others through a staging buffer.
         """
         if outputs is None:
-            outputs = self.run_ordinary(images, leave_logits=False)
+            outputs = self.run_without_graph(images, leave_logits=False)
         elif self._replays_last_call(images, outputs):
             if self._busy:
                 self.wait()
@@ -162,18 +162,18 @@ class GpuEngine(Engine):
                     [images, *outputs.arrays], partial(self._make_capturable_enqueue, images, outputs)
                 )
                 self._busy = False  # the capture enqueued nothing
-                if not self.replays(images, outputs):
+                if not self.replays_graph_for(images, outputs):
                     self.direct = None
         if progress is not None:
             progress(len(images))
         return outputs
 
-    def run_ordinary(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
+    def run_without_graph(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
         """Classify with page-locked results that later calls reuse; return copies of them. Captures no graph.
 
         leave_logits: return the logits of a large batch as a new array in GPU memory, complete on return.
         """
-        small = self.small
+        small = self.small_batches
         replay = small.replays.get(images.shape)
         if replay is not None and images.dtype == self._input_dtype:
             return replay(images)
@@ -184,36 +184,36 @@ class GpuEngine(Engine):
         if count <= small.most and (replay := small.replay(images)) is not None:
             return replay(images)
         if count <= MOST_READ and self.plan.nodes[0].variant.reads_host:
-            return self.on_card.run_from_host(images, leave_logits=leave_logits)
+            return self.card_runner.run_from_host(images, leave_logits=leave_logits)
         from app.engine.copying import copy_by_threads
 
         if self._busy:  # the call before was interrupted
             self.wait()
         chunk = self._grow_buffers(count)
-        outputs, _ = self.on_card.results(count, leave_logits=leave_logits)
+        outputs, _ = self.card_runner.allocate_results(count, leave_logits=leave_logits)
         self.submit(images, outputs, chunk=chunk, copy=copy_by_threads)
         self.wait()
         return outputs.copy()
 
     def _replays_last_call(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return what ``replays`` returns; the arrays of the last call are recognised as objects, which is faster."""
+        """Return what ``replays_graph_for`` returns, faster: compare the arrays with the last call's as objects."""
         if images is not self._last[0] or outputs is not self._last[1]:
-            self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
+            self._last = (images, outputs) if self.replays_graph_for(images, outputs) else (None, None)
         return self._last[0] is not None
 
     def _make_capturable_enqueue(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
         """Return a function that enqueues the batch on a given stream and allocates nothing."""
         self.direct = None
         for direct in () if self._always_in_chunks else (True, False):
-            if WholeBatch.can_replay_arrays(self.plan, [images, *outputs.arrays], direct=direct):
+            if WholeBatchBuffers.can_replay_arrays(self.plan, [images, *outputs.arrays], direct=direct):
                 with suppress(DeviceMemoryError):
-                    self.direct = WholeBatch(self.loaded, images, outputs, direct=direct)
+                    self.direct = WholeBatchBuffers(self.loaded, images, outputs, direct=direct)
                     return self.direct.enqueue
 
         return partial(fork_streams, self.stream_buffers, partial(self.submit, images, outputs))
 
-    def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return whether ``run`` replays a CUDA graph for these arrays: at least the last two runs used them."""
+    def replays_graph_for(self, images: np.ndarray, outputs: Outputs) -> bool:
+        """Return whether ``run`` replays a CUDA graph for these arrays: at least the last two runs used the same."""
         return self._graph.has_graph_for([images, *outputs.arrays])
 
     def submit(
@@ -280,15 +280,15 @@ class GpuEngine(Engine):
             before = None if images is None else (index % 2, len(images))
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue images in GPU memory as ``OnCard.run`` does. The host does not wait."""
-        return self.on_card.run(len(images), images.data.ptr, stream)
+        """Enqueue images in GPU memory as ``CardRunner.run`` does. The host does not wait."""
+        return self.card_runner.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:
         """Free device memory, streams and kernels."""
         with self.device:
             self._forget_graph()
             self.stream_buffers = []
-            for name in {"on_card", "small"} & vars(self).keys():
+            for name in {"card_runner", "small_batches"} & vars(self).keys():
                 getattr(self, name).free()
             self.loaded.free()
 

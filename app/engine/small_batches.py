@@ -33,7 +33,7 @@ def graph_batch_size(count: int) -> int:
 class SmallBatches:
     """Run batches of up to ``most`` images, in buffers that grow with the batches, and wait for the results.
 
-    replays: maps a shape of images to the function that ``replay`` returned for it.
+    replays: maps a shape of images to the function that ``replay`` returned for that shape.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
@@ -99,7 +99,7 @@ class _SmallBuffers(Buffers):
         self._graphed = all(launch.launches_only_kernels for launch in self.launches)
 
     def replay(self, shape: tuple[int, ...]) -> Replay:
-        """Return what ``SmallBatches.replay`` returns. Look up here all that the returned function needs."""
+        """Return what ``SmallBatches.replay`` returns. For speed, look up in advance all that the function needs."""
         count, wait, stream = shape[0], self._stream.synchronize, self._stream.ptr
         given = self._images[:count]
         target, (labels, logits) = given.reshape(shape), self._results.slice_view(slice(0, count))

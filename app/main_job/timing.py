@@ -124,7 +124,7 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
     for _ in range(warmup):
         engine.run(images, outputs)
     for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
-        if not engine.replays(images, outputs):
+        if not engine.replays_graph_for(images, outputs):
             engine.run(images, outputs)
     outputs.labels.fill(255)  # the accuracy check must see the labels of the timed runs
     return Timing(time_by_host_clock(partial(engine.run, images, outputs), repeat))
@@ -148,7 +148,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
     done = timer.seconds
     at = marks.ms
     phases = [[(at[i + phase], at[i + phase + 1]) for i in range(0, len(at), 4)] for phase in range(3)]
-    share = 0.0 if engine.replays(images, outputs) else enqueued / done
+    share = 0.0 if engine.replays_graph_for(images, outputs) else enqueued / done
     return Timeline(phases[0], phases[1], phases[2], enqueue_share=share)
 
 

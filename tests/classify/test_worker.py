@@ -102,7 +102,7 @@ def test_fractions(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None
 
 
 def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, working = [], cpu_engine_class().compute
+    calls, working = [], cpu_engine_class().compute_chunk
 
     def compute(engine: CpuEngine, images: np.ndarray) -> Any:
         calls.append(len(images))
@@ -110,7 +110,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
             raise UserError("the device is lost")
         return working(engine, images)
 
-    monkeypatch.setattr(cpu_engine_class(), "compute", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
     some = shards(tmp_path, [300, 700])
     with Worker(settings()) as worker, pytest.raises(UserError, match="the device is lost"):
         [*LocalRunner(worker).run(pieces(some, 256))]
@@ -140,7 +140,7 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
     piece = Piece(0, shards(tmp_path, [])[0], 0, 300)
     with Worker(settings(compressed=True)) as worker:
         if lost:
-            monkeypatch.setattr(cpu_engine_class(), "compute", Mock(side_effect=CUDARuntimeError))
+            monkeypatch.setattr(cpu_engine_class(), "compute_chunk", Mock(side_effect=CUDARuntimeError))
             with pytest.raises(CUDARuntimeError):
                 worker.classify(piece)
             for thread in threading.enumerate():
@@ -177,7 +177,7 @@ def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyP
         time.sleep(0.05)
         return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
 
-    monkeypatch.setattr(cpu_engine_class(), "compute", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
     before = threading.active_count()
     start = time.monotonic()
     many = [Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) for _ in range(200)]
@@ -193,7 +193,7 @@ def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.
         time.sleep(0.05)
         return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
 
-    monkeypatch.setattr(cpu_engine_class(), "compute", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
     start = time.monotonic()
     with Worker(settings()) as worker, pytest.raises(KeyboardInterrupt):
         [*LocalRunner(worker).run(Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) * 200)]

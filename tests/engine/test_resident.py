@@ -207,4 +207,4 @@ def test_it_compiles_for_hopper(precision: str) -> None:
 )
 def test_what_it_does_not_serve(graph: Graph, precision: str, arch: str) -> None:
     with pytest.raises(UserError, match="resident=True serves lenet5 on Hopper GPUs"):
-        resident.check_served(plan(graph, arch, Choices(precision=precision)))
+        resident.check_plan_supported(plan(graph, arch, Choices(precision=precision)))
