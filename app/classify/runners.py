@@ -20,11 +20,11 @@ from app.cuda.cards import VARIABLE, parse_device_list
 
 
 class DeviceQuery(Frozen):
-    """A request for the description of a worker's device, sent like a piece."""
+    """A request for the description of a worker's device, which is sent like a piece."""
 
 
 class WorkerOpener(Frozen):
-    """Open a worker in the process that calls this object. ``app.cluster`` pickles it and sends it to that process."""
+    """Opens a worker in the process that calls this object. ``app.cluster`` pickles the object and sends it there."""
 
     settings: WorkerSettings
 
@@ -58,7 +58,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         require_dask("--scheduler")
         with exit_on_interrupt():
             from app.cluster.runner import cluster_runner
-        with _multi_process_runner(partial(cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
+        with _open_multi_process_runner(partial(cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
             yield found
         return
     workers: list[tuple[str, dict[str, str]]] = []
@@ -89,12 +89,12 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)
     ]
     in_flight = max(IN_FLIGHT, len(groups[0])) if settings.compressed else IN_FLIGHT
-    with _multi_process_runner(partial(local_runner, WorkerOpener(settings), local, in_flight)) as found:
+    with _open_multi_process_runner(partial(local_runner, WorkerOpener(settings), local, in_flight)) as found:
         yield found
 
 
 @contextmanager
-def _multi_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
+def _open_multi_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
     """Open a runner on several processes, with an estimate of the seconds that a piece takes."""
     rate = 1.0
 

@@ -1,4 +1,4 @@
-"""Define the code that runs on a worker: a plugin that opens the engine once, and a task that gives pieces to it."""
+"""Define the code that runs on a worker: a plugin that opens the engine once, and a task that passes pieces to it."""
 
 import asyncio
 import os

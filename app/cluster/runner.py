@@ -44,14 +44,14 @@ def local_runner(
     in_flight: int = IN_FLIGHT,
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
-) -> Iterator[Runner]:
+) -> Iterator[ClusterRunner]:
     """Start worker processes on this machine and yield a runner.
 
-    in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``Runner``.
+    in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     cluster = local_cluster(workers, in_flight, plugin)
-    with Runner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
+    with ClusterRunner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
         yield runner
 
 
@@ -61,18 +61,18 @@ def cluster_runner(
     address: str,
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
-) -> Iterator[Runner]:
+) -> Iterator[ClusterRunner]:
     """Connect to the scheduler at ``address`` and yield a runner. Raises UserError if its workers cannot be used.
 
-    Each thread of a worker runs one task at a time. estimate, check: as for ``Runner``.
+    Each thread of a worker runs one task at a time. estimate, check: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {})
     cluster = running_cluster(address, plugin)
-    with Runner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
+    with ClusterRunner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
         yield runner
 
 
-class Runner:
+class ClusterRunner:
     """Send pieces to the workers of a cluster and yield their answers.
 
     A task consists of one or more pieces. Tasks reach Dask's thread through its event loop, and answers return through
@@ -127,7 +127,7 @@ class Runner:
                 raise self._error
 
     @contextmanager
-    def running_dask_thread(self) -> Iterator[Runner]:
+    def running_dask_thread(self) -> Iterator[ClusterRunner]:
         """Run Dask's thread, connected to the cluster, while the block runs."""
         thread = Thread(target=self._run_event_loop, name="Dask", daemon=True)
         with signals_blocked():  # inherited by Dask's threads and processes

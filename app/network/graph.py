@@ -16,7 +16,7 @@ from app.files import shipped
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, network_by_name
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerStep, Network
-from app.network.quantised import Quantised
+from app.network.quantised import QuantisedFilters
 from app.network.toml import SUFFIX, read_network
 from app.network.weights import DEFAULT_NETWORK, ENDINGS, Weights, check_shapes, load_weights
 
@@ -47,7 +47,7 @@ class Graph(Frozen):
     steps: tuple[LayerStep, ...]
     parameters: Parameters
     input_scale: float
-    quantised: Quantised | None = None
+    quantised: QuantisedFilters | None = None
 
     @property
     def class_count(self) -> int:
@@ -89,7 +89,7 @@ class Graph(Frozen):
                     after_layer(step.layer)
         return scores, x
 
-    def input_of(self, at: int, images: np.ndarray, dtype: type) -> np.ndarray:
+    def input_of_step(self, at: int, images: np.ndarray, dtype: type) -> np.ndarray:
         """Return the input of step ``at``, (B, *input shape), as ``forward`` computes it."""
         x = images
         with np.errstate(over="ignore", invalid="ignore"):

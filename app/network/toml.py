@@ -74,8 +74,8 @@ def parse_network(text: str, source: str | Path) -> Network:
     return _Reader(text, source).network()
 
 
-class _Rule(NamedTuple):
-    """The requirement of a value, in words and as a check."""
+class _ValueRule(NamedTuple):
+    """The requirement that a value must meet, in words and as a check."""
 
     needed: str
     check: Check
@@ -159,7 +159,7 @@ class _Reader:
         return (*made, Argmax("argmax"))
 
     def _layer_kind(self, at: int, table: dict[str, Any]) -> type[Layer]:
-        """Return the class of a layer."""
+        """Return the class of the layer with index ``at``, which its table names."""
         known = ", ".join(KINDS)
         if "type" not in table:
             raise self.error(self.headers[at], f"the layer has no type: add one of {known}")
@@ -198,7 +198,7 @@ class _Reader:
             raise self.error(self._line_of_key(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
 
     def _checked_value(
-        self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None
+        self, table: dict[str, Any], key: str, default: Any, rule: "_ValueRule", at: int | None = None
     ) -> Any:
         """Return the checked value of a key, or the default if the table lacks the key."""
         if key not in table:
@@ -211,7 +211,10 @@ class _Reader:
             ) from None
 
     def _line_of_key(self, key: str, at: int | None) -> int:
-        """Return the line of a key in layer ``at``, or in the network for None; the table's first line if not found."""
+        """Return the line of a key in layer ``at``, or in the network if ``at`` is None.
+
+        If the key is not found, return the first line of its table.
+        """
         ends = [*self.headers, len(self.lines)]
         first, end = (0, ends[0]) if at is None else (ends[at], ends[at + 1])
         assigned = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
@@ -252,7 +255,7 @@ def _check_layer_name(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value for an error message, short and in one line, about as the file writes it."""
+    """Return a value for an error message: short, in one line, and much as the file writes it."""
     try:
         said = json.dumps(value)
     except (TypeError, ValueError):  # a date, or a number of thousands of digits
@@ -260,25 +263,27 @@ def _format_value(value: Any) -> str:
     return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 
 
-_SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text_check())
-_INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _check_input_shape)
-_SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', checked_scale)
-_NAME = _Rule("a name of small letters, digits and _, such as lenet5", _check_network_name)
-_LAYER_NAME = _Rule(
+_SUMMARY = _ValueRule("one line of text in quotes, up to 200 characters", text_check())
+_INPUT = _ValueRule(
+    f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _check_input_shape
+)
+_SCALE = _ValueRule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', checked_scale)
+_NAME = _ValueRule("a name of small letters, digits and _, such as lenet5", _check_network_name)
+_LAYER_NAME = _ValueRule(
     "a name like conv1: small letters, digits and _, not argmax, not ending in _bias", _check_layer_name
 )
 # By the type of a layer's field.
-_TYPES: dict[Any, _Rule] = {
-    int: _Rule(f"a whole number from 1 to {MAX_NUMBER:,}", whole_number_check(1, MAX_NUMBER)),
-    bool: _Rule("true or false", flag),
-    float: _Rule("a number from 0 to 1", number_check(0, 1)),  # a slope
-    str: _Rule("one line of text in quotes", text_check()),
+_TYPES: dict[Any, _ValueRule] = {
+    int: _ValueRule(f"a whole number from 1 to {MAX_NUMBER:,}", whole_number_check(1, MAX_NUMBER)),
+    bool: _ValueRule("true or false", flag),
+    float: _ValueRule("a number from 0 to 1", number_check(0, 1)),  # a slope
+    str: _ValueRule("one line of text in quotes", text_check()),
 }
-_FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole_number_check(0, MAX_NUMBER))
+_FROM_ZERO = _ValueRule(f"a whole number from 0 to {MAX_NUMBER:,}", whole_number_check(0, MAX_NUMBER))
 
 
 @cache
-def _key_rules(kind: type[Layer]) -> dict[str, tuple[Any, _Rule]]:
+def _key_rules(kind: type[Layer]) -> dict[str, tuple[Any, _ValueRule]]:
     """Return the default and the rule for each key (field) of a kind of layer."""
     rules = {}
     for one in fields(kind):

@@ -18,7 +18,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.classify import worker as worker_module
-from app.classify.flights import FlightQueue
+from app.classify.active_pieces import ActivePieceQueue
 from app.classify.pieces import Piece, PieceFault, PieceResult, cut_pieces, select_image_ranges
 from app.classify.shards import Shard, ShardReader, open_shard
 from app.classify.worker import LocalRunner, Worker, WorkerClosedError, WorkerSettings
@@ -159,13 +159,13 @@ def test_a_feeder_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.Mon
     def fails(engine: CpuEngine, index: int) -> Any:
         raise UserError("no memory for a feeder")
 
-    def later(flights: FlightQueue, reason: BaseException) -> None:
+    def later(queue: ActivePieceQueue, reason: BaseException) -> None:
         time.sleep(0.1)
-        ended(flights, reason)
+        ended(queue, reason)
 
-    ended = FlightQueue.end
+    ended = ActivePieceQueue.end
     monkeypatch.setattr(CpuEngine, "feed", fails)
-    monkeypatch.setattr(FlightQueue, "end", later)
+    monkeypatch.setattr(ActivePieceQueue, "end", later)
     with pytest.raises(UserError, match="no memory for a feeder"):
         Worker(settings())
 

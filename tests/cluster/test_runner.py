@@ -20,7 +20,7 @@ from app.base.errors import UserError
 from app.base.processor import usable_cores
 from app.cluster import plugin
 from app.cluster.clusters import PREFIX, LocalWorker, scratch_folder
-from app.cluster.runner import Runner, cluster_runner, local_runner
+from app.cluster.runner import ClusterRunner, cluster_runner, local_runner
 from tests.support.dask_processes import dask_cluster
 from tests.support.stand_in_engine import Answer, Piece, open_engine, open_nothing
 
@@ -28,12 +28,12 @@ WORKERS = [LocalWorker(f"cpu:{core}", {"STAND_IN": str(core)}, [core]) for core 
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
+def runner() -> Iterator[ClusterRunner]:
     with local_runner(open_engine, WORKERS, estimate=lambda piece: piece.seconds) as one:
         yield one
 
 
-def answers(runner: Runner, pieces: list[Piece]) -> dict[int, Answer]:
+def answers(runner: ClusterRunner, pieces: list[Piece]) -> dict[int, Answer]:
     """The answer of every piece, each of which came once."""
     found = [(piece.number, answer) for piece, answer in runner.run(iter(pieces))]
     assert sorted(number for number, _ in found) == sorted(piece.number for piece in pieces)
@@ -42,7 +42,7 @@ def answers(runner: Runner, pieces: list[Piece]) -> dict[int, Answer]:
     return dict(found)
 
 
-def test_every_worker_has_its_name_its_environment_and_its_cores(runner: Runner) -> None:
+def test_every_worker_has_its_name_its_environment_and_its_cores(runner: ClusterRunner) -> None:
     found = answers(runner, [Piece(number) for number in range(40)])
     assert {(one.name, one.variable, one.cores) for one in found.values()} == {
         (worker.name, worker.environment["STAND_IN"], frozenset(worker.cores)) for worker in WORKERS
@@ -50,13 +50,13 @@ def test_every_worker_has_its_name_its_environment_and_its_cores(runner: Runner)
     assert len({one.pid for one in found.values()}) == min(2, usable_cores())
 
 
-def test_small_pieces_share_a_task(runner: Runner) -> None:
+def test_small_pieces_share_a_task(runner: ClusterRunner) -> None:
     found = answers(runner, [Piece(number, seconds=0.004) for number in range(10)])
     for task in ({0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}):
         assert len({found[number].pid for number in task}) == 1
 
 
-def test_pieces_are_taken_as_there_is_room(runner: Runner) -> None:
+def test_pieces_are_taken_as_there_is_room(runner: ClusterRunner) -> None:
     taken = []
 
     def pieces() -> Iterator[Piece]:
@@ -69,12 +69,12 @@ def test_pieces_are_taken_as_there_is_room(runner: Runner) -> None:
     assert len(taken) < 60
 
 
-def test_a_piece_that_ends_every_worker_is_an_error(runner: Runner) -> None:
+def test_a_piece_that_ends_every_worker_is_an_error(runner: ClusterRunner) -> None:
     with pytest.raises(UserError, match=r"^piece 3: 4 processes ended with it, in turn; does their memory suffice\?$"):
         list(runner.run([Piece(3, "SIGKILL")]))
 
 
-def test_other_errors_of_an_engine_are_raised(runner: Runner) -> None:
+def test_other_errors_of_an_engine_are_raised(runner: ClusterRunner) -> None:
     with pytest.raises(ValueError, match="a bug"):
         list(runner.run([Piece(1, "bug")]))
 

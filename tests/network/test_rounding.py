@@ -45,8 +45,8 @@ def test_each_layer_states_its_errors() -> None:
     found = [*round_layers(graph, images)]
     assert [layer.name for layer in found] == ["conv1", "conv2", "fc1", "fc2"]
     assert all(0 < layer.error < layer.plain for layer in found)
-    y = graph.input_of(1, images, np.float64)
-    changed = replace(graph, parameters={**graph.parameters, **found[0].arrays}).input_of(1, images, np.float64)
+    y = graph.input_of_step(1, images, np.float64)
+    changed = replace(graph, parameters={**graph.parameters, **found[0].arrays}).input_of_step(1, images, np.float64)
     assert found[0].error == pytest.approx(np.linalg.norm(changed - y) / np.linalg.norm(y), rel=1e-6)
 
 
