@@ -81,8 +81,8 @@ class Settings(Recipe, kw_only=True):
 class Setting(Frozen):
     """The type and the bounds of one setting of a training.
 
-    check: for a value from a checkpoint. option: the same check as argparse keywords; empty for settings that are not a
-    single value on the command line.
+    check: checks a value from a checkpoint. option: the same check as argparse keywords; empty for settings that are
+    not a single value on the command line.
     """
 
     check: Check
@@ -156,7 +156,7 @@ def parse_dropout(text: str) -> Dropout:
     return tuple(sorted(parts.items()))
 
 
-def option_text(name: str, value: Any) -> str:
+def format_option(name: str, value: Any) -> str:
     """Return the option of ``train`` that sets ``name`` to this value."""
     option = "batch-size" if name == "batch" else name.replace("_", "-")
     if isinstance(value, bool):
@@ -192,7 +192,7 @@ GENERAL = Recipe(epochs=40, rate=3e-3, weight_decay=0.01)
 
 
 def default_recipe(network: Network) -> Recipe:
-    """Return the recipe of a listed network, or of the listed network that it is a wider or narrower variant of.
+    """Return the recipe of a listed network; a wider or narrower variant has the same recipe.
 
     Other networks get a general recipe, with all possible biases.
     """

@@ -52,7 +52,7 @@ class Gemm:
         self._defines = _epilogue_defines(bias, activation)
         self._defines |= {"TRANSPOSE_A": int(transpose_a), "TRANSPOSE_B": int(transpose_b), "BK": GEMM_SLICE}
         self._products: dict[tuple[Tile, bool], KernelFunction] = {}
-        self._parts = _Parts(arch, bias, activation)
+        self._parts = _PartialSums(arch, bias, activation)
 
     def __call__(
         self,
@@ -65,7 +65,7 @@ class Gemm:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """Enqueue the product. a: (m, k), or (k, m) if transposed; b: (k, n), or (n, k); bias: (n,); y: (m, n).
+        """Enqueue the product. a: (m, k), transposed (k, m); b: (k, n), transposed (n, k); bias: (n,); y: (m, n).
 
         sizes: (m, n, k); m · n must be below 2^31. y is not read if beta is 0. The first call with a shape may compile
         and allocate.
@@ -130,7 +130,7 @@ class ConvFilterGradient:
         tile = self._split.tile
         defines = conv_size_defines(problem) | tile.defines | {"BK": GEMM_SLICE}
         self._product = training_kernel("conv_filters", defines, arch, threads=tile.threads)
-        self._parts = _Parts(arch, False, "")
+        self._parts = _PartialSums(arch, False, "")
 
     def __call__(self, stream: Any, images: int, x: Array, dy: Array, dw: Array) -> None:
         """Enqueue the gradient, summed over ``images`` images."""
@@ -142,8 +142,8 @@ class ConvFilterGradient:
         self._parts.enqueue_sum(stream, (rows, columns, parts), None, dw)
 
 
-class _Parts:
-    """Workspace for the partial sums of a product, (parts, rows, columns), and the launch that adds them."""
+class _PartialSums:
+    """Workspace for the partial sums of a product, (parts, rows, columns), and the launch that adds the parts."""
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue_defines(bias, activation) | {"THREADS": SUM_THREADS}
