@@ -111,7 +111,7 @@ class Feeder:
         count = min(size - at % size, active.piece.count - start)  # blocks end at multiples of their size in the shard
         active.taken += count
         active.blocks += 1
-        active.busy = active.piece.shard.sequential
+        active.busy = active.piece.shard.is_sequential
         block = Block(self, active, start, count)
         self.held.append(block)
         return block

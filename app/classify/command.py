@@ -31,7 +31,7 @@ from app.commands.classify import ClassifyRequest
 from app.engine.request import UNLABELLED
 from app.files import hdf5_process
 from app.main_job.images import fitting_graph
-from app.network.definitions import is_listed
+from app.network.definitions import is_listed_network
 from app.network.graph import Graph, load_network
 from app.records.classify import Identity
 from app.terminal.output import publish_report
@@ -143,7 +143,7 @@ def classify(request: ClassifyRequest) -> int:
                 device=request.device,
                 precision=request.precision,
                 logits=request.logits,
-                compressed=any(shard.sequential for shard in shards),
+                compressed=any(shard.is_sequential for shard in shards),
             )
         runner, place, check_interrupt = stack.enter_context(open_runner(request, settings))
         identity = Identity(
@@ -214,7 +214,7 @@ def _open_shards(
 def _network_display_name(graph: Graph) -> str:
     """Return the network's name, marked if it is a user's network with the name of a listed one."""
     network = graph.network
-    return network.name if is_listed(network) else f"{network.name} ({network.digest[:12]})"
+    return network.name if is_listed_network(network) else f"{network.name} ({network.digest[:12]})"
 
 
 def _empty_dataset(shard: Shard) -> Dataset:

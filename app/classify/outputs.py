@@ -157,7 +157,7 @@ class OutputFolder:
         shard.check_unchanged()
         unfinished = self._unfinished[number]
         correct = unfinished.correct
-        if correct is None and shard.labelled:
+        if correct is None and shard.is_labelled:
             try:
                 correct = self._count_correct_labels(number, unfinished.labels_path)
             except UserError as error:
@@ -241,7 +241,7 @@ class OutputFolder:
             if file_sha256(file) != digests[kind] or not self._has_expected_array(file, number, kind):
                 return f"{file} is not what was written"
         correct = receipt["correct"]
-        if self._shards[number].labelled:  # the true labels may differ from the earlier run's
+        if self._shards[number].is_labelled:  # the true labels may differ from the earlier run's
             correct = self._count_correct_labels(number, self._result_path(number, "labels"))
         self.receipts[number] = {**receipt, "correct": correct}
         return None
@@ -266,7 +266,7 @@ class OutputFolder:
         """Count the right labels in a result file. Raises UserError if the true labels cannot be read."""
         shard, (first, count) = self._shards[number], self._windows[number]
         labels = np.load(path, mmap_mode="r")
-        with shard.reader() as reader:
+        with shard.open_reader() as reader:
             return sum(
                 count_correct_labels(
                     labels[at : at + COMPARED_LABELS], shard, reader, first + at, self.identity["classes"]

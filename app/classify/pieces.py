@@ -141,6 +141,6 @@ def cut_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> 
     """Yield the pieces of a shard's images, cut at multiples of ``size``; a sequential shard is one piece."""
     at, end = first, first + count
     while at < end:
-        stop = end if shard.sequential else min((at // size + 1) * size, end)
+        stop = end if shard.is_sequential else min((at // size + 1) * size, end)
         yield Piece(number, shard, at, stop - at)
         at = stop

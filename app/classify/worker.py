@@ -106,7 +106,7 @@ class Worker:
         After an exception the worker cannot be used again.
         """
         try:
-            with piece.shard.reader() as reader:
+            with piece.shard.open_reader() as reader:
                 active = ActivePiece(piece, reader, self._settings.graph.class_count if self._settings.logits else None)
                 with devices.translate_gpu_errors():
                     self._queue.classify(active)
@@ -193,7 +193,7 @@ class LocalRunner:
         if sum(piece.count for piece, _ in self._finished) > GPU_PIECE:
             return False
         running = self._running.values()
-        images = sum(0 if piece.shard.sequential else piece.count for piece in running)
+        images = sum(0 if piece.shard.is_sequential else piece.count for piece in running)
         return len(running) < AHEAD or images < GPU_PIECE
 
     def _collect_finished(self) -> None:

@@ -38,7 +38,7 @@ DEFAULTS = {
 LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application", "asyncio")
 
 
-def apply_defaults() -> None:
+def apply_dask_defaults() -> None:
     """Use ``DEFAULTS`` in this process and in the processes that Dask starts from it."""
     dask.config.update_defaults(DEFAULTS)
 
@@ -66,7 +66,9 @@ class LocalWorker(Frozen):
 
 
 @asynccontextmanager
-async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
+async def start_local_cluster(
+    workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin
+) -> AsyncIterator[Client]:
     """Start a cluster whose workers have the plugin; yield its client. The cluster restarts a worker that ends.
 
     in_flight: number of tasks that each worker runs at the same time. Raises UserError if the processes do not start.
@@ -184,7 +186,7 @@ ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
 
 
 @asynccontextmanager
-async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
+async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
     """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client. In the block, its workers have the plugin.
 
     Raises UserError if the scheduler or a worker cannot be used.

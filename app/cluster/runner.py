@@ -18,7 +18,13 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.processes import signals_blocked
-from app.cluster.clusters import LocalWorker, apply_defaults, local_cluster, running_cluster, silence_dask_logging
+from app.cluster.clusters import (
+    LocalWorker,
+    apply_dask_defaults,
+    connect_to_cluster,
+    silence_dask_logging,
+    start_local_cluster,
+)
 from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
 
 IN_FLIGHT = 2  # tasks at a time in each worker of this machine
@@ -38,7 +44,7 @@ GONE = "the scheduler is gone: start it and its workers again, then run this aga
 
 
 @contextmanager
-def local_runner(
+def open_local_runner(
     opener: Opener,
     workers: Sequence[LocalWorker],
     in_flight: int = IN_FLIGHT,
@@ -50,13 +56,13 @@ def local_runner(
     in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
-    cluster = local_cluster(workers, in_flight, plugin)
-    with ClusterRunner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
+    cluster = start_local_cluster(workers, in_flight, plugin)
+    with ClusterRunner(cluster, plugin.name, estimate, check).run_dask_thread() as runner:
         yield runner
 
 
 @contextmanager
-def cluster_runner(
+def open_cluster_runner(
     opener: Opener,
     address: str,
     estimate: Estimate = lambda piece: 1.0,
@@ -67,8 +73,8 @@ def cluster_runner(
     Each thread of a worker runs one task at a time. estimate, check: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {})
-    cluster = running_cluster(address, plugin)
-    with ClusterRunner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
+    cluster = connect_to_cluster(address, plugin)
+    with ClusterRunner(cluster, plugin.name, estimate, check).run_dask_thread() as runner:
         yield runner
 
 
@@ -127,7 +133,7 @@ class ClusterRunner:
                 raise self._error
 
     @contextmanager
-    def running_dask_thread(self) -> Iterator[ClusterRunner]:
+    def run_dask_thread(self) -> Iterator[ClusterRunner]:
         """Run Dask's thread, connected to the cluster, while the block runs."""
         thread = Thread(target=self._run_event_loop, name="Dask", daemon=True)
         with signals_blocked():  # inherited by Dask's threads and processes
@@ -154,7 +160,7 @@ class ClusterRunner:
             self._loop.close()
 
     async def _run_cluster(self) -> None:
-        apply_defaults()
+        apply_dask_defaults()
         silence_dask_logging()
         try:
             async with self._cluster as self._client:

@@ -69,7 +69,7 @@ def _loaded_nvrtc_path(major: int) -> str:
 
 @cache
 def build_hash(path: str) -> str:
-    """Return a hash that identifies a build of a library (64-bit ELF): of its size and the notes with its build ID."""
+    """Return a hash of a library's size and of its notes with the build ID, to identify the build (64-bit ELF)."""
     with Path(path).open("rb") as file:
         header = file.read(64)
         (table,) = struct.unpack_from("<Q", header, 0x20)

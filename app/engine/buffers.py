@@ -115,7 +115,7 @@ class Buffers:
     def enqueue_kernels(self, images: int, stream: int) -> None:
         """Enqueue the kernels for the first ``images`` images. stream: a pointer."""
         for launch in self.launches:
-            launch.choose(images)(stream, images)
+            launch.launch_for(images)(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
         """Enqueue the copies of the results to page-locked arrays, or to arrays on the device. stream: a pointer."""
@@ -141,7 +141,7 @@ class StreamBuffers(Buffers):
         self.copied = cupy.cuda.Event(disable_timing=True)  # recorded once the staging buffer has been copied
         self.staging: np.ndarray | None = None
 
-    def stage(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
+    def copy_to_staging(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
         """Wait until the page-locked staging buffer is free and copy the images into it; return the copy."""
         staging, self.staging = self.staging, None  # after an exception, helpers may still write to it
         if staging is None:

@@ -42,7 +42,7 @@ def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -
     arrays = target, source
     addresses = target.ctypes.data, source.ctypes.data
     parts = [_CopyPart(arrays, addresses, start * row, stop * row) for start, stop in bounds]
-    _helpers.call(parts, sum(len(part) for part in parts) - 1)
+    _helpers.assign_parts(parts, sum(len(part) for part in parts) - 1)
     try:
         for at, part in enumerate(parts):
             while not part.is_copied():
@@ -108,7 +108,7 @@ class _HelperThreads:
         self._calls: SimpleQueue[list[_CopyPart] | None] = SimpleQueue()
         self._wanted = MOST_HELPERS
 
-    def call(self, parts: list[_CopyPart], most: int) -> None:
+    def assign_parts(self, parts: list[_CopyPart], most: int) -> None:
         """Give the parts to at most ``most`` helpers, which copy one part after another."""
         if len(self._threads) < self._wanted:
             self._start()

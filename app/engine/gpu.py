@@ -2,8 +2,8 @@
 
 A batch is cut into chunks, which go to the streams one after another. Each stream has its own buffers; its copy in,
 kernels and copy out overlap those of other streams. An engine with a chunk size allocates device buffers when it opens;
-otherwise it does so at the first batch, and again at a larger one. A stream allocates its staging buffer at its first
-chunk of pageable images. The host waits only for a staging buffer that it is about to refill, and at the end.
+any other engine allocates them at the first batch, and again at a larger one. A stream allocates its staging buffer at
+its first chunk of pageable images. The host waits only for a staging buffer that it is about to refill, and at the end.
 
 If a batch comes again in the same page-locked arrays, the engine captures it as a CUDA graph, which it then replays.
 The graph contains the copies and kernels of all chunks. If the first kernel can read images over the bus, the graph
@@ -144,9 +144,10 @@ class GpuEngine(Engine):
         return Outputs(pinned_array((count,), np.uint8), scores)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """Classify as ``Engine.run`` does. images: of the plan's dtype, C-contiguous. outputs: of ``allocate_outputs``.
+        """Classify as ``Engine.run`` does.
 
-        Images in page-locked memory are copied directly, others through a staging buffer.
+        images: of the plan's dtype, C-contiguous. Page-locked images are copied directly, others through a staging
+        buffer. outputs: page-locked, from ``allocate_outputs``.
         """
         if outputs is None:
             outputs = self.run_without_graph(images, leave_logits=False)
@@ -180,8 +181,8 @@ class GpuEngine(Engine):
         count = len(images)
         if not count:
             return Outputs(np.empty(0, np.uint8), np.empty((0, self._classes), self._scores))
-        self.plan.check(images)
-        if count <= small.most and (replay := small.replay(images)) is not None:
+        self.plan.check_images(images)
+        if count <= small.most and (replay := small.make_replay(images)) is not None:
             return replay(images)
         if count <= MOST_READ and self.plan.nodes[0].variant.reads_host:
             return self.card_runner.run_from_host(images, leave_logits=leave_logits)
@@ -231,7 +232,7 @@ class GpuEngine(Engine):
         chunk: images per chunk, by default and at most the engine's. parts: chunks and their streams, by default those
         of ``chunk_slices``. copy: function that copies pageable images to page-locked memory.
         """
-        self.plan.check(images)
+        self.plan.check_images(images)
         if len(outputs.labels) < len(images):
             raise ValueError(f"outputs for {len(outputs.labels)} images are too short for {len(images)}")
         self._busy = True
@@ -241,7 +242,7 @@ class GpuEngine(Engine):
                 chunk_slices(len(images), chunk or self.chunk), itertools.cycle(self.stream_buffers), strict=False
             )
         for part, buffers in parts:
-            source = images[part] if pinned else buffers.stage(images[part], copy)
+            source = images[part] if pinned else buffers.copy_to_staging(images[part], copy)
             buffers.enqueue(source, outputs.slice_view(part), mark, staged=not pinned)
 
     def wait(self) -> None:

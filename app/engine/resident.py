@@ -64,8 +64,8 @@ class ResidentKernel:
         self._card = cupy.cuda.Device().id
         self._stream = cupy.cuda.Stream(non_blocking=True)
         _, classes = plan.buffers[LOGITS]
-        self._requests = _flagged_words(prod(plan.input_shape) // 4)
-        self._answers = _flagged_words(classes + 1)
+        self._requests = _allocate_flagged_words(prod(plan.input_shape) // 4)
+        self._answers = _allocate_flagged_words(classes + 1)
         self._ended = pinned_array((1,), np.uint32)  # number of the last launch that has ended
         self._ended[0] = 0
         self._launch, self._first_number = ctypes.c_uint32(0), ctypes.c_uint32(0)
@@ -128,7 +128,7 @@ class ResidentKernel:
         finally:
             runtime.setDevice(current)
 
-    def pause(self) -> None:
+    def request_end(self) -> None:
         """Ask the kernel to end, which frees its multiprocessors; return at once."""
         if self._end[0] != self._launch.value:
             self._first_flags.fill(self._number << 4)
@@ -136,7 +136,7 @@ class ResidentKernel:
 
     def close(self) -> None:
         """Ask the kernel to end, and wait until it has ended."""
-        self.pause()
+        self.request_end()
         self._stream.synchronize()
 
     def _abandon_request(self) -> None:
@@ -167,13 +167,13 @@ class ResidentKernel:
 
 def compile_time_constants(plan: ExecutionPlan) -> dict[str, str | int]:
     """Return the kernel's compile-time constants: those of the two kernels whose arithmetic it repeats."""
-    convolutions, products = (node.variant.config(node.problem, node.settings).defines for node in plan.nodes)
+    convolutions, products = (node.variant.launch_config(node.problem, node.settings).defines for node in plan.nodes)
     own = {"ROWS", "STAGES", "FEW", "STEP_BLOCKS"}  # of the launch for many images
     shared = {name: value for name, value in products.items() if name not in own}
     return shared | convolutions | {"RESIDENT_BYTES": SHARED_BYTES}
 
 
-def _flagged_words(words: int) -> np.ndarray:
+def _allocate_flagged_words(words: int) -> np.ndarray:
     """Return page-locked memory for MOST rows of words, each beside its flag: (MOST, words, 2) uint32, all zero."""
     array = pinned_array((MOST, words, 2), np.uint32)
     array[...] = 0

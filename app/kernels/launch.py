@@ -56,7 +56,7 @@ class Kernel:
     ) -> None:
         self.variant = variant
         self.problem = problem
-        self.config: LaunchConfig = variant.config(problem, parameters)
+        self.config: LaunchConfig = variant.launch_config(problem, parameters)
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
@@ -96,10 +96,10 @@ class Kernel:
             raise ValueError(f"{self.variant.source} takes {len(arguments)} arrays, got {len(arrays)}")
         for array, argument in zip(arrays, arguments, strict=True):
             if array is not None or not argument.optional:
-                self._check(array, argument, images)
+                self._check_array(array, argument, images)
         return Launch(self, arrays, images, early)
 
-    def _check(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
+    def _check_array(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
         where = f"{self.variant.source}, argument {argument.name}"
         if array is None:
             raise ValueError(f"{where} is missing")
@@ -140,7 +140,7 @@ class Launch:
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]
 
-    def choose(self, _images: int) -> Launch:
+    def launch_for(self, _images: int) -> Launch:
         """Return the launch itself, which takes any number of images; see ``LaunchByCount``."""
         return self
 

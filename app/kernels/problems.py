@@ -195,7 +195,7 @@ class LinearProblem(Frozen):
 Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 
 
-class _Pair(Frozen, Generic[Half]):
+class _PairProblem(Frozen, Generic[Half]):
     """Two layers of one kind, each with its epilogue; the second reads the results of the first.
 
     exact: in float16x2, whether float16 represents the weights exactly, so that their low halves are zero.
@@ -233,7 +233,7 @@ class _Pair(Frozen, Generic[Half]):
         return x, *(replace(given, name=name, dtype="float32") for name, given in parameters.items()), *results
 
 
-class ConvPairProblem(_Pair[ConvProblem]):
+class ConvPairProblem(_PairProblem[ConvProblem]):
     """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW).
 
     pixel_scale: factor of the pixels that w1 does not include if the weights are exact. resize: resizing of x before
@@ -251,7 +251,7 @@ class ConvPairProblem(_Pair[ConvProblem]):
         return (x if self.resize is None else self.resize.arguments()[0]), *others
 
 
-class LinearPairProblem(_Pair[LinearProblem]):
+class LinearPairProblem(_PairProblem[LinearProblem]):
     """Two matrix products: x (inputs), w1 (inputs, outputs), bias1 (outputs), w2, bias2, y (outputs), labels (1)."""
 
     @property

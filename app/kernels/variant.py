@@ -110,8 +110,8 @@ class Variant(Frozen):
     another type is estimated to be faster, which ``auto`` then takes. only_arch: the one architecture with its
     instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with.
     error_bound: problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not
-    add the terms one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its
-    operation. taught: a row of single layers is a step of the ladder, with a text of its own.
+    add the terms one by one. work: problem → products computed ÷ the layer's. folder: the file's folder, if not the
+    operation's. taught: a row of single layers is a step of the ladder, with a separate text.
     """
 
     operation: str
@@ -167,7 +167,7 @@ class Variant(Frozen):
         """Return the name of the kernel's function in the file."""
         return f"{self.operation}_{self.technique}"
 
-    def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
+    def launch_config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
         """Return the configuration for the problem with these positive parameters, or the defaults. Raises Unfit.
 
         The kernel checks that SHARED_BYTES, the launch's shared memory, equals the size of its ``SharedStorage``.
@@ -180,7 +180,7 @@ class Variant(Frozen):
         asked = {launch.shared_bytes for launch in config.launches} - {0}
         return replace(config, defines=config.defines | {"SHARED_BYTES": max(asked)}) if asked else config
 
-    def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
+    def refusal_reason(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
         """Return why the variant cannot compute the problem on this architecture with these parameters, or None."""
         number = architecture_number(arch)
         if number < self.min_arch:
@@ -197,7 +197,7 @@ class Variant(Frozen):
         if reason is not None:
             return reason
         try:
-            config = self.config(problem, parameters)
+            config = self.launch_config(problem, parameters)
         except Unfit as unfit:
             return str(unfit)
         limit = SHARED_LIMIT.get(number, 99) << 10

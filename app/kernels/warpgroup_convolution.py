@@ -72,7 +72,7 @@ class WarpgroupConvolution(Frozen):
             return f"serves products that fill {LEAST_USE:.0%} of its tiles of {TILE} maps, 16 channels and 8 pixels"
         return None
 
-    def rows_in_memory(self, tile_rows: int) -> int:
+    def input_rows_for(self, tile_rows: int) -> int:
         """Return the number of input rows that ``tile_rows`` result rows need."""
         return (tile_rows - 1) * self.stride + self.kernel
 
@@ -81,7 +81,7 @@ class WarpgroupConvolution(Frozen):
         phase_bytes = ceil_div(self.padded_width, self.stride) * 16
         row_bytes = self.stride * phase_bytes
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride
-        last_row = (self.rows_in_memory(tile_rows) - 1) * row_bytes
+        last_row = (self.input_rows_for(tile_rows) - 1) * row_bytes
         ends = last_row + (self.stride - 1) * phase_bytes + (last_column + 1) * 16
         return (2 * self.k_steps - 1) * height * row_bytes + max(ends, height * row_bytes)
 

@@ -96,6 +96,6 @@ ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu
 
 
 def activation_layer(function: str, name: str = "") -> Activation:
-    """Return the layer that computes the function of a problem. name: of the layer."""
+    """Return the layer that computes the function of a problem. name: the layer's name."""
     kind, *settings = function.split(":")
     return ACTIVATIONS[kind](name, *map(float, settings))

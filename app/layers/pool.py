@@ -14,8 +14,8 @@ class Pool(Layer):
 
     The first windows begin ``padding`` rows and columns ahead of the image, the last ones end at most as many and
     ``extra_padding`` behind it. Windows reduce only their pixels inside the image; a mean divides by their number, with
-    ``count_padding`` by that of the pixels of image and padding. Without ``ceil``, rows and columns that do not fill a
-    window are dropped. With it, the last windows may reach beyond the padding, if they begin before the image's end.
+    ``count_padding`` by the number of pixels of image and padding. Without ``ceil``, rows and columns that do not fill
+    a window are dropped. With it, the last windows may reach beyond the padding, if they begin before the image's end.
     This equals PyTorch's padding, ceil_mode and count_include_pad.
     """
 

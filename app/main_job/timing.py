@@ -82,7 +82,7 @@ def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
         timing = Timing(time_by_events(lambda: launch(stream.ptr, count), stream, repeat, warmup))
-        return layer_row(name, launch.choose(count).kernel.variant.name, count, timing, flops * count, nbytes)
+        return layer_row(name, launch.launch_for(count).kernel.variant.name, count, timing, flops * count, nbytes)
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
     layers = tuple(

@@ -18,7 +18,7 @@ __all__ = [
     "MLP",
     "NETWORKS",
     "Network",
-    "is_listed",
+    "is_listed_network",
     "network_by_name",
     "network_family",
 ]
@@ -66,7 +66,7 @@ def network_by_name(name: str) -> Network | None:
     return replace(mlp, name=name, layers=tuple(wider if layer is first else layer for layer in mlp.layers))
 
 
-def is_listed(network: Network) -> bool:
+def is_listed_network(network: Network) -> bool:
     """Return whether a network equals the listed network of its name, whatever file it comes from."""
     found = network_by_name(network.name)
     return found is not None and found.digest == network.digest

@@ -136,14 +136,14 @@ def build_graph(network: Network, weights: Weights) -> Graph:
     check_shapes(replace(weights, network=network.name), expected)  # the file may name another network
     scale = network.pixel_scale if weights.input_scale is None else weights.input_scale
     graph = Graph(network, steps, weights.arrays, scale, weights.quantised)
-    _check_scale(graph, weights)
+    _check_pixel_scale(graph, weights)
     if weights.classes is not None and len(weights.classes) != graph.class_count:
         named = f"{weights.path} names {len(weights.classes)} classes"
         raise UserError(f"{named}, network {network.name} has {graph.class_count}: correct its attribute 'classes'")
     return graph
 
 
-def _check_scale(graph: Graph, weights: Weights) -> None:
+def _check_pixel_scale(graph: Graph, weights: Weights) -> None:
     """Raise UserError if float32 cannot represent the first weights multiplied by the pixel scale."""
     first = next((step for step in graph.steps if step.parameter_shapes), None)
     if first is None:

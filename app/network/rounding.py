@@ -133,7 +133,7 @@ def quantise_activations(x: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 
 def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[QuantisedFilters, float, float]:
-    """Return the quantised convolution, the relative error of its results, and that of plain rounding.
+    """Return the quantised convolution, the relative error of its results, and the error of plain rounding.
 
     images: (N, C, H, W) uint8. Errors are root mean squares and exclude those of the activations. Raises UserError for
     networks that do not begin with two convolutions, each with ReLU and average pooling.

@@ -71,7 +71,7 @@ def parse_network(text: str, source: str | Path) -> Network:
     source: file name for error messages; without its suffix, it names a network that has no name. Raises UserError for
     every fault: ``source, line N: what is wrong: remedy``.
     """
-    return _Reader(text, source).network()
+    return _Reader(text, source).build_network()
 
 
 class _ValueRule(NamedTuple):
@@ -115,7 +115,7 @@ class _Reader:
             what = format_for_error(_AT.sub("", str(error)))[1:-1]
             raise self.error(at, f"not TOML ({what}{place}): correct it") from None
 
-    def network(self) -> Network:
+    def build_network(self) -> Network:
         """Return the network, after all checks of the document."""
         self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
         tables = self._layer_tables()

@@ -38,8 +38,8 @@ def check_architecture(arch: str) -> None:
 def resolve_target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
     """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``otherwise``.
 
-    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if nothing
-    applies.
+    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if none
+    of these is known.
     """
     if asked is not None:
         check_architecture(asked)

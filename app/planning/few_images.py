@@ -34,14 +34,14 @@ def kernel_for_few_images(problem: Problem, row: Variant, settings: Parameters, 
         found = _convolution_kernel_for_few_images(problem, row, {**row.defaults(problem), **settings})
     else:
         return None
-    return None if found.most < 1 or found.variant.refusal(problem, arch, found.settings) else found
+    return None if found.most < 1 or found.variant.refusal_reason(problem, arch, found.settings) else found
 
 
 def _product_kernel_for_few_images(problem: LinearProblem, name: str) -> FewImagesKernel:
     row = find_variant("gemm", name)
     assert row is not None
     per_warp, warps, most = PRODUCTS[name]
-    (launch,) = row.config(problem).launches
+    (launch,) = row.launch_config(problem).launches
     return FewImagesKernel(row, {}, min(per_warp * warps // launch.grid(1)[1], most))
 
 

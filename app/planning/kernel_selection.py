@@ -89,7 +89,7 @@ class KernelSelector(Frozen):
             if found is not None:
                 problem, row, settings, arrays = found
                 own, written = {}, None
-                if self._may_scale(problem) and (source is not None or problem.input_dtype == "uint8"):
+                if self._may_scale_results(problem) and (source is not None or problem.input_dtype == "uint8"):
                     arrays, written = self._scale_for_reader(problem, arrays, at + lead + taken, source)
                 if isinstance(problem, ConvProblem):
                     own = self.choices.tuning.parameters(without_epilogue(problem), row, self.arch)
@@ -120,7 +120,9 @@ class KernelSelector(Frozen):
         for form in _problem_forms(problem, scale, graph.quantised is not None):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
-                reason = f"it {named.refusal(form, self.arch)}; choose another kernel or --precision" if named else ""
+                reason = (
+                    f"it {named.refusal_reason(form, self.arch)}; choose another kernel or --precision" if named else ""
+                )
                 continue
             if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and source is None:
                 reason = f"{UNSCALED}; choose another, or --precision fp16"
@@ -187,7 +189,7 @@ class KernelSelector(Frozen):
                 return form, *served, given
         return None
 
-    def _may_scale(self, problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
+    def _may_scale_results(self, problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
         """Return whether a layer's results may be scaled for a later kernel that splits them."""
         split = BY_NAME[self.choices.precision].dtype == "float16x2"
         return split and isinstance(problem, ConvProblem | LinearProblem)
@@ -206,7 +208,7 @@ class KernelSelector(Frozen):
         able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
         asked = able or [(row, problems[0]) for row in rows]
         otherwise = UNSCALED if source is None else LOSSY  # of a kernel that serves the problem, but not these numbers
-        refusals = {row.name: row.refusal(problem, self.arch) or otherwise for row, problem in reversed(asked)}
+        refusals = {row.name: row.refusal_reason(problem, self.arch) or otherwise for row, problem in reversed(asked)}
         reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
         return f"{what} ({reasons}): choose another kernel or --precision"
 
@@ -220,7 +222,7 @@ def _weights_fit_float16(
     """
     if not getattr(form, "exact", False):
         return True
-    packing = row.config(form, settings).packing
+    packing = row.launch_config(form, settings).packing
     if packing is None:
         return arrays[0] is not None and bool((round_to_tf32(arrays[0]) == arrays[0]).all())
     try:

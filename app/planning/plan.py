@@ -47,7 +47,7 @@ class ExecutionPlan(Frozen):
         used = {getattr(node.problem, "dtype", "") for node in self.nodes if node.parameters}
         return max(used, key=DTYPES.index)
 
-    def check(self, images: np.ndarray) -> None:
+    def check_images(self, images: np.ndarray) -> None:
         """Raise ValueError unless the images, (N, …), have the plan's type and size, without gaps."""
         if images.dtype != np.dtype(self.input_dtype) or not images.flags.c_contiguous:
             raise ValueError(f"images must be contiguous {self.input_dtype}, got {images.dtype}")
@@ -100,7 +100,7 @@ def _with_few_images_kernel(node: Node, arch: str, choices: Choices) -> Node:
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
     """Raise UserError for a key of ``kernels`` that is neither an operation nor a layer of the network.
 
-    Raises ValueError if a kernel's operation is not that of its key; no command-line option can cause this.
+    Raises ValueError if a kernel and its key differ in operation; no command-line option can cause this.
     """
     operations = {step.layer.name: step.layer.operation for step in graph.steps}
     for target, row in kernels.items():
@@ -131,7 +131,7 @@ def _int8_unavailable_reason(graph: Graph, arch: str, choices: Choices, input_dt
         return f"{what}: it takes two convolutions in a row, fused, with no kernel named for either"
     for row in registry.variants("conv_pair"):
         if INTEGERS in row.dtypes:
-            reason = row.refusal(found[0], arch)
+            reason = row.refusal_reason(found[0], arch)
             if reason is not None:
                 return f"{what}: {row.name} {reason}"
     if graph.quantised is None:

@@ -66,7 +66,7 @@ class Tuning(Frozen):
         tuned = self.entries.get(tuning_key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None
-        return None if row.refusal(problem, arch, tuned.parameters) else tuned
+        return None if row.refusal_reason(problem, arch, tuned.parameters) else tuned
 
     def parameters(self, problem: Problem, row: Variant, arch: str) -> dict[str, int]:
         """Return a variant's best known parameters; empty (its defaults) if unknown or no longer valid."""
@@ -83,7 +83,7 @@ class Tuning(Frozen):
         """
         if named is not None:
             parameters = self.parameters(problem, named, arch)
-            return None if named.refusal(problem, arch, parameters) else (named, parameters)
+            return None if named.refusal_reason(problem, arch, parameters) else (named, parameters)
         rows = registry.eligible_variants(operation(problem), problem, arch)
         measured = self.entries.get(tuning_key(problem), {})
         least = min((tuned.ms_per_image for tuned in measured.values()), default=0.0)

@@ -33,8 +33,8 @@ from app.training.settings import SETTINGS, WORKERS, Settings
 class EpochResult(Frozen):
     """The figures of one epoch.
 
-    loss, accuracy: of the augmented training images, while the weights changed. validation_loss (without smoothing),
-    validation_accuracy: of the validation images, after the epoch.
+    loss, accuracy: means over the augmented training images, while the weights changed. validation_loss (without
+    smoothing), validation_accuracy: means over the validation images, after the epoch.
     """
 
     loss: float

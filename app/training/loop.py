@@ -46,7 +46,7 @@ class Trainer(Protocol):
 
 
 class DivergedError(Exception):
-    """The loss is NaN, infinite or far above that of guessing. The text names epoch and batch."""
+    """The loss is NaN, infinite or far above the loss of guessing. The text names epoch and batch."""
 
 
 @lru_cache(1)  # called every epoch
@@ -73,7 +73,7 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
     epoch = len(progress.history) + 1
     training, held_out = split_validation(settings)
     shuffled = random_order(settings.seed, RandomUse.ORDER, training, epoch=epoch)
-    step = (epoch - 1) * settings.batches_an_epoch
+    step = (epoch - 1) * settings.batches_per_epoch
     loss_sum, correct, done = 0.0, 0, 0
     batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
     for at in range(0, len(batches), trainer.batches_per_call):
@@ -101,8 +101,8 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
 def check_beats_guessing(progress: Progress, labels: np.ndarray, classes: int) -> None:
     """Raise DivergedError if the last epoch was so much worse than guessing that more training cannot repair it.
 
-    labels: of all images. Both accuracies must also be as low as guessing's: a network that memorises images may have a
-    large loss.
+    labels: those of all images. Both accuracies must also be as low as guessing's: a network that memorises images may
+    have a large loss.
     """
     last, guess = progress.history[-1], math.log(classes)
     loss = max(last.loss, last.validation_loss)

@@ -125,7 +125,7 @@ def _check_files_differ(places: dict[str, Path | None]) -> None:
 
 @contextmanager
 def lock_files(*places: Path) -> Iterator[None]:
-    """Lock these files while the block runs; every training does so before it writes.
+    """Lock these files while the block runs; every training locks its files before it writes.
 
     Raises UserError, naming the other process, if one is locked (see ``locked``).
     """

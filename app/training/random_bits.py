@@ -28,7 +28,7 @@ def random_bits(
     """Return random bits, (len(items), count) uint64.
 
     items: integers, such as indices of images in the training set. part: number of the stream among several of one use,
-    such as that of a layer.
+    such as the number of a layer.
     """
     key = stream_key(seed, use, part=part, epoch=epoch)
     rows = _splitmix64_mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)

@@ -8,7 +8,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import checks
 from app.files.checks import BadValueError, Check
-from app.network.definitions import Network, is_listed, network_family
+from app.network.definitions import Network, is_listed_network, network_family
 from app.terminal.console import number_type, whole_number_type
 
 MAX_COUNT = 10**12
@@ -51,14 +51,14 @@ class Settings(Recipe, kw_only=True):
     data: str
 
     @property
-    def batches_an_epoch(self) -> int:
+    def batches_per_epoch(self) -> int:
         """Return the number of batches per epoch; the last one may be smaller."""
         return -(-(self.images - self.validation) // self.batch)
 
     @property
     def steps(self) -> int:
         """Return the number of parameter updates in the whole training."""
-        return self.epochs * self.batches_an_epoch
+        return self.epochs * self.batches_per_epoch
 
     def describe(self) -> str:
         """Return the settings in one line, for the weights file."""
@@ -197,7 +197,7 @@ def default_recipe(network: Network) -> Recipe:
     Other networks get a general recipe, with all possible biases.
     """
     own = RECIPES.get(network_family(network.name))
-    if own is not None and is_listed(network):
+    if own is not None and is_listed_network(network):
         return own
     biases = tuple(layer.name for layer in network.layers if getattr(layer, "bias", False) is not False)
     return replace(GENERAL, biases=biases)

@@ -114,10 +114,10 @@ class Idle:
 def _handing_out(labels: int) -> Cluster:
     """Return how many pieces per second idle workers answer through Dask."""
     from app.cluster.clusters import LocalWorker
-    from app.cluster.runner import local_runner
+    from app.cluster.runner import open_local_runner
 
     workers = [LocalWorker(f"worker {number}") for number in range(WORKERS)]
-    with local_runner(Idle(labels), workers) as runner:
+    with open_local_runner(Idle(labels), workers) as runner:
         list(runner.run(range(4 * WORKERS)))  # the workers have started
         timer = Timer()
 

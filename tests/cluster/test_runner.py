@@ -20,7 +20,7 @@ from app.base.errors import UserError
 from app.base.processor import usable_cores
 from app.cluster import plugin
 from app.cluster.clusters import PREFIX, LocalWorker, scratch_folder
-from app.cluster.runner import ClusterRunner, cluster_runner, local_runner
+from app.cluster.runner import ClusterRunner, open_cluster_runner, open_local_runner
 from tests.support.dask_processes import dask_cluster
 from tests.support.stand_in_engine import Answer, Piece, open_engine, open_nothing
 
@@ -29,7 +29,7 @@ WORKERS = [LocalWorker(f"cpu:{core}", {"STAND_IN": str(core)}, [core]) for core 
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[ClusterRunner]:
-    with local_runner(open_engine, WORKERS, estimate=lambda piece: piece.seconds) as one:
+    with open_local_runner(open_engine, WORKERS, estimate=lambda piece: piece.seconds) as one:
         yield one
 
 
@@ -80,27 +80,27 @@ def test_other_errors_of_an_engine_are_raised(runner: ClusterRunner) -> None:
 
 
 def test_an_engine_that_does_not_open_is_an_error_that_names_the_worker() -> None:
-    with local_runner(open_nothing, WORKERS[:1]) as one, pytest.raises(UserError, match=r"^cpu:\d+: no GPU here$"):
+    with open_local_runner(open_nothing, WORKERS[:1]) as one, pytest.raises(UserError, match=r"^cpu:\d+: no GPU here$"):
         list(one.run([Piece(1)]))
 
 
 def test_processes_that_do_not_start() -> None:
     reason = r"^cannot start 1 processes \(No module named 'no_such_module'\): use fewer$"
     with dask.config.set({"distributed.worker.preload": ["no_such_module"]}), pytest.raises(UserError, match=reason):
-        local_runner(open_engine, WORKERS[:1]).__enter__()
+        open_local_runner(open_engine, WORKERS[:1]).__enter__()
 
 
 def test_a_fault_of_this_machine_is_not_the_scheduler_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(UserError, match=r"^the work through Dask ends: .*No such file or directory: .*gone"):
-        local_runner(open_engine, WORKERS[:1]).__enter__()
+        open_local_runner(open_engine, WORKERS[:1]).__enter__()
 
 
 def test_a_check_may_end_the_wait() -> None:
     def check() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), local_runner(open_engine, WORKERS[:1], check=check):
+    with pytest.raises(KeyboardInterrupt), open_local_runner(open_engine, WORKERS[:1], check=check):
         raise AssertionError("it takes longer to start")
 
 
@@ -146,7 +146,7 @@ def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.
 
 def squares(address: str, deed: str = "") -> list[int]:
     pieces = (Piece(number, deed) for number in range(20))
-    with cluster_runner(open_engine, address) as cluster:
+    with open_cluster_runner(open_engine, address) as cluster:
         found = {piece.number: int(answer.square[0]) for piece, answer in cluster.run(pieces)}
     return [found[number] for number in range(20)]
 
@@ -194,7 +194,7 @@ def test_the_scheduler_is_stopped(tmp_path: Path, impatient: None, capfd: pytest
         cluster.start_worker()
         with (
             pytest.raises(UserError, match=r"^the scheduler does not answer, for \d+ s now: see why, "),
-            cluster_runner(open_engine, cluster.address) as running,
+            open_cluster_runner(open_engine, cluster.address) as running,
         ):
             list(running.run(pieces()))
         assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)

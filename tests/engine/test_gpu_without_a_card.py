@@ -145,7 +145,7 @@ def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) 
         return 1
 
     monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=owned, destroy=owned))
-    handle = cublas.Handle()
+    handle = cublas.CublasHandle()
     del handle
     assert held == [True, True]
 

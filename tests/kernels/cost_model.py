@@ -76,10 +76,10 @@ def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator
         kind, row, problem = operation(node.problem), node.variant, node.problem
         if not node.parameters:
             continue
-        chosen = row.config(problem, node.settings).defines
+        chosen = row.launch_config(problem, node.settings).defines
         points = [dict(zip(row.tunables, point, strict=True)) for point in product(*row.tunables.values())]
-        points = [point for point in points if not row.refusal(problem, arch, point)]
-        points = [point for point in points if row.config(problem, point).defines != chosen]
+        points = [point for point in points if not row.refusal_reason(problem, arch, point)]
+        points = [point for point in points if row.launch_config(problem, point).defines != chosen]
         for point in rng.sample(points, min(MOST_TILES, len(points))):
             entries = {**known.entries, tuning_key(problem): {row.name: TunedResult(point, 1e-9, MOST_IMAGES)}}
             yield f"{node.name}: {row.name} {point}", replace(auto, tuning=Tuning(entries))
@@ -100,7 +100,7 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
         try:
             for node in plan(graph, arch, wanted).nodes:
                 for variant, settings in node.kernels:
-                    compile_kernel(variant.path, variant.config(node.problem, settings).defines, arch)
+                    compile_kernel(variant.path, variant.launch_config(node.problem, settings).defines, arch)
         except UserError:
             continue
         names.append(name)

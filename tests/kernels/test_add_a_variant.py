@@ -80,7 +80,7 @@ def test_it_is_listed(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_compiles_with_our_headers(row: Variant) -> None:
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="tanh", input_dtype="uint8")
     for arch in ("sm_75", "sm_90a", "sm_120"):
-        assert b"conv_my_own" in compile_kernel(row.path, row.config(problem).defines, arch)
+        assert b"conv_my_own" in compile_kernel(row.path, row.launch_config(problem).defines, arch)
 
 
 def _kernels(planned: ExecutionPlan) -> dict[str, str]:

@@ -21,7 +21,7 @@ ROW = row_of("conv_pair", "wgmma-int8")
 
 
 def packed(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    packing = ROW.config(PROBLEM).packing
+    packing = ROW.launch_config(PROBLEM).packing
     assert packing is not None
     return packing.pack(arrays)
 

@@ -38,7 +38,7 @@ def wgmma(dtype: str) -> Variant:
 
 
 def packed(row: Variant, problem: PairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    packing = row.config(problem).packing
+    packing = row.launch_config(problem).packing
     assert packing is not None
     return packing.pack(arrays)
 
@@ -209,12 +209,12 @@ def test_what_kernels_of_lenet5_s_convolutions_refuse(
 ) -> None:
     """In either convolution; mma alone adds biases. And none enlarges images."""
     pair = typed(exactly(convolution_pair()) if row.name == "wgmma-exact" else convolution_pair(), row.dtypes[0])
-    assert row.refusal(pair, "sm_90a") is None
+    assert row.refusal_reason(pair, "sm_90a") is None
     changed: Any = replace(getattr(pair, half), **change)
     adds = row.name == "mma" and "bias" in change
-    assert row.refusal(replace(pair, **{half: changed}), "sm_90a") == (None if adds else reason)
+    assert row.refusal_reason(replace(pair, **{half: changed}), "sm_90a") == (None if adds else reason)
     enlarged = replace(pair, resize=ResizeProblem(1, 14, 20, 28))
-    assert row.refusal(enlarged, "sm_90a") == "enlarges no images"
+    assert row.refusal_reason(enlarged, "sm_90a") == "enlarges no images"
 
 
 @ALL_ROWS
@@ -225,5 +225,5 @@ def test_results_are_stored_as_the_problem_says_or_it_is_refused(row: Variant) -
         for stored in {"float16", "float32"} - {problem.second.output_dtype}:
             second: Any = replace(problem.second, output_dtype=stored)
             other = replace(problem, second=second)
-            can = "OUTPUT" in row.config(problem).defines
-            assert can or row.refusal(other, "sm_90a") is not None, f"{row.source} would store {stored}"
+            can = "OUTPUT" in row.launch_config(problem).defines
+            assert can or row.refusal_reason(other, "sm_90a") is not None, f"{row.source} would store {stored}"

@@ -45,7 +45,7 @@ def test_every_element(case: Case) -> None:
     """What is packed has the declared sizes and types. An access beyond x or a parameter is a crash."""
     assert case.refusal is None
     x, arrays = host_arrays(case.problem, IMAGES)
-    packing = case.row.config(case.problem, dict(case.parameters)).packing
+    packing = case.row.launch_config(case.problem, dict(case.parameters)).packing
     assert packing is not None
     for array, argument in zip(packing.pack(arrays), packing.takes, strict=True):
         assert array is None or (array.size, array.dtype) == (argument.fixed, argument.dtype)
@@ -126,10 +126,10 @@ def term_by_term(terms: np.ndarray) -> np.ndarray:
 
 def test_it_refuses_what_it_cannot_serve() -> None:
     problem = ConvProblem(4, 19, 23, 33, 5)
-    assert ROW.refusal(problem, "sm_75") is None and not ROW.automatic
-    assert "stride 1 alone" in str(ROW.refusal(replace(problem, stride=2), "sm_90a"))
-    assert "at most 7 x 7" in str(ROW.refusal(replace(problem, kernel=8), "sm_90a"))
-    assert "whole pooling windows" in str(ROW.refusal(replace(problem, pool=3), "sm_90a", {"TR": 4}))
-    assert "staged 8 at a time" in str(ROW.refusal(problem, "sm_90a", {"CK": 8}))
-    assert "computes in float32" in str(ROW.refusal(typed(problem, "float16"), "sm_90a"))
+    assert ROW.refusal_reason(problem, "sm_75") is None and not ROW.automatic
+    assert "stride 1 alone" in str(ROW.refusal_reason(replace(problem, stride=2), "sm_90a"))
+    assert "at most 7 x 7" in str(ROW.refusal_reason(replace(problem, kernel=8), "sm_90a"))
+    assert "whole pooling windows" in str(ROW.refusal_reason(replace(problem, pool=3), "sm_90a", {"TR": 4}))
+    assert "staged 8 at a time" in str(ROW.refusal_reason(problem, "sm_90a", {"CK": 8}))
+    assert "computes in float32" in str(ROW.refusal_reason(typed(problem, "float16"), "sm_90a"))
     assert ROW.work(problem) == 0.6

@@ -44,7 +44,7 @@ def cases() -> Iterator[Any]:
                 problem = replace(problem, dtype=dtype)
                 if dtype == "tfloat32" and isinstance(problem, ConvProblem):
                     problem = replace(problem, pool=1, pool_ceil=False)
-                if row.refusal(problem, ARCH) is None:
+                if row.refusal_reason(problem, ARCH) is None:
                     yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
 
 
@@ -116,4 +116,4 @@ def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int) -> None:
     launch.add_to("graph", images)
     launch.set_argument_address(0, 99)
     assert said == [(which, (7, images)), (which, ("graph", images)), ("few", (0, 99)), ("many", (0, 99))]
-    assert launch.choose(images).name == which and launch.launches_only_kernels
+    assert launch.launch_for(images).name == which and launch.launches_only_kernels

@@ -82,7 +82,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
     for node in planned.nodes:
         assert node.steps[0].in_shape == shape
         shape = node.steps[-1].out_shape
-        assert node.variant.refusal(node.problem, ARCH, node.settings) is None
+        assert node.variant.refusal_reason(node.problem, ARCH, node.settings) is None
         # What it reads is what the node before it wrote, and it writes none of that.
         assert node.reads == latest and node.reads in written and node.reads not in node.writes
         latest = node.writes[0]

@@ -226,17 +226,17 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
     places = arena_layout(shapes)
     parameters = {name: normal(*shape) for name, shape in shapes.items()}
     slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
-    arena = uploaded(places.packed(parameters))
-    own_slots = [uploaded(places.packed(slots[slot])) for slot in optimiser.slots]
+    arena = uploaded(places.pack(parameters))
+    own_slots = [uploaded(places.pack(slots[slot])) for slot in optimiser.slots]
     penalty, update = uploaded(np.array([2.5, 7.0])), ParameterUpdate(architecture(), places, optimiser, l2)
     for step in range(1, 4):
         gradients = {name: normal(*shape) for name, shape in shapes.items()}
         schedule = ScheduleStep(step, rate=0.01 * step, momentum=0.9 - 0.01 * step)
-        update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, schedule)
+        update(null(), arena, uploaded(places.pack(gradients)), own_slots, penalty, schedule)
         expected = add_l2_gradient(parameters, gradients, l2) if l2 else 2.5
         optimiser.update(parameters, gradients, slots, schedule)
         assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
-    np.testing.assert_equal(places.unpacked(arena.get()), parameters)
+    np.testing.assert_equal(places.unpack(arena.get()), parameters)
     for slot, own in zip(optimiser.slots, own_slots, strict=True):
-        np.testing.assert_equal(places.unpacked(own.get()), slots[slot])
+        np.testing.assert_equal(places.unpack(own.get()), slots[slot])
     assert np.count_nonzero(arena.get()) == sum(array.size for array in parameters.values())  # between them still 0

@@ -62,11 +62,11 @@ def test_weights_come_first_and_all_are_aligned() -> None:
     assert starts["a"] < starts["b"] < places.weights <= starts["a_bias"] < starts["b_bias"]
     rng = np.random.default_rng(1)
     arrays = {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
-    flat = places.packed(arrays)
+    flat = places.pack(arrays)
     assert flat.size == places.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
-    np.testing.assert_equal(places.unpacked(flat), arrays)
+    np.testing.assert_equal(places.unpack(flat), arrays)
     np.testing.assert_equal({name: places.view(flat, name).reshape(shape) for name, shape in shapes.items()}, arrays)
-    assert list(places.unpacked(flat)) == list(shapes) and places.view(flat, "c") is None
+    assert list(places.unpack(flat)) == list(shapes) and places.view(flat, "c") is None
     assert np.count_nonzero(flat[: places.weights]) == arrays["a"].size + arrays["b"].size
 
 

@@ -60,12 +60,12 @@ class Shard(Frozen):
         return channels * height * width * self.dtype.itemsize
 
     @property
-    def sequential(self) -> bool:
+    def is_sequential(self) -> bool:
         """Return whether the images can only be read in order, as in gzip files and HDF5 chunks."""
         return self.images.storage_form != "plain"
 
     @property
-    def labelled(self) -> bool:
+    def is_labelled(self) -> bool:
         """Return whether the true labels are known."""
         return self.truth is not None
 
@@ -75,10 +75,10 @@ class Shard(Frozen):
 
         Compressed labels would have to be read from the beginning for each piece.
         """
-        return self.truth is not None and (self.truth.storage_form == "plain" or self.sequential)
+        return self.truth is not None and (self.truth.storage_form == "plain" or self.is_sequential)
 
-    def reader(self) -> ShardReader:
-        """Open the files: ``with shard.reader() as reader: reader.read(first, out)``.
+    def open_reader(self) -> ShardReader:
+        """Open the files: ``with shard.open_reader() as reader: reader.read(first, out)``.
 
         Raises UserError if they cannot be opened or have changed in size.
         """

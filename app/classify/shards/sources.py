@@ -25,9 +25,9 @@ class StoredArray(Frozen):
     """A C-contiguous array in a file. Frozen and picklable, so that other processes can read the array.
 
     path: absolute path. name: what errors call the array. shape: (N, ...). dtype: type in the byte order of the file.
-    size, mtime_ns: of the file. offset: position in bytes at which the array begins, in the file or in its decompressed
-    content. zipped: whether it is a gzip file. dataset: the array's name in an HDF5 file. band: rows per HDF5 chunk; 0
-    if the array has no chunks.
+    size, mtime_ns: size and time of the file. offset: position in bytes at which the array begins, in the file or in
+    its decompressed content. zipped: whether it is a gzip file. dataset: the array's name in an HDF5 file. band: rows
+    per HDF5 chunk; 0 if the array has no chunks.
     """
 
     path: Path

@@ -61,7 +61,7 @@ class Classifier:
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
-            self._open(network_request(network_or_weights, precision), device)
+            self._open_engines(network_request(network_or_weights, precision), device)
             if resident:
                 self._prepare_resident_kernel()
         except BadArgumentError:
@@ -73,10 +73,10 @@ class Classifier:
     def from_request(cls, request: NetworkRequest, device: str = "auto") -> Classifier:
         """Return the classifier that a command's options describe. Raises UserError."""
         classifier = cls.__new__(cls)
-        classifier._open(request, device)
+        classifier._open_engines(request, device)
         return classifier
 
-    def _open(self, request: NetworkRequest, device: str) -> None:
+    def _open_engines(self, request: NetworkRequest, device: str) -> None:
         check_device(device)
         self.graph, self.weights = load_network(request.network, request.weights)
         self.classes = self.weights.classes
@@ -145,7 +145,7 @@ class Classifier:
             with self._lock:
                 engines = self._require_open_engines()
                 if self._resident is not None:
-                    self._resident.pause()  # other kernels want all multiprocessors
+                    self._resident.request_end()  # other kernels want all multiprocessors
                 if known is not None:
                     engine, pixels, single = known
                     labels, scores = engines.compute_results(engine, pixels)

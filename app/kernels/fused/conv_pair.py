@@ -137,7 +137,7 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarr
     """Pack (w1, bias1, w2, bias2) as [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
     Pooling adds up each window and may double the sum, see ``twice_pooled``. scales[0] undoes the doubling and the
-    filters' scale after the first convolution. scales[1] does so after the second; it also turns the sums of both
+    filters' scale after the first convolution. scales[1] does the same after the second; it also turns the sums of both
     poolings into averages, and applies the pixel scale that exact weights leave out.
     """
     parts1, scale1, _, parts2, scale2 = _scaled_filter_parts(problem, arrays)

@@ -30,12 +30,12 @@ SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
 
-def argmax_refusal(problem: LinearProblem) -> str | None:
+def argmax_refusal_reason(problem: LinearProblem) -> str | None:
     """Return why a kernel without argmax cannot serve the problem, or None."""
     return "does not take the argmax" if problem.argmax else None
 
 
-def argmax_size_refusal(problem: LinearProblem) -> str | None:
+def argmax_size_refusal_reason(problem: LinearProblem) -> str | None:
     """Return why a warp cannot compare the outputs, or None."""
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
@@ -179,9 +179,13 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
 
 
 # With or without argmax. Columns: step, technique, system, configure, dtypes, since.
-_plain = partial(Variant, "gemm", refuses=argmax_refusal, limits="no argmax")
+_plain = partial(Variant, "gemm", refuses=argmax_refusal_reason, limits="no argmax")
 _argmax = partial(
-    Variant, "gemm", refuses=argmax_size_refusal, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+    Variant,
+    "gemm",
+    refuses=argmax_size_refusal_reason,
+    limits=f"argmax over at most {MOST_CLASSES} classes",
+    automatic=True,
 )
 _square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_tile_defaults)
 ROWS: tuple[Variant, ...] = (

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.gemm.gemm import TILE_TUNABLES, argmax_refusal, argmax_size_refusal, size_defines
+from app.kernels.gemm.gemm import TILE_TUNABLES, argmax_refusal_reason, argmax_size_refusal_reason, size_defines
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -77,7 +77,7 @@ def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> n
     return padded.reshape(len(padded) // 16, 4, 4, -1, tiles, COLUMNS_MMA).transpose(3, 0, 4, 5, 2, 1)
 
 
-def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
+def _wide_tile_defaults(problem: LinearProblem) -> dict[str, int]:
     """Return the tiles that measured fastest, for inputs of bytes or of floats."""
     bm = 64 if problem.input_dtype == "uint8" else 80
     return {"BM": bm, "BN": min(ceil_div(problem.outputs, THREAD_COLUMNS) * THREAD_COLUMNS, 64), "BK": 16}
@@ -85,7 +85,7 @@ def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
 
 def _wide_tiles_are_worthwhile(problem: LinearProblem, _: str) -> bool:
     """Return whether wide tiles are estimated to take at most ``WORTHWHILE`` of the time of ``register_tiled``."""
-    bm, bn, _bk = _wide_defaults(problem).values()
+    bm, bn, _bk = _wide_tile_defaults(problem).values()
     warps = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP)
 
     def clocks(rows: int, columns: int, block: int) -> float:
@@ -115,7 +115,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=argmax_size_refusal,
+        refuses=argmax_size_refusal_reason,
         limits="for few images: where `auto` chooses a kernel for many, the plan has it beside that",
         tunables={"TM": (1, 2, 4)},
         defaults=lambda _: {"TM": 2},
@@ -129,10 +129,10 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_wide_tiles,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=argmax_refusal,
+        refuses=argmax_refusal_reason,
         limits="no argmax",
         tunables={"BM": (64, 80, 128), "BN": (32, 64, 128), "BK": (16, 32)},
-        defaults=_wide_defaults,
+        defaults=_wide_tile_defaults,
         automatic=True,
         worthwhile=_wide_tiles_are_worthwhile,
         taught=False,
@@ -145,7 +145,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows_mma,
         dtypes=("tfloat32",),
         since="few-rows",
-        refuses=argmax_size_refusal,
+        refuses=argmax_size_refusal_reason,
         limits="for few images, as few-rows",
         min_arch=80,
         instructions="mma",

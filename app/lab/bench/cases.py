@@ -103,7 +103,7 @@ def _fused_layers_item(graph: Graph, at: int, taken: int) -> Item:
 def _has_kernel(problem: Problem) -> bool:
     """Return whether a kernel can compute the problem on some architecture."""
     rows = registry.variants(operation(problem))
-    return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
+    return any(row.refusal_reason(problem, arch) is None for row in rows for arch in ARCHITECTURES)
 
 
 def _has_matrix_operation(steps: Sequence[LayerStep]) -> bool:

@@ -90,7 +90,7 @@ class Recorder:
         self.zero = 0.0
         self._streams = {buffers.stream.ptr: index for index, buffers in enumerate(engine.stream_buffers)}
         self._nodes: dict[int, Node] = {
-            id(launch.choose(count)): node
+            id(launch.launch_for(count)): node
             for buffers in engine.stream_buffers
             for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
             for count in (1, buffers.chunk)

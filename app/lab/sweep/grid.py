@@ -122,7 +122,7 @@ def make_target(
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))
-        reason = row.refusal(problem, arch, parameters)
+        reason = row.refusal_reason(problem, arch, parameters)
         if reason is None:
             target.grid.append(parameters)
         else:
@@ -134,7 +134,7 @@ def make_target(
         raise UserError(f"no point of {row.name} can compute layer {layer} ({reasons}): try other values")
     known = tuning.parameters(problem, row, arch)
     always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
-    valid = [parameters for parameters in always if row.refusal(problem, arch, parameters) is None]
+    valid = [parameters for parameters in always if row.refusal_reason(problem, arch, parameters) is None]
     target.grid = list({format_parameters(parameters): parameters for parameters in (*valid, *target.grid)}.values())
     chosen = tuning.choose(problem, arch)
     if chosen is not None and row.automatic and chosen[0].name != row.name:

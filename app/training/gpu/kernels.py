@@ -29,7 +29,7 @@ ALIGNMENT = 4  # float32 elements: kernels load four at a time
 class ArenaLayout(Frozen):
     """The layout of an arena, in elements.
 
-    places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: of the whole
+    places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: length of the
     arena. Up to three padding elements between parameters are always 0.
     """
 
@@ -38,14 +38,14 @@ class ArenaLayout(Frozen):
     weights: int
     size: int
 
-    def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the arrays, packed into a host array, (size,) float32."""
+    def pack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Pack the arrays into a host array, (size,) float32."""
         flat = np.zeros(self.size, np.float32)
         for name, place in self.places.items():
             flat[place] = arrays[name].ravel()
         return flat
 
-    def unpacked(self, flat: np.ndarray) -> Arrays:
+    def unpack(self, flat: np.ndarray) -> Arrays:
         """Return copies of the arrays in ``flat``, a host copy of an arena, by name, in the order of the shapes."""
         return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
@@ -73,7 +73,7 @@ MOST_PARTS = 64
 
 
 def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> KernelFunction:
-    """Return the kernel of train/train_NAME.cu, compiled with these constants. Raises as ``compile_kernel`` does."""
+    """Return the kernel of train/train_NAME.cu for these constants. Raises the errors of ``compile_kernel``."""
     module = load_cubin(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
     return KernelFunction(module, f"train_{name}", threads=threads)
 
@@ -147,7 +147,7 @@ def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) ->
 
 
 class Dropout:
-    """Multiplies features by 0 or 1 / (1 - share)."""
+    """Multiplies each feature by 0 or 1 / (1 - share), at random."""
 
     def __init__(self, arch: str, features: int) -> None:
         self._function = ElementwiseKernel("dropout", arch, features, FEATURES=features)
@@ -199,7 +199,7 @@ class CrossEntropy:
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
         """Enqueue the kernel on the arrays logits, labels, items, slope and result.
 
-        labels: of all images, uint8. items: (images,) int32. slope: receives the gradient. result: (2,) float64,
+        labels: those of all images, uint8. items: (images,) int32. slope: receives the gradient. result: (2,) float64,
         receives loss / total and the number of correct answers.
         """
         even = np.float32(smoothing / self._classes)

@@ -91,7 +91,7 @@ class Gemm:
 class ImplicitProduct:
     """Computes a matrix product with windows of images, read directly from the images (implicit GEMM).
 
-    rows, pixels: of the result for one image. inner: terms of its sums per tap of the window.
+    rows, pixels: size of the result for one image. inner: terms of its sums per tap of the window.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class _PartialSums:
 
 
 def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the implicit GEMMs of a convolution for y, dw and dx. shape: of the input for one image."""
+    """Return the implicit GEMMs of a convolution for y, dw and dx. shape: shape of an image's input."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
     forward = conv_forward_kernel(arch, problem, bias, activation)
@@ -179,7 +179,7 @@ def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activat
 
 
 def linear_layer_gemms(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the GEMMs of a fully connected layer for y, dw and dx. shape: of the input for one image."""
+    """Return the GEMMs of a fully connected layer for y, dw and dx. shape: shape of an image's input."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

@@ -26,7 +26,7 @@ Work = Callable[[int, Any, Any], None]
 
 
 class InputStage:
-    """Prepares the input of the first trained layer, float32: gathers images, augments them in training, resizes."""
+    """Prepares the input of the first trained layer, float32: gathers, augments (in training) and resizes images."""
 
     def __init__(self, context: StageContext, model: Model, settings: Settings, images: Any) -> None:
         """images: the whole training set, uint8 on the device."""
@@ -58,7 +58,7 @@ class InputStage:
 
 
 class DeviceNetwork:
-    """The stages and arrays of the model. images, labels: of the whole training set, uint8 on the device."""
+    """The stages and arrays of the model. images, labels: the whole training set, uint8 on the device."""
 
     def __init__(self, context: StageContext, model: Model, settings: Settings, images: Any, labels: Any) -> None:
         self._labels = labels
@@ -105,10 +105,10 @@ class GpuTrainer:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         arch = architecture_name(*compute_capability())
         self._layout = arena_layout(job.model.shapes)
-        self._parameters = upload(self._layout.packed(job.progress.parameters))
+        self._parameters = upload(self._layout.pack(job.progress.parameters))
         self._gradients = upload(np.zeros(self._layout.size, np.float32))
         optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
-        self._slots = {name: upload(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
+        self._slots = {name: upload(self._layout.pack(job.progress.slots[name])) for name in optimiser.slots}
         self._most = min(settings.batch, len(job.images))
         context = StageContext(arch, self._most, self._layout, self._parameters, self._gradients)
         data = (upload(np.ascontiguousarray(array)) for array in (job.images, job.labels))
@@ -180,5 +180,5 @@ class GpuTrainer:
     def state(self) -> tuple[Arrays, Slots]:
         """Return the state as ``loop.Trainer.state`` does."""
         self.stream.synchronize()
-        slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
-        return self._layout.unpacked(self._parameters.get()), slots
+        slots = {name: self._layout.unpack(arena.get()) for name, arena in self._slots.items()}
+        return self._layout.unpack(self._parameters.get()), slots

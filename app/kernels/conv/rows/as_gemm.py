@@ -180,7 +180,7 @@ def _configure_pooled_tiles(problem: ConvProblem, parameters: Parameters) -> Lau
     return LaunchConfig(config.defines | pooling_defines(problem), config.actions)
 
 
-def _register_tiled_refusal(problem: ConvProblem) -> str | None:
+def _register_tiled_refusal_reason(problem: ConvProblem) -> str | None:
     if problem.pool not in (1, 2):
         return "fuses pooling windows of 2 x 2 only"
     # Constant memory holds 64 KB of tap offsets, four bytes each.
@@ -247,7 +247,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_pooled_tiles,
         dtypes=("float32",),
         since="wide-loads",
-        refuses=_register_tiled_refusal,
+        refuses=_register_tiled_refusal_reason,
         limits="C*K*K at most 16,384 (constant memory); pooling 2 x 2",
         pools=True,
         automatic=True,

@@ -36,7 +36,7 @@ MAPS_LIMIT = f"at most {MAX_GRID_Y:,} maps (grid y)"
 CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
 
 
-def _map_count_refusal(problem: ConvProblem) -> str | None:
+def _map_count_refusal_reason(problem: ConvProblem) -> str | None:
     return f"takes at most {MAX_GRID_Y:,} maps, the grid's limit" if problem.maps > MAX_GRID_Y else None
 
 
@@ -168,7 +168,7 @@ def _configure_specialised(problem: ConvProblem, parameters: Parameters, togethe
 
 
 # By the memory that holds the filters. Columns: step, technique, system, configure, dtypes, since.
-_in_memory = partial(Variant, "conv", refuses=_map_count_refusal, limits=MAPS_LIMIT, automatic=True)
+_in_memory = partial(Variant, "conv", refuses=_map_count_refusal_reason, limits=MAPS_LIMIT, automatic=True)
 _in_memory_tiled = partial(_in_memory, tunables={"TILE": TILES}, defaults=_default_tile)
 _in_constants = partial(Variant, "conv", limits=CONSTANT_LIMIT, automatic=True)
 _in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)

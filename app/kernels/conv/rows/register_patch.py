@@ -64,7 +64,7 @@ def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
     return waste * (1 + loads / products) + 4 * scattered / problem.reduction_length
 
 
-def estimated_products(problem: ConvProblem) -> float:
+def estimated_patch_time(problem: ConvProblem) -> float:
     """Return the estimated time of one image with the default patch, in multiply-adds at the CUDA cores' peak rate."""
     found = _patch_defaults(problem)
     pixels = prod(problem.pooled_size) * problem.pool**2

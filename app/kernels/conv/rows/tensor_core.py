@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.kernels.conv.rows.register_patch import REGISTERS, estimated_products
+from app.kernels.conv.rows.register_patch import REGISTERS, estimated_patch_time
 from app.kernels.fused.scaling import round_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
 from app.kernels.tensor_cores import split_is_worthwhile
@@ -232,7 +232,7 @@ def _tensor_cores_are_worthwhile(problem: ConvProblem, arch: str) -> bool:
     products, stores = CUDA_CORE_PRODUCTS[problem.dtype]
     _, time = _estimated_time(problem, _tensor_defaults(problem))
     outputs = problem.maps * prod(problem.conv_output_size)
-    return products * time + stores * outputs < estimated_products(problem)
+    return products * time + stores * outputs < estimated_patch_time(problem)
 
 
 ROWS: tuple[Variant, ...] = (

@@ -66,7 +66,7 @@ def _place_filters(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]
     """Return the bytes of one part of a band's maps, and the filters' place in shared memory. Raises Unfit."""
     convolution, rows = _warpgroup_convolution(problem), tiles.rows * tiles.chunks
     tiles.check(convolution)
-    maps = convolution.maps_bytes(convolution.rows_in_memory(rows), rows)
+    maps = convolution.maps_bytes(convolution.input_rows_for(rows), rows)
     whole = collected_result_bytes(problem) if rows >= convolution.rows else 0  # of bands, results lie apart
     others = tiles.warpgroups * (convolution.parts * maps + 16)
     return maps, FilterRing.choose(others, tiles.warpgroups * whole, convolution)
@@ -84,7 +84,7 @@ def _default_tiles(problem: ConvProblem) -> dict[str, int]:
         """Estimate the clocks of an image. Neighbouring bands load their common rows twice."""
         rows = found[0].rows * found[0].chunks
         bands = ceil_div(convolution.rows, rows)
-        again = bands * convolution.rows_in_memory(rows) / convolution.rows_in_memory(convolution.rows)
+        again = bands * convolution.input_rows_for(rows) / convolution.input_rows_for(convolution.rows)
         return bands * estimated_clocks(convolution, *found) * again**0.5
 
     found = fitting_tiles(lambda tiles: _place_filters(problem, tiles)[1], chunks)
