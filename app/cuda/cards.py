@@ -107,7 +107,7 @@ def _create_context() -> None:
 def select_visible_device(device: str) -> str:
     """Make the GPU of ``cuda:N`` the only visible one; return ``device`` without the number. Raises UserError.
 
-    Call it before CUDA starts. If ``device`` has a number, it starts the driver.
+    The function starts the driver if ``device`` has a number. Call it before CUDA starts.
     """
     number = device_number(device)
     if number is None:

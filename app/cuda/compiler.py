@@ -127,17 +127,17 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
     """
     library, texts, flags = find_nvrtc(), read_with_includes(path), compile_options(defines, arch, debug)
     cached = _cache_path(library, path, texts, flags)
-    cubin = _read_cached(cached)
+    cubin = _read_cached_cubin(cached)
     if cubin is None:
         cubin, _ = _compile(library, path.name, texts, flags)
-        _write_cached(cached, cubin)
+        _write_cached_cubin(cached, cubin)
     return cubin
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
     """Return whether the cache has undamaged machine code of this kernel. Raises the errors of ``compile_kernel``."""
     return (
-        _read_cached(_cache_path(find_nvrtc(), path, read_with_includes(path), compile_options(defines, arch)))
+        _read_cached_cubin(_cache_path(find_nvrtc(), path, read_with_includes(path), compile_options(defines, arch)))
         is not None
     )
 
@@ -184,7 +184,7 @@ def _compile(library: NvrtcLibrary, source: str, texts: Mapping[str, str], flags
     return cubin, log
 
 
-def _read_cached(path: Path) -> bytes | None:
+def _read_cached_cubin(path: Path) -> bytes | None:
     """Return machine code from the cache; None if the file is missing, damaged, or writable by another user."""
     if not is_trusted(path):
         return None
@@ -197,7 +197,7 @@ def _read_cached(path: Path) -> bytes | None:
     return cubin if header == _CACHE_FORMAT + hashlib.sha256(cubin).digest() else None
 
 
-def _write_cached(path: Path, cubin: bytes) -> None:
+def _write_cached_cubin(path: Path, cubin: bytes) -> None:
     """Write machine code under a temporary name and rename it, so that no process reads an incomplete file."""
     try:
         create_private_folder(path.parent)

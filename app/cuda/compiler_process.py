@@ -1,6 +1,6 @@
 """Run NVRTC in child processes, many at once, so that any thread can compile and Ctrl-C interrupts it.
 
-NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ended or crashed the whole
+NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ends or crashes the whole
 program. Blocking the signals does not help, because other threads still receive them.
 """
 

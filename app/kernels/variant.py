@@ -72,8 +72,8 @@ Action = KernelLaunch | ConstantCopy | LibraryGemm
 class Packing(Frozen):
     """The form in which a kernel takes the problem's parameters; ``pack`` runs once, when weights are loaded.
 
-    takes: arguments of the kernel between x and the outputs. pack: computes their arrays from the problem's parameters,
-    of which an absent optional one is None.
+    takes: the kernel's arguments between x and the outputs. pack: computes the arrays of these arguments from the
+    problem's parameters; a parameter is None if it is optional and absent.
     """
 
     takes: tuple[Argument, ...]

@@ -9,7 +9,7 @@ from app.layers.base import Layer, Parameters, Shape
 
 
 class Argmax(Layer):
-    """Return the index of the greatest score as one byte; among equal scores, the first index."""
+    """The index of the greatest score, as one byte; among equal scores, the first index."""
 
     kind: ClassVar[str] = "argmax"
     operation: ClassVar[str] = "argmax"

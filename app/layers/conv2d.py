@@ -50,8 +50,8 @@ class Conv2d(Layer):
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Convolve by im2col and one matrix product per image, on groups of images whose im2col matrices fit in cache.
 
-        One product for several images would be no faster, and its rounding would depend on their number. Works in N, H,
-        W, C memory, where a row of a window is contiguous.
+        One product for several images would be no faster, and its rounding would depend on the number of images. Arrays
+        lie in N, H, W, C order, in which a row of a window is contiguous.
         """
         from app.layers.products import multiply_rows  # imported only here: GPUs multiply by themselves
 
@@ -78,7 +78,10 @@ class Conv2d(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return the kernel's problem; the epilogue: an activation, then a pooling without padding, stride = window."""
+        """Return the kernel's problem.
+
+        The epilogue may be an activation, then a pooling without padding whose stride is its window.
+        """
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):

@@ -137,7 +137,7 @@ def _pad_start_with_nan(x: np.ndarray, padding: int) -> np.ndarray:
 
 
 def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
-    """Yield for each position in a window, by rows, the index of its pixels in x and of their windows in dy."""
+    """Yield, for each position in a window by rows, an index of x (the pixels there) and one of dy (their windows)."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
         rows = slice(p, p + layer.effective_stride * (height - 1) + 1, layer.effective_stride)

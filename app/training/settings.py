@@ -39,7 +39,7 @@ class Recipe(Frozen, kw_only=True):
 class Settings(Recipe, kw_only=True):
     """All inputs of a training. On one machine with equal workers, they determine the result to the last bit.
 
-    network: its name. definition: its TOML. images: number of images. validation: number of them kept for validation.
+    network: its name. definition: its TOML. images: number of images. validation: number of images kept for validation.
     data: SHA-256 of images and labels.
     """
 

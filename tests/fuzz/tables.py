@@ -109,13 +109,13 @@ def make_sums(folder: Path) -> Pair:
 def make_kernels(folder: Path) -> Pair:
     """Compiled kernels in the cache. The reader answers with the machine code or None, which counts as refused."""
     good = folder / "good.cubin"
-    compiler._write_cached(good, CUBIN)
+    compiler._write_cached_cubin(good, CUBIN)
     content = good.read_bytes()
 
     def read(path: Path) -> bool:
         os.chmod(path, 0o600)  # noqa: PTH101 - as the cache has it
-        assert compiler._read_cached(good) == CUBIN
-        found = compiler._read_cached(path)
+        assert compiler._read_cached_cubin(good) == CUBIN
+        found = compiler._read_cached_cubin(path)
         assert found is None or (path.read_bytes() == content and found == CUBIN)
         return found is not None
 

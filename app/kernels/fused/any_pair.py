@@ -90,7 +90,7 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     }
     takes = packed_arguments(problem, filters[1], _round_up(second.maps, 2))
     launch = KernelLaunch(THREADS, lambda images: (images, 1, 1), shared_bytes=shared)
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
 def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
@@ -129,7 +129,7 @@ def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tup
 
 
 def scales_after_activation(problem: ConvPairProblem) -> bool:
-    """Return whether the first convolution's maps are scaled after the activation, because it preserves no factor."""
+    """Return whether the first convolution's maps are scaled only after an activation that preserves no factor."""
     return problem.activation_parts == 2 and problem.first.activation in BOUNDED
 
 
@@ -158,7 +158,7 @@ def pack_row_fragment_parts(parts: list[np.ndarray]) -> np.ndarray:
     return np.stack([pack_row_fragments(part) for part in parts]).reshape(-1)
 
 
-def pack(
+def pack_parameters(
     problem: ConvPairProblem, arrays: Arrays, pack2: Callable[[list[np.ndarray]], np.ndarray] = pack_row_fragment_parts
 ) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, factors1, bias1, filters2, factors2, bias2].

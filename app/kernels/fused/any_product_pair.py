@@ -72,10 +72,10 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
         shared_bytes=int(defines["SHARED_BYTES"]),
         dependent=True,
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
-def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+def pack_parameters(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [core matrices of w1, factors, bias1, fragments of w2, bias2].
 
     Each hidden value's weights are scaled by a power of two, and its factor divides the sums by the same power. Hidden

@@ -95,12 +95,15 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
     )
     takes = packed_arguments(problem, second.filter_elements, second.padded_maps)
     launch = KernelLaunch(128 * tiles.warpgroups, lambda n: (n, 1, 1), shared_bytes=ring.shared_bytes, persistent=True)
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
-def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack as ``any_pair.pack``, but filters2 as core matrices, and with factors2 and bias2 padded to whole tiles."""
-    *first, filters2, factors2, bias2 = any_pair.pack(problem, arrays, pack_core_matrices)
+def pack_parameters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """Pack as ``any_pair.pack_parameters`` does, with two changes.
+
+    The second filters are core matrices; their factors and biases are padded to whole tiles.
+    """
+    *first, filters2, factors2, bias2 = any_pair.pack_parameters(problem, arrays, pack_core_matrices)
     return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]
 
 

@@ -122,7 +122,7 @@ def bias_as_float32(bias: np.ndarray | None) -> np.ndarray | None:
 def feature_bounds(problem: Scalable, arrays: Arrays, source: FeatureScaling | None = None) -> np.ndarray:
     """Return an upper bound of each result map over all possible images: (maps,) float64.
 
-    source: bounds of the input of a single layer; None if it reads bytes.
+    source: bounds of the input of a single layer; None if the layer reads bytes.
     """
     with np.errstate(invalid="ignore"):  # infinite weights
         if isinstance(problem, ConvPairProblem):
@@ -207,7 +207,7 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
 
 
 def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Scale a layer's weights by a power of two per output, or map; return them (terms, outputs), and these factors."""
+    """Scale a layer's weights by a power of two per output, or map; return weights (terms, outputs) and the factors."""
     w = arrays[0]
     assert w is not None
     outputs = problem.maps if isinstance(problem, ConvProblem) else problem.outputs

@@ -59,7 +59,7 @@ def threads_per_block(tile: int) -> int:
 
 
 def prefetched_steps(problem: LinearProblem) -> int:
-    """Return how many steps of images a producer has requested: bytes wait in its registers, ten words a step."""
+    """Return how many steps of images a producer requests ahead. Bytes wait in its registers, ten words per step."""
     if problem.input_dtype != "uint8":
         return 1
     steps = ceil_div(problem.inputs, DEPTH)
@@ -121,10 +121,10 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         lambda images: (ceil_div(images, rows), ceil_div(problem.outputs, tile), 1),
         shared_bytes=int(defines["SHARED_BYTES"]),
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
-def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+def pack_parameters(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Return (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
     return [pack_core_matrices(problem, scaled), (1 / scales).astype(np.float32), bias_as_float32(arrays[1])]
