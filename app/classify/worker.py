@@ -91,7 +91,7 @@ class Worker:
         """Classify blocks until the queue ends; feeder thread ``index`` runs this."""
         with self._queue.open_feeder() as feeder:
             try:
-                body = self._engine.feed(index)
+                body = self._engine.prepare_feeding(index)
                 self._bodies.append(body)
             except BaseException as error:
                 self._queue.end(error)  # before ``__init__`` reads it

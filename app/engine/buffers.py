@@ -60,9 +60,9 @@ class LoadedPlan:
         return LaunchByCount(few, bind_kernel(self.kernels[at], self.weights[at]), node.few.most)
 
     @property
-    def capturable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture the launches of all kernels."""
-        return all(kernel.capturable for kernel in self.kernels)  # those for few images all are
+        return all(kernel.is_capturable for kernel in self.kernels)  # those for few images all are
 
     @property
     def nbytes(self) -> int:
@@ -155,7 +155,8 @@ class StreamBuffers(Buffers):
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
         """Enqueue the copy in, the kernels and the copy out of at most ``chunk`` page-locked images; return at once.
 
-        outputs: page-locked arrays for as many images. staged: the images are in the staging buffer.
+        outputs: page-locked arrays for as many images. mark: called with these buffers before, between and after the
+        three. staged: the images are in the staging buffer.
         """
         stream = self.stream.ptr
         if mark:

@@ -155,7 +155,7 @@ class CardRunner:
         The caller must then record ``_done``, or wait for the stream.
         """
         if count > self.capacity < self.most:
-            self._grow(count)
+            self._grow_buffers(count)
         pointer, last = stream.ptr, self._last_stream
         if last is None or last.ptr != pointer:
             if last is not None:
@@ -174,7 +174,7 @@ class CardRunner:
             for launch in launches:
                 launch(stream, piece)
 
-    def _grow(self, count: int) -> None:
+    def _grow_buffers(self, count: int) -> None:
         """Allocate larger buffers; if they do not fit, reduce ``most`` to the images that fit."""
         self.free()
         plan = self._loaded.plan

@@ -112,10 +112,11 @@ class CpuEngine(Engine):
             outputs = Outputs(np.empty(len(images), np.uint8)) if pair is None else pair[index % 2]
             yield self.run(images, outputs, progress).labels[: len(images)]
 
-    def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare a feeding thread as ``Engine.feed`` does, for blocks of ``block`` images; zeros fill the last block.
+    def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
+        """Prepare a feeding thread as ``Engine.prepare_feeding`` does, for blocks of ``block`` images.
 
-        NumPy gives an image the same bits in every block; ONNX Runtime promises that only for blocks of one shape.
+        Zeros fill the last block. NumPy gives an image the same bits in every block; ONNX Runtime promises equal bits
+        only for blocks of one shape.
         """
         images = np.zeros((self.block, *self.graph.network.input_shape), self.dtype)
 

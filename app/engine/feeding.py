@@ -75,8 +75,8 @@ class FedGpuEngine(GpuEngine):
         self._with_logits = fed.logits
         self._sample = np.empty(0)  # a block's page-locked images, for ``describe``
 
-    def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Allocate the slots and the stream's buffers of one feeding thread, as ``Engine.feed`` requires."""
+    def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
+        """Allocate the slots and the stream's buffers of a feeding thread, as ``Engine.prepare_feeding`` requires."""
         runtime.setDevice(self.device.id)  # cuLaunchKernelEx fails in a thread without a context
         outputs = partial(self.allocate_outputs, self.block, logits=self._with_logits)
         slots = [BlockSlot(self.plan, self.block, outputs()) for _ in range(SLOTS)]

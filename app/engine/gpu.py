@@ -158,7 +158,7 @@ class GpuEngine(Engine):
         else:
             self.submit(images, outputs, chunk=self._grow_buffers(len(images)))
             self.wait()
-            if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.capturable:
+            if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.is_capturable:
                 self._graph.capture_if_repeated(
                     [images, *outputs.arrays], partial(self._make_capturable_enqueue, images, outputs)
                 )
@@ -229,8 +229,9 @@ class GpuEngine(Engine):
     ) -> None:
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
-        chunk: images per chunk, by default and at most the engine's. parts: chunks and their streams, by default those
-        of ``chunk_slices``. copy: function that copies pageable images to page-locked memory.
+        mark: as for ``StreamBuffers.enqueue``. chunk: images per chunk, by default and at most the engine's. parts:
+        chunks and their streams, by default those of ``chunk_slices``. copy: function that copies pageable images to
+        page-locked memory.
         """
         self.plan.check_images(images)
         if len(outputs.labels) < len(images):

@@ -87,8 +87,8 @@ class Engine(ABC):
     """One network on one device. A context manager; ``opening.open_engine`` makes it.
 
     arithmetic: the coarsest type in which any layer multiplies. software: version of each further library that
-    computes. feeders: number of threads that may call ``feed``, if the engine was opened for feeding. block: most
-    images that each feeder reads at a time.
+    computes. feeders: number of threads that may call ``prepare_feeding``, if the engine was opened for feeding. block:
+    most images that each feeder reads at a time.
     """
 
     arithmetic: str
@@ -113,7 +113,7 @@ class Engine(ABC):
         allocates outputs of the first array's length. An array must not change until its labels are yielded.
         """
 
-    def feed(self, index: int) -> Callable[[BlockSource], None]:
+    def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
         """Prepare the caller as feeding thread ``index``; return a function that classifies a source to its end.
 
         Call this and ``describe`` only if the engine was opened with ``fed``.

@@ -26,8 +26,8 @@ def open_engine(
     """Return an engine for images of the graph's input shape and of ``dtype``.
 
     device: ``cpu``, or ``cuda`` for the current GPU. choices: options for GPU kernels, without tuning; None for the
-    defaults. fed: options of an engine into which several threads read blocks (``Engine.feed``); None for an engine
-    that is given arrays. Raises UserError if no kernels can compute the network, if memory is short, or if
+    defaults. fed: options of an engine into which several threads read blocks (``Engine.prepare_feeding``); None for an
+    engine that is given arrays. Raises UserError if no kernels can compute the network, if memory is short, or if
     ``$LENET_CPU_ENGINE`` names no usable engine.
     """
     if device == "cpu":

@@ -69,7 +69,7 @@ class Kernel:
         return load_cubin(self._cubin)
 
     @property
-    def capturable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture the launches; some library calls do not allow it."""
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 

@@ -72,7 +72,7 @@ class ConvProblem(Frozen):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the sizes (C, H, W, M, K, S)."""
+        """Return (C, H, W, M, K, S): channels, height and width of the input, maps, filter size, stride."""
         return self.channels, self.height, self.width, self.maps, self.kernel, self.stride
 
     @property

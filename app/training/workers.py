@@ -171,7 +171,7 @@ def _start_workers(count: int, memory: Any) -> list[WorkerProcess]:
 
 
 def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
-    """Run a worker process: the same loop as rank 0, without output. lead: process id of rank 0."""
+    """Run a worker process, which trains like rank 0 but prints nothing. lead: process id of rank 0."""
     end_with_parent(lead)
     try:
         job = link.recv()

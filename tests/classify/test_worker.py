@@ -134,7 +134,7 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
         memory, body = type("Memory", (), {"__del__": lambda _: freed.append(index)})(), feeds(engine, index)
         return lambda feeder: (body(feeder), memory)
 
-    monkeypatch.setattr(CpuEngine, "feed", fed)
+    monkeypatch.setattr(CpuEngine, "prepare_feeding", fed)
     kept: list[Worker] = []
     monkeypatch.setattr(worker_module, "_on_lost_cards", kept)
     piece = Piece(0, shards(tmp_path, [])[0], 0, 300)
@@ -164,7 +164,7 @@ def test_a_feeder_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.Mon
         ended(queue, reason)
 
     ended = ActivePieceQueue.end
-    monkeypatch.setattr(CpuEngine, "feed", fails)
+    monkeypatch.setattr(CpuEngine, "prepare_feeding", fails)
     monkeypatch.setattr(ActivePieceQueue, "end", later)
     with pytest.raises(UserError, match="no memory for a feeder"):
         Worker(settings())

@@ -106,8 +106,8 @@ def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tu
             names, found = _read_hdf5_headers(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
             if "x" not in found:
                 raise no_images_error(path, names)
-            return _checked_images(found["x"]), _checked_labels(found["y"]) if "y" in found else None
-        images = _checked_images(_read_header(path, stream, RANKS))
+            return _validate_images(found["x"]), _validate_labels(found["y"]) if "y" in found else None
+        images = _validate_images(_read_header(path, stream, RANKS))
     beside = find_labels_beside(path) if with_labels else None
     return images, None if beside is None else _open_labels(beside, hdf5)
 
@@ -115,14 +115,14 @@ def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tu
 def _open_labels(path: Path, hdf5: hdf5_process.Reader) -> StoredArray:
     with open_regular(path) as stream:
         if _file_kind(stream) != "an HDF5 file":
-            return _checked_labels(_read_header(path, stream, (1,)))
+            return _validate_labels(_read_header(path, stream, (1,)))
         found = _read_hdf5_headers(path, stream, hdf5, ("y",))[1]
         if "y" not in found:
             raise UserError(f"{path} has no dataset y; store the labels as y, (N,) integers")
-        return _checked_labels(found["y"])
+        return _validate_labels(found["y"])
 
 
-def _checked_images(stored: StoredArray) -> StoredArray:
+def _validate_images(stored: StoredArray) -> StoredArray:
     check_type(stored.dtype, stored.name)
     if len(stored.shape) not in RANKS or 0 in stored.shape:
         wanted = "(N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C), and at least one image"
@@ -132,7 +132,7 @@ def _checked_images(stored: StoredArray) -> StoredArray:
     return stored
 
 
-def _checked_labels(stored: StoredArray) -> StoredArray:
+def _validate_labels(stored: StoredArray) -> StoredArray:
     if len(stored.shape) not in (1, 2) or 0 in stored.shape:
         wanted = "(N, classes) one-hot or (N,) integers"
         raise UserError(f"{stored.name} is {stored.dtype} {stored.shape}; it must be {wanted}")

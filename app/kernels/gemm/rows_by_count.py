@@ -46,7 +46,7 @@ def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> Launc
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs); pad both with zeros."""
+    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs), zero-padded on both axes."""
     beyond = -problem.inputs % CHUNK, -problem.outputs % WARP
     padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
     return padded.reshape(len(padded) // 4, 4, -1, WARP).transpose(2, 0, 3, 1)
@@ -68,7 +68,7 @@ def _configure_few_rows_mma(problem: LinearProblem, _: Parameters) -> LaunchConf
 
 
 def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4); pad both with zeros.
+    """Pack (inputs, outputs), zero-padded on both axes, as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4).
 
     Lane 4 g + t has rows t, t + 4, t + 8 and t + 12 of column g.
     """

@@ -92,8 +92,8 @@ class FilterWords:
 class TileLayout(NamedTuple):
     """The tile that a block computes, its shared memory, and the grid.
 
-    images, rows, columns: size of a tile of pixels. plane: 32-bit words of a staged plane. blocks: blocks that share
-    the maps. per_image: tiles per image, or per group of ``images`` images.
+    images, rows, columns: size of a tile of pixels. plane: length of a staged plane of pixels, in 32-bit words. blocks:
+    number of blocks that share the maps. per_image: tiles per image, or per group of ``images`` images.
     """
 
     words: FilterWords
