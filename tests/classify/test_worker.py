@@ -123,7 +123,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
 def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every try would fail, and Python would print that. On another card all of it is freed when the engine closes."""
     freed: list[int] = []
-    feeds = CpuEngine.feed
+    feeds = CpuEngine.prepare_feeding
 
     class CUDARuntimeError(Exception):
         """As CuPy's: told by its name."""
