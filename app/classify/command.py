@@ -23,7 +23,7 @@ from app.classify.pieces import (
     piece_size,
     select_image_ranges,
 )
-from app.classify.report import RunTotals, as_text, build_report
+from app.classify.report import Totals, as_text, build_report
 from app.classify.runners import open_runner
 from app.classify.shards import Shard, ShardError, find_shards, open_shard
 from app.classify.worker import WorkerSettings
@@ -74,7 +74,7 @@ class ClassifyRun:
     place: DeviceInfo
     folder: OutputFolder
     unreadable: UnreadableShards
-    tally: RunTotals = field(default_factory=RunTotals)
+    tally: Totals = field(default_factory=Totals)
 
     def classify_remaining(self, runner: Runner) -> None:
         """Classify the remaining shards and store the results. Raises UserError if the work cannot go on."""

@@ -16,16 +16,8 @@ from typing import cast
 import numpy as np
 
 from app.base.errors import UserError
-from app.classify.pieces import count_correct_labels
-from app.classify.receipts import (
-    DTYPES,
-    KINDS,
-    UnfinishedFiles,
-    file_sha256,
-    read_receipt,
-    receipt_mismatch,
-    write_receipt,
-)
+from app.classify.pieces import count_correct
+from app.classify.receipts import DTYPES, KINDS, TempFiles, file_sha256, read_receipt, receipt_mismatch, write_receipt
 from app.classify.shards import Shard, ShardError
 from app.files.reading import may_exist
 from app.files.writing import check_unlocked, locked
@@ -71,7 +63,7 @@ class OutputFolder:
         self._resume = resume
         self._replace = resume or overwrite
         self._names = _result_base_names(shards)
-        self._unfinished: dict[int, UnfinishedFiles] = {}
+        self._unfinished: dict[int, TempFiles] = {}
         self.identity: Identity
         self.receipts: dict[int, Receipt] = {}
         self.kept: frozenset[int] = frozenset()
@@ -138,7 +130,7 @@ class OutputFolder:
             if number not in self._unfinished:
                 shapes = self._result_shapes(number)
                 paths = {kind: self._result_path(number, kind) for kind in self._kinds}
-                self._unfinished[number] = UnfinishedFiles(self.folder / UNFINISHED, paths, shapes)
+                self._unfinished[number] = TempFiles(self.folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
             return self._finish_shard(number) if unfinished.is_complete else None
@@ -159,7 +151,7 @@ class OutputFolder:
         correct = unfinished.correct
         if correct is None and shard.is_labelled:
             try:
-                correct = self._count_correct_labels(number, unfinished.labels_path)
+                correct = self._count_correct(number, unfinished.labels_path)
             except UserError as error:
                 raise ShardError(str(error)) from error
         receipt: Receipt = {
@@ -242,7 +234,7 @@ class OutputFolder:
                 return f"{file} is not what was written"
         correct = receipt["correct"]
         if self._shards[number].is_labelled:  # the true labels may differ from the earlier run's
-            correct = self._count_correct_labels(number, self._result_path(number, "labels"))
+            correct = self._count_correct(number, self._result_path(number, "labels"))
         self.receipts[number] = {**receipt, "correct": correct}
         return None
 
@@ -262,15 +254,13 @@ class OutputFolder:
         _, count = self._windows[number]
         return {"labels": (count,), "logits": (count, self.identity["classes"])}
 
-    def _count_correct_labels(self, number: int, path: Path) -> int:
+    def _count_correct(self, number: int, path: Path) -> int:
         """Count the right labels in a result file. Raises UserError if the true labels cannot be read."""
         shard, (first, count) = self._shards[number], self._windows[number]
         labels = np.load(path, mmap_mode="r")
         with shard.open_reader() as reader:
             return sum(
-                count_correct_labels(
-                    labels[at : at + COMPARED_LABELS], shard, reader, first + at, self.identity["classes"]
-                )
+                count_correct(labels[at : at + COMPARED_LABELS], shard, reader, first + at, self.identity["classes"])
                 for at in range(0, count, COMPARED_LABELS)
             )
 

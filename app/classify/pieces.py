@@ -99,7 +99,7 @@ class Runner(Protocol):
         """
 
 
-def count_correct_labels(labels: np.ndarray, shard: Shard, reader: ShardReader, first: int, classes: int) -> int:
+def count_correct(labels: np.ndarray, shard: Shard, reader: ShardReader, first: int, classes: int) -> int:
     """Return how many of ``labels``, (n,) uint8, equal the true labels of a shard's images from ``first`` on.
 
     classes: number of classes of the network. Raises UserError if the true labels cannot be read, or are not labels

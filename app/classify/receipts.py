@@ -64,7 +64,7 @@ def _check_receipt(value: Any) -> Receipt:
     return found
 
 
-class UnfinishedFiles:
+class TempFiles:
     """The temporary files of a shard's results; the caller publishes or removes them.
 
     correct: number of right labels so far; None once a part's number is unknown.

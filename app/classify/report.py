@@ -51,7 +51,7 @@ class ImageTotals:
 
 
 @dataclass
-class RunTotals:
+class Totals:
     """Totals of a run so far. devices: totals of each device, by host and name. writing: seconds of writing results."""
 
     devices: dict[tuple[str, str], tuple[DeviceInfo, ImageTotals]] = field(default_factory=dict)
@@ -74,12 +74,7 @@ class RunTotals:
 
 
 def build_report(
-    network: Network,
-    weights: Weights,
-    results: OutputFolder,
-    unreadable: Sequence[str],
-    tally: RunTotals,
-    seconds: float,
+    network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Totals, seconds: float
 ) -> Classify:
     """Return the report. unreadable: the reason for each unreadable shard. seconds: duration of the run."""
     receipts, kept = results.receipts, results.kept

@@ -58,9 +58,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         require_dask("--scheduler")
         with exit_on_interrupt():
             from app.cluster.runner import open_cluster_runner
-        with _open_multi_process_runner(
-            partial(open_cluster_runner, WorkerOpener(settings), request.scheduler)
-        ) as found:
+        with _open_process_runner(partial(open_cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
             yield found
         return
     workers: list[tuple[str, dict[str, str]]] = []
@@ -91,12 +89,12 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)
     ]
     in_flight = max(IN_FLIGHT, len(groups[0])) if settings.compressed else IN_FLIGHT
-    with _open_multi_process_runner(partial(open_local_runner, WorkerOpener(settings), local, in_flight)) as found:
+    with _open_process_runner(partial(open_local_runner, WorkerOpener(settings), local, in_flight)) as found:
         yield found
 
 
 @contextmanager
-def _open_multi_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
+def _open_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
     """Open a runner on several processes, with an estimate of the seconds that a piece takes."""
     rate = 1.0
 

@@ -19,7 +19,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.interrupts import deferred_interrupts
 from app.classify.active_pieces import ActivePiece, ActivePieceQueue, Feeder
-from app.classify.pieces import GPU_PIECE, Answers, DeviceInfo, Piece, PieceFault, PieceResult, count_correct_labels
+from app.classify.pieces import GPU_PIECE, Answers, DeviceInfo, Piece, PieceFault, PieceResult, count_correct
 from app.cuda import device as devices
 from app.engine.interface import Engine, FeedingOptions
 from app.engine.opening import open_engine
@@ -113,7 +113,7 @@ class Worker:
                 correct = None
                 if piece.shard.labels_readable_by_piece:
                     classes = self._settings.graph.class_count
-                    correct = count_correct_labels(active.labels, piece.shard, reader, piece.first, classes)
+                    correct = count_correct(active.labels, piece.shard, reader, piece.first, classes)
         except UserError as error:
             if self._queue.ended is not None:
                 raise

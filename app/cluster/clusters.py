@@ -38,7 +38,7 @@ DEFAULTS = {
 LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application", "asyncio")
 
 
-def apply_dask_defaults() -> None:
+def apply_defaults() -> None:
     """Use ``DEFAULTS`` in this process and in the processes that Dask starts from it."""
     dask.config.update_defaults(DEFAULTS)
 
@@ -66,9 +66,7 @@ class LocalWorker(Frozen):
 
 
 @asynccontextmanager
-async def start_local_cluster(
-    workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin
-) -> AsyncIterator[Client]:
+async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
     """Start a cluster whose workers have the plugin; yield its client. The cluster restarts a worker that ends.
 
     in_flight: number of tasks that each worker runs at the same time. Raises UserError if the processes do not start.

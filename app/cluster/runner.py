@@ -18,13 +18,7 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.processes import signals_blocked
-from app.cluster.clusters import (
-    LocalWorker,
-    apply_dask_defaults,
-    connect_to_cluster,
-    silence_dask_logging,
-    start_local_cluster,
-)
+from app.cluster.clusters import LocalWorker, apply_defaults, connect_to_cluster, silence_dask_logging, start_cluster
 from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
 
 IN_FLIGHT = 2  # tasks at a time in each worker of this machine
@@ -56,7 +50,7 @@ def open_local_runner(
     in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
-    cluster = start_local_cluster(workers, in_flight, plugin)
+    cluster = start_cluster(workers, in_flight, plugin)
     with ClusterRunner(cluster, plugin.name, estimate, check).run_dask_thread() as runner:
         yield runner
 
@@ -160,7 +154,7 @@ class ClusterRunner:
             self._loop.close()
 
     async def _run_cluster(self) -> None:
-        apply_dask_defaults()
+        apply_defaults()
         silence_dask_logging()
         try:
             async with self._cluster as self._client:

@@ -20,7 +20,7 @@ KEPT_SIZES = 64  # sizes of launches whose grids are remembered
 DEPENDENT_SINCE = 12_030  # driver version from which CUDA graphs can hold dependent launches
 
 
-class _LaunchAttribute(ctypes.Structure):
+class _Attribute(ctypes.Structure):
     """The driver's CUlaunchAttribute: the number of a launch attribute, and its value in a union of 64 bytes."""
 
     _fields_ = (
@@ -31,7 +31,7 @@ class _LaunchAttribute(ctypes.Structure):
     )
 
 
-class _LaunchConfig(ctypes.Structure):
+class _Config(ctypes.Structure):
     """The driver's CUlaunchConfig: grid, block, stream and attributes of a launch."""
 
     _fields_ = (
@@ -39,7 +39,7 @@ class _LaunchConfig(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("attributes", ctypes.POINTER(_Attribute)),
         ("attribute_count", ctypes.c_uint),
     )
 
@@ -68,21 +68,17 @@ def make_attributed_launcher(
     kernel may start before the previous one ends.
     """
     kernel = ctypes.c_void_p(function)
-    early = _LaunchAttribute(number=PROGRAMMATIC, value=(1, 0, 0))
+    early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
 
     @lru_cache(KEPT_SIZES)
-    def launch_config(size: Any) -> tuple[_LaunchConfig, Any] | None:
+    def launch_config(size: Any) -> tuple[_Config, Any] | None:
         blocks = cluster(size) if cluster else 1
-        together = _LaunchAttribute(
-            number=CLUSTER_DIMENSION, value=(blocks, 1, 1)
-        )  # omitted for 1: it would slow the launch
+        together = _Attribute(number=CLUSTER_DIMENSION, value=(blocks, 1, 1))  # omitted for 1: it would slow the launch
         attributes = [early] * dependent + [together] * (blocks > 1)
         if not attributes:
             return None
-        array = (_LaunchAttribute * len(attributes))(*attributes)
-        config = _LaunchConfig(
-            grid(size), (block[0], 1, 1), block[1], attributes=array, attribute_count=len(attributes)
-        )
+        array = (_Attribute * len(attributes))(*attributes)
+        config = _Config(grid(size), (block[0], 1, 1), block[1], attributes=array, attribute_count=len(attributes))
         return config, ctypes.byref(config)
 
     def launch(stream: int, size: Any) -> None:

@@ -113,10 +113,9 @@ class CpuEngine(Engine):
             yield self.run(images, outputs, progress).labels[: len(images)]
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare a feeding thread as ``Engine.prepare_feeding`` does, for blocks of ``block`` images.
+        """Prepare a feeding thread as ``Engine.prepare_feeding`` does; zeros fill the last block of ``block`` images.
 
-        Zeros fill the last block. NumPy gives an image the same bits in every block; ONNX Runtime promises equal bits
-        only for blocks of one shape.
+        NumPy gives an image the same bits in every block; ONNX Runtime does only in blocks of one shape.
         """
         images = np.zeros((self.block, *self.graph.network.input_shape), self.dtype)
 

@@ -144,10 +144,9 @@ class GpuEngine(Engine):
         return Outputs(pinned_array((count,), np.uint8), scores)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """Classify as ``Engine.run`` does.
+        """Classify as ``Engine.run`` does. outputs: page-locked, from ``allocate_outputs``.
 
-        images: of the plan's dtype, C-contiguous. Page-locked images are copied directly, others through a staging
-        buffer. outputs: page-locked, from ``allocate_outputs``.
+        images: of the plan's dtype, C-contiguous. Images in pageable memory are copied through a staging buffer.
         """
         if outputs is None:
             outputs = self.run_without_graph(images, leave_logits=False)

@@ -62,8 +62,7 @@ class BlockSource(Protocol):
 class FeedingOptions(NamedTuple):
     """Options of an engine into which several threads read blocks. logits: whether it delivers logits with the labels.
 
-    compressed: whether blocks are read from compressed files; each takes milliseconds, so each core gets a thread, and
-    blocks are small.
+    compressed: whether threads decompress blocks, which takes milliseconds: each core gets a thread, with small blocks.
     """
 
     logits: bool = False

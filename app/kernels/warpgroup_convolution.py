@@ -28,8 +28,7 @@ STAGES = (8, 6, 4, 3)  # of a ring of filters
 class WarpgroupConvolution(Frozen):
     """A convolution of maps that lie in shared memory. rows, columns: pixels of the result that pooling reads.
 
-    padded_width: width of the maps with padding. parts, weight_parts: number of float16 that add up to one number of
-    the maps, and of the filters.
+    padded_width: map width with padding. parts, weight_parts: number of float16 per number of the maps, of the filters.
     """
 
     channels: int
@@ -123,14 +122,12 @@ class FilterRing(Frozen):
         Results are collected if that does not change whether all filters fit at once. A stage has as many taps as the
         tensor cores may sum; in a ring, as few as leave room for its stages.
         """
-        alone = cls._choose_stages(False, others + convolution.factor_bytes, convolution)
-        staged = (
-            cls._choose_stages(True, others + results + convolution.factor_bytes, convolution) if results else alone
-        )
+        alone = cls._arrange(False, others + convolution.factor_bytes, convolution)
+        staged = cls._arrange(True, others + results + convolution.factor_bytes, convolution) if results else alone
         return staged if staged.shared_bytes <= SHARED and staged.streamed == alone.streamed else alone
 
     @classmethod
-    def _choose_stages(cls, staged: bool, others: int, convolution: WarpgroupConvolution) -> "FilterRing":
+    def _arrange(cls, staged: bool, others: int, convolution: WarpgroupConvolution) -> "FilterRing":
         taps, steps = convolution.kernel**2, convolution.k_steps
         tap_bytes = convolution.weight_parts * steps * STEP_BYTES
         counts = [n for n in range(taps, 0, -1) if taps % n == 0 and (n * steps <= PARTIAL_STEPS or n == 1)]

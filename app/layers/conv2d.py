@@ -78,10 +78,7 @@ class Conv2d(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return the kernel's problem.
-
-        The epilogue may be an activation, then a pooling without padding whose stride is its window.
-        """
+        """Return the kernel's problem. The epilogue: an activation, then a pooling without padding, stride = window."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):

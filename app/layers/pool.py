@@ -100,8 +100,7 @@ class Pool(Layer):
 def _window_extents(layer: Pool, shape: Shape, before: int, behind: int) -> list[list[int]]:
     """Return for each axis of an image (C, H, W) how many rows, or columns, of each window count.
 
-    before, behind: rows, or columns, that count although they lie before or behind the image. An axis gets a single
-    number if its windows count completely.
+    before, behind: rows or columns outside the image that count. An axis whose windows count wholly has one number.
     """
     extents = []
     for size, count in zip(shape[1:], layer.output_shape(shape)[1:], strict=True):

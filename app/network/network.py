@@ -51,16 +51,14 @@ def default_names(kinds: Iterable[str]) -> list[str]:
     return names
 
 
-def default_settings(layer: Layer | type[Layer]) -> dict[str, Any]:
+def key_defaults(layer: Layer | type[Layer]) -> dict[str, Any]:
     """Return a layer's keys (the fields of its class but the name) with their defaults, MISSING without a default."""
     return {one.name: one.default for one in fields(layer) if one.name != "name"}
 
 
 def changed_settings(layer: Layer) -> dict[str, Any]:
     """Return a layer's settings by key, except those at their default, in the order of its fields."""
-    return {
-        key: getattr(layer, key) for key, default in default_settings(layer).items() if getattr(layer, key) != default
-    }
+    return {key: getattr(layer, key) for key, default in key_defaults(layer).items() if getattr(layer, key) != default}
 
 
 def toml_assignments(values: Mapping[str, Any]) -> str:

@@ -74,7 +74,7 @@ def parse_network(text: str, source: str | Path) -> Network:
     return _Reader(text, source).build_network()
 
 
-class _ValueRule(NamedTuple):
+class _Rule(NamedTuple):
     """The requirement that a value must meet, in words and as a check."""
 
     needed: str
@@ -198,7 +198,7 @@ class _Reader:
             raise self.error(self._line_of_key(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
 
     def _validated_value(
-        self, table: dict[str, Any], key: str, default: Any, rule: "_ValueRule", at: int | None = None
+        self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None
     ) -> Any:
         """Return the checked value of a key, or the default if the table lacks the key."""
         if key not in table:
@@ -211,10 +211,7 @@ class _Reader:
             ) from None
 
     def _line_of_key(self, key: str, at: int | None) -> int:
-        """Return the line of a key in layer ``at``, or in the network if ``at`` is None.
-
-        If the key is not found, return the first line of its table.
-        """
+        """Return the line of a key in layer ``at`` (None: the network); without such a key, the table's first line."""
         ends = [*self.headers, len(self.lines)]
         first, end = (0, ends[0]) if at is None else (ends[at], ends[at + 1])
         assigned = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
@@ -234,7 +231,7 @@ def _check_input_shape(value: Any) -> tuple[int, ...]:
     return shape
 
 
-def parse_pixel_scale(value: Any) -> float:
+def parse_scale(value: Any) -> float:
     """Return a pixel scale, given as a number or a fraction such as "1/255". Raises BadValueError."""
     fraction = _FRACTION.fullmatch(value) if isinstance(value, str) else None
     scale: float = number_check(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
@@ -263,29 +260,25 @@ def _format_value(value: Any) -> str:
     return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 
 
-_SUMMARY = _ValueRule("one line of text in quotes, up to 200 characters", text_check())
-_INPUT = _ValueRule(
-    f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _check_input_shape
-)
-_SCALE = _ValueRule(
-    f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', parse_pixel_scale
-)
-_NAME = _ValueRule("a name of small letters, digits and _, such as lenet5", _check_network_name)
-_LAYER_NAME = _ValueRule(
+_SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text_check())
+_INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _check_input_shape)
+_SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', parse_scale)
+_NAME = _Rule("a name of small letters, digits and _, such as lenet5", _check_network_name)
+_LAYER_NAME = _Rule(
     "a name like conv1: small letters, digits and _, not argmax, not ending in _bias", _check_layer_name
 )
 # By the type of a layer's field.
-_TYPES: dict[Any, _ValueRule] = {
-    int: _ValueRule(f"a whole number from 1 to {MAX_NUMBER:,}", whole_number_check(1, MAX_NUMBER)),
-    bool: _ValueRule("true or false", flag),
-    float: _ValueRule("a number from 0 to 1", number_check(0, 1)),  # a slope
-    str: _ValueRule("one line of text in quotes", text_check()),
+_TYPES: dict[Any, _Rule] = {
+    int: _Rule(f"a whole number from 1 to {MAX_NUMBER:,}", whole_number_check(1, MAX_NUMBER)),
+    bool: _Rule("true or false", flag),
+    float: _Rule("a number from 0 to 1", number_check(0, 1)),  # a slope
+    str: _Rule("one line of text in quotes", text_check()),
 }
-_FROM_ZERO = _ValueRule(f"a whole number from 0 to {MAX_NUMBER:,}", whole_number_check(0, MAX_NUMBER))
+_FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole_number_check(0, MAX_NUMBER))
 
 
 @cache
-def _key_rules(kind: type[Layer]) -> dict[str, tuple[Any, _ValueRule]]:
+def _key_rules(kind: type[Layer]) -> dict[str, tuple[Any, _Rule]]:
     """Return the default and the rule for each key (field) of a kind of layer."""
     rules = {}
     for one in fields(kind):

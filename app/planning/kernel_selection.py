@@ -13,9 +13,9 @@ from app.kernels import registry
 from app.kernels.fused.scaling import (
     MOST_LAYERS_OF_HALVES,
     FeatureScaling,
-    InexactWeightsError,
+    InexactError,
     Scalable,
-    fits_float16_range,
+    fits_float16,
     round_to_tf32,
     scale_features,
     unscale_features,
@@ -137,7 +137,7 @@ class KernelSelector(Frozen):
                 arrays = arrays if source is None else unscale_features(arrays, source.scales)
             else:
                 arrays, written = self._scale_for_reader(form, arrays, start + taken)
-            if not fits_float16_range(form, arrays):
+            if not fits_float16(form, arrays):
                 reason = f"{LOSSY}; take auto, or a kernel of single layers"
             elif not _weights_fit_float16(form, *served, arrays):
                 reason = "float16 does not hold its weights without loss; take auto"
@@ -183,9 +183,7 @@ class KernelSelector(Frozen):
                 continue
             arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
             given = arrays if source is None else unscale_features(arrays, source.scales)
-            if not _is_split_product(form) or (
-                fits_float16_range(form, given) and _weights_fit_float16(form, *served, given)
-            ):
+            if not _is_split(form) or (fits_float16(form, given) and _weights_fit_float16(form, *served, given)):
                 return form, *served, given
         return None
 
@@ -227,7 +225,7 @@ def _weights_fit_float16(
         return arrays[0] is not None and bool((round_to_tf32(arrays[0]) == arrays[0]).all())
     try:
         packing.pack(arrays)
-    except InexactWeightsError:
+    except InexactError:
         return False
     return True
 
@@ -267,13 +265,13 @@ def find_layer_pair(
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
 
 
-def _is_split_product(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
+def _is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
     return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
 
 
 def _layer_forms(problem: Problem, source: FeatureScaling | None) -> list[Problem]:
     """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None."""
-    if not _is_split_product(problem):
+    if not _is_split(problem):
         return [problem]
     if isinstance(problem, ConvProblem):
         bounded = source is not None and source.layers <= MOST_LAYERS_OF_HALVES

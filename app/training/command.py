@@ -25,11 +25,11 @@ from app.training.checkpoint import Progress, TrainingJob, save_checkpoint
 from app.training.cpu_trainer import open_trainer, translate_memory_errors
 from app.training.request import TrainRequest
 from app.training.settings import Settings, format_option
-from app.training.task import TrainingTask, load_task
+from app.training.task import TrainTask, load_task
 from app.training.workers import check_workers, start_team
 
 
-def write_results(task: TrainingTask, progress: Progress, say: Callable[[str], object]) -> None:
+def write_results(task: TrainTask, progress: Progress, say: Callable[[str], object]) -> None:
     """Write all requested results; call ``say`` with a line for each. Raises UserError."""
     request = task.request
     weights = _write_weights(task, progress)
@@ -68,7 +68,7 @@ def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) ->
     return svg.save_chart(chart, folder / f"learning_curve_{settings.network}.svg")
 
 
-def _write_weights(task: TrainingTask, progress: Progress) -> Weights:
+def _write_weights(task: TrainTask, progress: Progress) -> Weights:
     """Write the weights of the best epoch; return them.
 
     For Fashion-MNIST, this first counts the correct answers on its test images.
@@ -96,7 +96,7 @@ def _write_weights(task: TrainingTask, progress: Progress) -> Weights:
     return load_weights(task.places.output)
 
 
-def _result_document(task: TrainingTask, progress: Progress, weights: Weights) -> Train:
+def _result_document(task: TrainTask, progress: Progress, weights: Weights) -> Train:
     return {
         "schema": "lenet5-inference/train/1",
         "settings": cast(records.Settings, vars(task.job.settings)),
@@ -144,7 +144,7 @@ def _print_line(text: str) -> None:
     tqdm.write("\n".join(paragraph(escape_unprintable(text), terminal_width(), following="  ")))
 
 
-def _train_and_write(task: TrainingTask, job: TrainingJob, say: Callable[[str], object]) -> None:
+def _train_and_write(task: TrainTask, job: TrainingJob, say: Callable[[str], object]) -> None:
     """Train the remaining epochs and write the results. Its UserErrors say how to use the checkpoint."""
     try:
         progress = _train_epochs(task, job, say)
@@ -163,7 +163,7 @@ def _train_and_write(task: TrainingTask, job: TrainingJob, say: Callable[[str], 
     task.places.checkpoint.unlink(missing_ok=True)  # last: until then, only it holds every epoch's figures
 
 
-def _train_epochs(task: TrainingTask, job: TrainingJob, say: Callable[[str], object]) -> Progress:
+def _train_epochs(task: TrainTask, job: TrainingJob, say: Callable[[str], object]) -> Progress:
     """Train the remaining epochs, with a checkpoint after each; return the progress."""
     settings, progress = job.settings, job.progress
     images = settings.images - settings.validation

@@ -93,10 +93,9 @@ def _bias_gradient(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameter
 
 
 def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
-    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C).
+    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C). A window's columns precede its rows.
 
-    A window's columns come before its rows. Sums along W come first, because the columns of a window are contiguous in
-    memory, and single pixels would be too short.
+    Sums along W come first: the columns of a window are contiguous in memory, and single pixels would be too short.
     """
     kernel, step = layer.kernel, layer.stride
     windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)

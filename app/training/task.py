@@ -28,7 +28,7 @@ DEFAULT_SEED = 1
 VALIDATION_PART = 12  # 5,000 of 60,000
 
 
-class TrainingTask(Frozen):
+class TrainTask(Frozen):
     """A training with everything loaded and checked.
 
     request: the user's options and those of the checkpoint. again: the options taken from the checkpoint. test:
@@ -43,7 +43,7 @@ class TrainingTask(Frozen):
     places: OutputFiles
 
 
-def load_task(request: TrainRequest, device: str) -> TrainingTask:
+def load_task(request: TrainRequest, device: str) -> TrainTask:
     """Return the training that a request describes, with everything checked before any computation. Raises UserError.
 
     Invalid options are refused before Fashion-MNIST is downloaded.
@@ -75,9 +75,7 @@ def load_task(request: TrainRequest, device: str) -> TrainingTask:
     with translate_memory_errors(settings):
         progress = loop.initial_progress(model, settings) if content is None else content.progress
     progress = replace(progress, options=request.checkpoint_options())
-    return TrainingTask(
-        request, TrainingJob(settings, model, images, labels, progress, device), again, data, test, places
-    )
+    return TrainTask(request, TrainingJob(settings, model, images, labels, progress, device), again, data, test, places)
 
 
 def _check_same_settings(request: TrainRequest, stored: Settings, network: Network) -> None:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.cuda import launch_attributes
-from app.cuda.launch_attributes import CLUSTER_DIMENSION, DEPENDENT_SINCE, PROGRAMMATIC, _LaunchAttribute, _LaunchConfig
+from app.cuda.launch_attributes import CLUSTER_DIMENSION, DEPENDENT_SINCE, PROGRAMMATIC, _Attribute, _Config
 from app.kernels import launch
 from app.kernels.function import KernelFunction
 from app.kernels.launch import load_cubin
@@ -45,14 +45,10 @@ extern "C" __global__ void behind(int *sum, unsigned long long *starts, const in
 
 def test_structures_have_the_sizes_that_the_driver_reads() -> None:
     """Of 64-bit systems, as the CUDA Driver API documents the fields."""
-    assert ctypes.sizeof(_LaunchAttribute) == 8 + 64
-    assert _LaunchAttribute.value.offset == 8
-    assert ctypes.sizeof(_LaunchConfig) == 56
-    assert (_LaunchConfig.stream.offset, _LaunchConfig.attributes.offset, _LaunchConfig.attribute_count.offset) == (
-        32,
-        40,
-        48,
-    )
+    assert ctypes.sizeof(_Attribute) == 8 + 64
+    assert _Attribute.value.offset == 8
+    assert ctypes.sizeof(_Config) == 56
+    assert (_Config.stream.offset, _Config.attributes.offset, _Config.attribute_count.offset) == (32, 40, 48)
 
 
 @pytest.mark.parametrize("version", [DEPENDENT_SINCE - 1, DEPENDENT_SINCE])

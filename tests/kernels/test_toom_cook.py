@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from app.kernels.conv.rows.toom_cook import POINTS, error_bound, matrix_as_array, toom_cook_matrices, transform_filters
+from app.kernels.conv.rows.toom_cook import POINTS, as_float64, error_bound, toom_cook_matrices, transform_filters
 from app.kernels.problems import ConvProblem
 from tests.support.kernel_cases import Case, describe
 from tests.support.kernel_device import bits, host_arrays
@@ -105,7 +105,7 @@ def test_errors_are_not_much_greater_than_those_of_a_plain_sum(taps: int, most: 
     rng = np.random.default_rng(taps)
     d, g = rng.standard_normal((300, 32 * taps, taps + 1)), rng.standard_normal((300, 32 * taps, taps))
     d, g = to_single(d).astype(np.float64), to_single(g).astype(np.float64)
-    to_inputs, _, to_outputs = (matrix_as_array(matrix) for matrix in toom_cook_matrices(taps))
+    to_inputs, _, to_outputs = (as_float64(matrix) for matrix in toom_cook_matrices(taps))
     exact = np.stack([(d[..., i : i + taps] * g).sum(axis=(1, 2)) for i in range(2)], axis=1)
     values = term_by_term(d[..., None, :] * to_inputs)
     filters = to_single(transform_filters(g.reshape(-1, 1, taps, 1).repeat(taps, 1))[:, :, 0, 0]).astype(np.float64)

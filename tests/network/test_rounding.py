@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.fused.scaling import InexactWeightsError, float16_parts, scale_per_output
+from app.kernels.fused.scaling import InexactError, float16_parts, scale_per_output
 from app.kernels.problems import LinearProblem
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build_graph
@@ -61,7 +61,7 @@ def test_rounded_weights_are_exact_in_float16_and_the_same_every_time() -> None:
     inputs, outputs = graph.parameters["fc2"].shape
     problem = LinearProblem(inputs, outputs, dtype="float16x2", exact=True)
     assert len(float16_parts(problem, scale_per_output(problem, [first["fc2"], None])[0])) == 1
-    with pytest.raises(InexactWeightsError):
+    with pytest.raises(InexactError):
         float16_parts(problem, scale_per_output(problem, [graph.parameters["fc2"], None])[0])
 
 

@@ -205,10 +205,7 @@ class CardEngines(Engines):
         return engine, images.shape[0], address
 
     def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return what ``Engines.compute_results`` returns.
-
-        Logits of large batches stay in GPU memory until the caller asks for them.
-        """
+        """Return what ``Engines.compute_results`` returns, but logits of large batches only as a function."""
         assert isinstance(engine, GpuEngine)
         if not self._is_current_gpu():
             with self._card:

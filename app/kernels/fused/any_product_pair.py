@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from app.kernels.fused.gemm_pair import pack_split_class_fragments, split_fragments_size
-from app.kernels.fused.scaling import Arrays, bias_as_float32, scale_per_output
+from app.kernels.fused.scaling import Arrays, float32_bias, scale_per_output
 from app.kernels.gemm.warpgroup import (
     MOST_TILE,
     input_refusal_reason,
@@ -92,7 +92,7 @@ def pack_parameters(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarr
         np.pad(1 / scales, (0, beyond)).astype(np.float32),
         None if bias1 is None else np.pad(bias1, (0, beyond)).astype(np.float32),
         pack_split_class_fragments(second),
-        bias_as_float32(bias2),
+        float32_bias(bias2),
     ]
 
 

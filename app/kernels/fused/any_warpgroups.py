@@ -99,10 +99,7 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
 
 
 def pack_parameters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack as ``any_pair.pack_parameters`` does, with two changes.
-
-    The second filters are core matrices; their factors and biases are padded to whole tiles.
-    """
+    """Pack like ``any_pair.pack_parameters``, but filters2 as core matrices, factors2 and bias2 in whole tiles."""
     *first, filters2, factors2, bias2 = any_pair.pack_parameters(problem, arrays, pack_core_matrices)
     return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, bias_as_float32, float16_parts, split_tf32
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
@@ -134,12 +134,7 @@ def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray
     # axes: part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
-    return [
-        fragments.reshape(-1),
-        bias_as_float32(bias1),
-        w2.reshape(-1).astype(np.float32),
-        bias_as_float32(arrays[3]),
-    ]
+    return [fragments.reshape(-1), float32_bias(bias1), w2.reshape(-1).astype(np.float32), float32_bias(arrays[3])]
 
 
 def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
@@ -149,12 +144,8 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
     """
     w1, bias1, w2 = balance_products(problem, arrays)
     parts = [pack_core_matrices(part, DEPTH[problem.dtype]) for part in float16_parts(problem, w1, LOW_SCALE)]
-    return [
-        np.stack(parts, axis=1).reshape(-1),
-        bias_as_float32(bias1),
-        pack_split_class_fragments(w2),
-        bias_as_float32(arrays[3]),
-    ]
+    packed_w1, packed_w2 = np.stack(parts, axis=1).reshape(-1), pack_split_class_fragments(w2)
+    return [packed_w1, float32_bias(bias1), packed_w2, float32_bias(arrays[3])]
 
 
 def pack_core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:

@@ -1,10 +1,9 @@
 """Scale weights by powers of two that keep the pair kernels' numbers in float16's range. All functions are pure.
 
 Scaling costs no time. Sums, ReLU and pooling preserve a positive factor, so the next layer's weights divide out the
-factor of this layer's weights and bias. Every map and every hidden value has a separate factor, which follows from the
-greatest value that any image can cause. That bound may be loose: a sum of two float16 keeps 22 bits down to 2**-18 of
-LARGEST, and down to 2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products'
-weights.
+factor of this layer's weights and bias. Every map and every hidden value has a separate factor, chosen by the greatest
+value of any image. That bound may be loose: a sum of two float16 keeps 22 bits down to 2**-18 of LARGEST, and down to
+2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
 """
 
 from collections.abc import Sequence
@@ -51,7 +50,7 @@ class FeatureScaling(Frozen):
     layers: int
 
 
-class InexactWeightsError(Exception):
+class InexactError(Exception):
     """Raised by ``float16_parts`` if float16 does not hold weights that a problem calls exact."""
 
 
@@ -102,19 +101,16 @@ def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
 def float16_parts(
     problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
 ) -> list[np.ndarray]:
-    """Return float16 operands for float64 weights of any shape: [rounded], or [high, low].
-
-    Raises InexactWeightsError.
-    """
+    """Return float16 operands for float64 weights of any shape: [rounded], or [high, low]. Raises InexactError."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
     rounded = values.astype(np.float16)
     if problem.exact and not (rounded == values).all():
-        raise InexactWeightsError
+        raise InexactError
     return [rounded]
 
 
-def bias_as_float32(bias: np.ndarray | None) -> np.ndarray | None:
+def float32_bias(bias: np.ndarray | None) -> np.ndarray | None:
     """Convert a bias to float32, in which it is added; None stays None."""
     return None if bias is None else bias.astype(np.float32)
 
@@ -216,7 +212,7 @@ def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tu
     return w * scales, scales
 
 
-def fits_float16_range(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
+def fits_float16(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
     """Return whether the parts can hold all numbers of the layers without relevant loss, whatever the image.
 
     Products read features of at most LARGEST, unless unbounded. The stored features of convolutions must be in range.

@@ -35,7 +35,7 @@ def argmax_refusal_reason(problem: LinearProblem) -> str | None:
     return "does not take the argmax" if problem.argmax else None
 
 
-def argmax_size_refusal_reason(problem: LinearProblem) -> str | None:
+def argmax_limit_reason(problem: LinearProblem) -> str | None:
     """Return why a warp cannot compare the outputs, or None."""
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
@@ -181,11 +181,7 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
 # With or without argmax. Columns: step, technique, system, configure, dtypes, since.
 _plain = partial(Variant, "gemm", refuses=argmax_refusal_reason, limits="no argmax")
 _argmax = partial(
-    Variant,
-    "gemm",
-    refuses=argmax_size_refusal_reason,
-    limits=f"argmax over at most {MOST_CLASSES} classes",
-    automatic=True,
+    Variant, "gemm", refuses=argmax_limit_reason, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
 _square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_tile_defaults)
 ROWS: tuple[Variant, ...] = (

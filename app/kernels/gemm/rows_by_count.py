@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.gemm.gemm import TILE_TUNABLES, argmax_refusal_reason, argmax_size_refusal_reason, size_defines
+from app.kernels.gemm.gemm import TILE_TUNABLES, argmax_limit_reason, argmax_refusal_reason, size_defines
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -115,7 +115,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=argmax_size_refusal_reason,
+        refuses=argmax_limit_reason,
         limits="for few images: where `auto` chooses a kernel for many, the plan has it beside that",
         tunables={"TM": (1, 2, 4)},
         defaults=lambda _: {"TM": 2},
@@ -145,7 +145,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows_mma,
         dtypes=("tfloat32",),
         since="few-rows",
-        refuses=argmax_size_refusal_reason,
+        refuses=argmax_limit_reason,
         limits="for few images, as few-rows",
         min_arch=80,
         instructions="mma",

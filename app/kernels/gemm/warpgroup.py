@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, bias_as_float32, float16_parts, scale_per_output
+from app.kernels.fused.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -127,7 +127,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 def pack_parameters(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Return (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
-    return [pack_core_matrices(problem, scaled), (1 / scales).astype(np.float32), bias_as_float32(arrays[1])]
+    return [pack_core_matrices(problem, scaled), (1 / scales).astype(np.float32), float32_bias(arrays[1])]
 
 
 def pack_core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:

@@ -102,9 +102,8 @@ def _configure_constant_slices(
     """Return the configuration of a kernel that reads its filters from constant memory, slice by slice.
 
     For each slice, it copies the filters and launches the kernel. The slices are as few as possible and of nearly equal
-    size. together: number of maps (1 or 2) whose filters form one entry. grid: returns, for the number of entries in a
-    slice, the function from a number of images to the grid. scalars: arguments of every launch; the index of the
-    slice's first entry follows them.
+    size. together: number of maps (1 or 2) whose filters form one entry. grid: returns the function from images to grid
+    for a number of entries. scalars: arguments of each launch, before the index of the slice's first entry.
     """
     entry = problem.reduction_length * together
     entry_bytes = entry * ITEMSIZE[storage_dtype(problem.dtype)]

@@ -97,8 +97,7 @@ def _configure_patch(
 ) -> LaunchConfig:
     """Return the configuration of register patches; TR and CK are 1 if absent.
 
-    stages: maximum number of stages in shared memory. one_image: each block covers one image and loads inputs one by
-    one.
+    stages: greatest number of stages in shared memory. one_image: a block covers one image and loads single inputs.
     """
     tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
     groups = min(ceil_div(problem.maps, tm), most_groups)

@@ -87,7 +87,7 @@ def _polynomial_from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     return tuple(found)
 
 
-def matrix_as_array(matrix: Matrix) -> np.ndarray:
+def as_float64(matrix: Matrix) -> np.ndarray:
     """Return the matrix as float64, rounded."""
     return np.array([[float(value) for value in row] for row in matrix])
 
@@ -101,9 +101,7 @@ def cpp_initialiser(matrix: Matrix) -> str:
 
 def transform_filters(weights: np.ndarray) -> np.ndarray:
     """Return the filters (C, K, K, M) evaluated at the points: (C, K + 1 points, K rows, M) float64."""
-    return np.einsum(
-        "jq,cpqm->cjpm", matrix_as_array(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64)
-    )
+    return np.einsum("jq,cpqm->cjpm", as_float64(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64))
 
 
 def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, Any]:
@@ -114,7 +112,7 @@ def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, A
     """
     taps, (height, width) = problem.kernel, problem.conv_output_size
     pairs = -(-width // OUTPUTS)
-    to_inputs, to_filters, to_outputs = (matrix_as_array(matrix).tolist() for matrix in toom_cook_matrices(taps))
+    to_inputs, to_filters, to_outputs = (as_float64(matrix).tolist() for matrix in toom_cook_matrices(taps))
     beyond = OUTPUTS * pairs - width
     around = problem.padding, problem.padding
     pixels = abs(x.reshape(-1, problem.channels, problem.height, problem.width).astype(np.float64))
