@@ -50,7 +50,7 @@ class KernelFunction(LoadedKernel):
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """Return a ctypes object that holds values of this type; all calls reuse it."""
+    """Return a ctypes object of the type of ``value``; all calls reuse it. name: the kernel's, for error messages."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")
