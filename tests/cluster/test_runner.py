@@ -117,7 +117,8 @@ class CUDARuntimeError(Exception):
 def test_a_card_that_is_lost_ends_the_process(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the engine opens, and when it works: no later call of the process would succeed."""
     engine = Mock(return_value=Mock(side_effect=CUDARuntimeError)) if opens else Mock(side_effect=CUDARuntimeError)
-    monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": SimpleNamespace(engine=engine)}))
+    opened = SimpleNamespace(wait_for_engine=engine)
+    monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": opened}))
     monkeypatch.setattr(plugin.os, "_exit", Mock(side_effect=SystemExit))
     with pytest.raises(SystemExit):
         plugin.answer_pieces("name", [1])
