@@ -8,7 +8,7 @@ from typing import Any
 from app.base.errors import UserError, escape_unprintable
 from app.base.interrupts import deferred_interrupts
 from app.files import shipped
-from app.network.definitions import is_listed
+from app.network.definitions import is_listed_network
 from app.network.graph import build_graph
 from app.network.reference import compute_reference, save_reference
 from app.network.verdicts import correct_counts
@@ -47,7 +47,7 @@ def ship_weights(options: argparse.Namespace) -> None:
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
-        if not is_listed(weights.stored_network()):
+        if not is_listed_network(weights.stored_network()):
             unlisted = f"{weights.path} defines a network {weights.network} that is not the listed one"
             raise UserError(f"{unlisted}: put its file into app/network/builtin first")
         target = shipped.weights_path(weights.network)

@@ -36,7 +36,7 @@ def files(*endings: str) -> dict[str, str]:
 DOORS = {
     "a schema by hand": (r"json-schema\.org", ("app/records/derive.py",)),
     "another way from images to labels": (
-        r"def (stream|feed|run_on_card)\(",
+        r"def (stream|prepare_feeding|run_on_card)\(",
         (
             "app/engine/interface.py",
             "app/engine/cpu.py",

@@ -1,6 +1,6 @@
 """Run NVRTC in child processes, many at once, so that any thread can compile and Ctrl-C interrupts it.
 
-NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ended or crashed the whole
+NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ends or crashes the whole
 program. Blocking the signals does not help, because other threads still receive them.
 """
 
@@ -59,7 +59,7 @@ def _terminate_idle_compilers() -> None:
 
 
 def main(library: str) -> None:
-    """Run a child process: compile what the parent requests, until it ends. Imports no CuPy, which is slow."""
+    """Run a child process: compile what the parent requests, until the parent ends. Imports no CuPy, which is slow."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 

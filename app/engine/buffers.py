@@ -40,29 +40,29 @@ class LoadedPlan:
                 self._for_few[at] = kernel, _upload_packed(kernel, node.parameters)
 
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
-        """Return a launch of the kernel of node ``at``, or of its two kernels, on these buffers, by the plan's names.
+        """Return a launch of node ``at``'s kernel, or of its two kernels, on these buffers, named as in the plan.
 
         images: the most per launch. early: as for ``Kernel.bind``.
         """
         node = self.plan.nodes[at]
 
-        def bound(kernel: Kernel, weights: Weights) -> Launch:
+        def bind_kernel(kernel: Kernel, weights: Weights) -> Launch:
             arrays = [buffers[node.reads], *weights, *(buffers[name] for name in node.writes)]
             return kernel.bind(arrays, images, early=early)
 
         if node.few is None:
-            return bound(self.kernels[at], self.weights[at])
-        few = bound(*self._for_few[at])
+            return bind_kernel(self.kernels[at], self.weights[at])
+        few = bind_kernel(*self._for_few[at])
         if images <= node.few.most:
             return few
         from app.kernels.by_count import LaunchByCount  # imported only here: few plans have two kernels for a node
 
-        return LaunchByCount(few, bound(self.kernels[at], self.weights[at]), node.few.most)
+        return LaunchByCount(few, bind_kernel(self.kernels[at], self.weights[at]), node.few.most)
 
     @property
-    def capturable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture the launches of all kernels."""
-        return all(kernel.capturable for kernel in self.kernels)  # those for few images all are
+        return all(kernel.is_capturable for kernel in self.kernels)  # those for few images all are
 
     @property
     def nbytes(self) -> int:
@@ -76,15 +76,15 @@ class LoadedPlan:
 
 
 def _upload_packed(kernel: Kernel, parameters: Sequence[np.ndarray | None]) -> Weights:
-    """Upload a node's parameters as the kernel takes them."""
+    """Pack a node's parameters into the arrays that the kernel takes, and upload them."""
     return [None if array is None else upload(array) for array in kernel.pack(parameters)]
 
 
 class Buffers:
-    """The kernels of a plan, bound to buffers for up to ``images`` images.
+    """A plan's kernels, bound to buffers for up to ``images`` images.
 
-    host: buffers in page-locked host memory, by the plan's names for them; the others are allocated on the device, in
-    ``named``. early: as for ``Kernel.bind``.
+    host: buffers in page-locked host memory, by the plan's names for them. The other buffers are allocated on the
+    device, in ``named``. early: as for ``Kernel.bind``.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Buffers:
     def enqueue_kernels(self, images: int, stream: int) -> None:
         """Enqueue the kernels for the first ``images`` images. stream: a pointer."""
         for launch in self.launches:
-            launch.choose(images)(stream, images)
+            launch.launch_for(images)(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
         """Enqueue the copies of the results to page-locked arrays, or to arrays on the device. stream: a pointer."""
@@ -141,7 +141,7 @@ class StreamBuffers(Buffers):
         self.copied = cupy.cuda.Event(disable_timing=True)  # recorded once the staging buffer has been copied
         self.staging: np.ndarray | None = None
 
-    def stage(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
+    def copy_to_staging(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
         """Wait until the page-locked staging buffer is free and copy the images into it; return the copy."""
         staging, self.staging = self.staging, None  # after an exception, helpers may still write to it
         if staging is None:
@@ -155,7 +155,8 @@ class StreamBuffers(Buffers):
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
         """Enqueue the copy in, the kernels and the copy out of at most ``chunk`` page-locked images; return at once.
 
-        outputs: page-locked arrays for as many images. staged: the images are in the staging buffer.
+        outputs: page-locked arrays for as many images. mark: called with these buffers before, between and after the
+        three. staged: the images are in the staging buffer.
         """
         stream = self.stream.ptr
         if mark:
@@ -174,7 +175,7 @@ class StreamBuffers(Buffers):
 
 
 def fork_streams(streams: Sequence[StreamBuffers], submit: Callable[[], None], origin: cupy.cuda.Stream) -> None:
-    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; then make ``origin`` wait for them.
+    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; make ``origin`` wait for that work.
 
     A capture of ``origin`` includes the work that ``submit`` enqueues.
     """
@@ -195,8 +196,8 @@ BUS_BOUND = 400
 DIRECT, AT_ONCE = "read by the first kernel", "copied at once"  # how a replayed batch reaches the card
 
 
-class WholeBatch(Buffers):
-    """A whole page-locked batch, to capture as a CUDA graph. The last kernel writes the labels over the bus.
+class WholeBatchBuffers(Buffers):
+    """Buffers for a whole page-locked batch, to capture as a CUDA graph. The last kernel writes labels over the bus.
 
     direct: the first kernel also reads the images over the bus. Otherwise one copy transfers all images: if the copy
     takes longer than the kernels, cutting it into chunks costs more than the overlap gains. Raises DeviceMemoryError if
@@ -230,7 +231,7 @@ class WholeBatch(Buffers):
 
 
 def next_power_of_two(count: int, least: int) -> int:
-    """Return the smallest power of two from ``count`` and ``least`` on: buffers of such sizes seldom need to grow."""
+    """Return the smallest power of two that is at least ``count`` and ``least``: such buffers seldom need to grow."""
     return 1 << (max(count, least) - 1).bit_length()
 
 

@@ -45,7 +45,7 @@ def data_option(**settings: Any) -> Any:
     return option("file of your own images: IDX (.gz or not), or HDF5 with x and y", **settings)
 
 
-class Pipeline(Frozen, kw_only=True):
+class ChunkOptions(Frozen, kw_only=True):
     """Options that cut a batch into chunks on the GPU."""
 
     streams: int = option(
@@ -61,7 +61,7 @@ class Pipeline(Frozen, kw_only=True):
     )
 
 
-def default_chunk(batch: int) -> int:
+def default_chunk_size(batch: int) -> int:
     """Return the default number of images per chunk.
 
     A fifth of the batch fills the GPU and hides the copies; a small batch is one chunk.
@@ -75,7 +75,7 @@ def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
     streamed: more batches follow, so the first chunk need not be small, and fewer, larger chunks are faster.
     """
     equal = -(-batch // -(-batch // LARGEST_CHUNK))
-    return min(asked or (equal if streamed else default_chunk(batch)), batch)
+    return min(asked or (equal if streamed else default_chunk_size(batch)), batch)
 
 
 class LabelledImages(Frozen, kw_only=True):
@@ -92,7 +92,7 @@ class LabelledImages(Frozen, kw_only=True):
 
 
 class ImagesRequest(LabelledImages, kw_only=True):
-    """Options of ``LabelledImages``, and one that repeats the images."""
+    """Options that choose the images and how often they are repeated."""
 
     cycle: bool = option("repeat the images until --batch is reached", False)
 
@@ -108,7 +108,7 @@ class RunRequest(Frozen, kw_only=True):
     device: str = device_option()
     images: ImagesRequest = options("images")
     network: NetworkRequest = options("network")
-    pipeline: Pipeline = options("pipeline (GPU)")
+    pipeline: ChunkOptions = options("pipeline (GPU)")
     repeat: int | None = option(
         "number of timed runs (default: 100 on a GPU, 1000 for up to 100 images; 1 on the CPU and with --cycle)",
         group="measuring and checking",

@@ -6,7 +6,7 @@ from app.base.precision import SHORT
 from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
 from app.engine.opening import cpu_engine_class, open_engine
-from app.network.definitions import NETWORKS, Network, is_listed
+from app.network.definitions import NETWORKS, Network, is_listed_network
 from app.network.graph import build_graph, find_network, required_weights, shipped_weights
 from app.network.reference import compute_reference, load_reference, shipped_reference
 from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_answers
@@ -70,7 +70,7 @@ def _measure_network_accuracy(
         "correct": {},
         "passed": None,
         "verdict": "no weights are shipped yet",
-        "reported": REPORTED.get(network.name, {}) if is_listed(network) else {},
+        "reported": REPORTED.get(network.name, {}) if is_listed_network(network) else {},
     }
     if weights is None:
         return row

@@ -20,7 +20,7 @@ from app.base.frozen import Frozen
 from app.files.checks import BadValueError, format_for_error
 from app.files.reading import START_BYTES, read_file, recognise_file_kind
 from app.network.definitions import Network
-from app.network.foreign import FORMATS, Format
+from app.network.foreign import FORMATS, ForeignFormat
 
 # Between these, the largest of a network's weights is plausible. Floats in the wrong byte order spread over the whole
 # range of float32, 1e-38 to 1e38.
@@ -165,7 +165,7 @@ def read(path: Path, asked: ImportOptions) -> tuple[str, Source]:
     return found.name, source
 
 
-def _choose_format(path: Path, start: bytes) -> Format:
+def _choose_format(path: Path, start: bytes) -> ForeignFormat:
     """Return the format of a file, from its first bytes ``start`` or else from its suffix."""
     kind, name = recognise_file_kind(start), path.name.lower()
     found = next((row for row in FORMATS if (row.kind == kind if kind else name.endswith(row.ending))), None)

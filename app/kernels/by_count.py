@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class LaunchByCount:
-    """Launch ``few`` for at most ``most`` images, ``many`` for more. It is used like a ``Launch``.
+    """Launch ``few`` for at most ``most`` images, ``many`` for more. Callers use it like a ``Launch``.
 
-    Both are bound to the same arrays, except that each has weights in its layout.
+    Both launches are bound to the same arrays, but each has a separate copy of the weights in its layout.
     """
 
     def __init__(self, few: Launch, many: Launch, most: int) -> None:
         self._few, self._many, self._most = few, many, most
 
-    def choose(self, images: int) -> Launch:
+    def launch_for(self, images: int) -> Launch:
         """Return the launch that runs for ``images`` images."""
         return self._few if images <= self._most else self._many
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
-        self.choose(images)(stream, images)
+        self.launch_for(images)(stream, images)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
         """Add the kernels for the first ``images`` images to a graph. It requires ``launches_only_kernels``."""
-        self.choose(images).add_to(graph, images)
+        self.launch_for(images).add_to(graph, images)
 
     @property
     def launches_only_kernels(self) -> bool:

@@ -2,7 +2,7 @@
 
 A launch itself checks nothing: the kernel silently misreads a wrong dtype, a view or a short buffer. Inference checks
 and packs arguments once, when it binds a kernel to its buffers; a launch is then one call per action. Training passes
-arguments, which change from batch to batch, with each call of a ``Function`` (``function.py``).
+arguments, which change from batch to batch, with each call of a ``KernelFunction`` (``function.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.cuda.compiler import compile_kernel
-from app.cuda.launch_attributes import KEPT_SIZES, attributed_launcher, supports_dependent_launch
+from app.cuda.launch_attributes import KEPT_SIZES, make_attributed_launcher, supports_dependent_launch
 from app.cuda.memory import device_array
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
@@ -56,7 +56,7 @@ class Kernel:
     ) -> None:
         self.variant = variant
         self.problem = problem
-        self.config: LaunchConfig = variant.config(problem, parameters)
+        self.config: LaunchConfig = variant.launch_config(problem, parameters)
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
@@ -69,7 +69,7 @@ class Kernel:
         return load_cubin(self._cubin)
 
     @property
-    def capturable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture the launches; some library calls do not allow it."""
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 
@@ -96,10 +96,10 @@ class Kernel:
             raise ValueError(f"{self.variant.source} takes {len(arguments)} arrays, got {len(arrays)}")
         for array, argument in zip(arrays, arguments, strict=True):
             if array is not None or not argument.optional:
-                self._check(array, argument, images)
+                self._check_array(array, argument, images)
         return Launch(self, arrays, images, early)
 
-    def _check(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
+    def _check_array(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
         where = f"{self.variant.source}, argument {argument.name}"
         if array is None:
             raise ValueError(f"{where} is missing")
@@ -139,19 +139,19 @@ class Launch:
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]
 
-    def choose(self, _images: int) -> Launch:
+    def launch_for(self, _images: int) -> Launch:
         """Return the launch itself, which takes any number of images; see ``LaunchByCount``."""
         return self
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
-        for count in self._iter_bound_chunks(images):
+        for count in self._iter_bound_pieces(images):
             for step in self._steps:
                 step(stream, count)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
-        """Add the kernels for the first ``images`` images to a graph. It requires ``launches_only_kernels``."""
-        for count in self._iter_bound_chunks(images):
+        """Add the kernels for the first ``images`` images to a graph. Requires ``launches_only_kernels``."""
+        for count in self._iter_bound_pieces(images):
             for node in self._nodes:
                 node(graph, count)
 
@@ -160,14 +160,14 @@ class Launch:
         """Return whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
-    def _iter_bound_chunks(self, images: int) -> Iterable[int]:
-        """Yield the length of each piece of the images, after setting the arguments to that piece."""
+    def _iter_bound_pieces(self, images: int) -> Iterable[int]:
+        """Set the arguments to one piece of the images after another; yield the length of each."""
         if self._advanced or not 0 < images <= self._piece:
-            return self._moved_pieces(images)
+            return self._iter_moved_pieces(images)
         self._images.value = images
         return (images,)
 
-    def _moved_pieces(self, images: int) -> Iterator[int]:
+    def _iter_moved_pieces(self, images: int) -> Iterator[int]:
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         self._advanced = True
@@ -194,12 +194,12 @@ class Launch:
             case ConstantCopy():
                 return self._make_constant_copy_step(action)
             case LibraryGemm():
-                from app.kernels.cublas import gemm_step  # imported only here: only library rows need it
+                from app.kernels.cublas import make_gemm_step  # imported only here: only library rows need it
 
-                return gemm_step(action, self._names)
+                return make_gemm_step(action, self._names)
 
     def _make_kernel_step(self, action: KernelLaunch) -> EnqueueStep:
-        entry = Entry(
+        entry = LoadedKernel(
             self._module,
             action.entry or self.kernel.variant.entry,
             threads=action.threads,
@@ -230,7 +230,7 @@ def _limit_persistent_grid(grid: Callable[[int], Grid]) -> Callable[[int], Grid]
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
 
-class Entry:
+class LoadedKernel:
     """A kernel's function in a loaded module, with its block size and dynamic shared memory in bytes.
 
     dependent: it may start before the previous kernel of the stream has ended (``dependent_launch.cuh``). cluster: maps
@@ -260,7 +260,7 @@ class Entry:
 
         Each launch reads the current contents of the values.
         """
-        packed = _addresses(values)
+        packed = _value_addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared, early = self._threads, self._shared_bytes, self._dependent
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
@@ -271,11 +271,11 @@ class Entry:
 
         if not early and self._cluster is None:
             return launch
-        return attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
+        return make_attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
 
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
         """Pack ctypes ``values``; return a function of a graph and ``grid``'s argument that adds a launch to it."""
-        packed, dependent, cluster = _addresses(values), self._dependent, self._cluster
+        packed, dependent, cluster = _value_addresses(values), self._dependent, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:
             if (blocks := grid(size))[0]:
@@ -288,7 +288,7 @@ class Entry:
         return add_node
 
 
-def _addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
+def _value_addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
     """Return an array of the addresses of ctypes values, which the driver takes. Keep the values alive."""
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 

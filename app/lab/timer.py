@@ -10,7 +10,7 @@ from cupy.cuda import runtime
 from app.cuda.compiler import compile_kernel
 from app.cuda.events import EventPair
 from app.cuda.memory import device_array
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.kernels.launch import load_cubin
 from app.main_job.result import Timing
 from app.main_job.statistics import has_enough_samples, launches_per_sample
@@ -32,7 +32,7 @@ class Clock:
         self.l2_bytes = int(properties["l2CacheSize"])
         self._flush = device_array(max(2 * self.l2_bytes, 64 << 20), "uint8")
         self._nanoseconds = ctypes.c_longlong()
-        wait = Function(load_cubin(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
+        wait = KernelFunction(load_cubin(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
         self._wait = wait.make_launcher([self._nanoseconds], tuple)
 
     def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:

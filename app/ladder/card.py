@@ -110,7 +110,7 @@ class Card(Frozen):
     def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
         bench = self.benches[network]
         row = self._bench_row(step, network, item)
-        if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
+        if step.row.refusal_reason(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
         names = formula_values(step.row, problem, row.get("settings", {}), bench["images"], sms)

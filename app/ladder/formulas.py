@@ -124,7 +124,7 @@ def formula_values(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
     """Return the value of each name that formulas may use, with these parameters instead of the row's defaults."""
-    config = row.config(problem, parameters)
+    config = row.launch_config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
         sizes |= {"PADDING": problem.padding, "DEPTH": problem.reduction_length}

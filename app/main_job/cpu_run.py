@@ -40,7 +40,7 @@ def run_on_cpu(
             cycle, ms = time_call(partial(compare_passes, passes, data.labels, labels))
             samples.append(ms)
             spent.append(engine.seconds.copy())
-    threads = engine.threads_for(len(labels))
+    threads = engine.thread_count(len(labels))
     layers = tuple(
         layer_row(
             part.name,

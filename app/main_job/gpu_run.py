@@ -68,7 +68,7 @@ def run_on_gpu(
         else:
             end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
-        direct = engine.direct if engine.replays(one_pass, outputs) else None
+        direct = engine.direct if engine.replays_graph_for(one_pass, outputs) else None
         use = None if cycle else timing.median_pipeline_usage(engine, one_pass, outputs)
         resident = timing.time_on_card(engine, one_pass, LAYER_REPEAT, request.warmup)
         notes = notices(execution, chosen)

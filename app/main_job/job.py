@@ -43,8 +43,8 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     chosen = None
     if where == "cuda" or {*request.network.kernels.values()} != {"auto"}:
         with exit_on_interrupt():  # the CPU needs no kernels, but wrong kernel names are reported
-            from app.planning.choices import choices_of
-        chosen = choices_of(request.network, graph)
+            from app.planning.choices import resolve_choices
+        chosen = resolve_choices(request.network, graph)
         watch.lap("import")
     if where == "cpu":
         request.reject_gpu_options()

@@ -16,7 +16,7 @@ from cupy.cuda import runtime
 from app.base.clock import Timer, time_by_host_clock
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.cuda.events import Marks, time_by_events
+from app.cuda.events import EventSequence, time_by_events
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, upload
 from app.engine.buffers import StreamBuffers, chunk_slices
 from app.engine.gpu import GpuEngine
@@ -81,7 +81,7 @@ def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
         timing = Timing(time_by_events(lambda: launch(stream.ptr, count), stream, repeat, warmup))
-        return layer_row(name, launch.choose(count).kernel.variant.name, count, timing, flops * count, nbytes)
+        return layer_row(name, launch.launch_for(count).kernel.variant.name, count, timing, flops * count, nbytes)
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
     layers = tuple(
@@ -123,7 +123,7 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
     for _ in range(warmup):
         engine.run(images, outputs)
     for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
-        if not engine.replays(images, outputs):
+        if not engine.replays_graph_for(images, outputs):
             engine.run(images, outputs)
     outputs.labels.fill(255)  # the accuracy check must see the labels of the timed runs
     return Timing(time_by_host_clock(partial(engine.run, images, outputs), repeat))
@@ -135,7 +135,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
     chunks = len(list(chunk_slices(len(images), engine.chunk)))
-    marks = Marks(ready=4 * chunks)
+    marks = EventSequence(ready=4 * chunks)
 
     def mark(buffers: StreamBuffers) -> None:
         marks.record(buffers.stream.ptr)
@@ -147,7 +147,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
     done = timer.seconds
     at = marks.ms
     phases = [[(at[i + phase], at[i + phase + 1]) for i in range(0, len(at), 4)] for phase in range(3)]
-    share = 0.0 if engine.replays(images, outputs) else enqueued / done
+    share = 0.0 if engine.replays_graph_for(images, outputs) else enqueued / done
     return Timeline(phases[0], phases[1], phases[2], enqueue_share=share)
 
 

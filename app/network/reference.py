@@ -39,15 +39,15 @@ def _compute_chunk(graph: Graph, images: np.ndarray) -> Reference:
     """Return the reference for a few images; logits are the scores before a softmax.
 
     For the magnitudes, the last layer with weights runs once more on the absolute values of its input and parameters.
-    Each saturating function after it (tanh, sigmoid, softmax) adds 1, because it gives equal scores to classes that
-    differ by less than a rounding of 1.
+    Each saturating function after it (tanh, sigmoid, softmax) adds 1, because the function gives equal scores to
+    classes that differ by less than a rounding of 1.
     """
     at = max(at for at, step in enumerate(graph.steps) if step.layer.name in graph.parameters)
     product, *behind = (step.layer for step in graph.steps[at:])
     saturating = sum(isinstance(layer, Tanh | Sigmoid | Softmax) for layer in behind)
     while behind and isinstance(behind[-1], Softmax | Argmax):  # they do not change which logit is the best
         behind.pop()
-    x = graph.input_of(at, images, np.float64)
+    x = graph.input_of_step(at, images, np.float64)
     names = graph.parameters.keys() & graph.steps[at].parameter_shapes.keys()
     sizes = {name: np.abs(graph.parameters[name]) for name in names}
     with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the magnitudes
@@ -89,9 +89,9 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
 
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
-    """Write reference results atomically; equal arguments give equal bytes. weights_sha256: of the weights file.
+    """Write reference results atomically; equal arguments give equal bytes. Raises UserError.
 
-    Raises UserError.
+    weights_sha256: hash of the weights file.
     """
     content = build_hdf5_bytes(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
     with replace_atomically(path) as temporary:

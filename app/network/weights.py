@@ -19,7 +19,7 @@ from app.files.reading import HDF5, read_file
 from app.files.writing import replace_atomically
 from app.network.definitions import network_by_name
 from app.network.network import LEAST_SCALE, MAX_BYTES, MOST_SCALE, Network
-from app.network.quantised import Quantised, split_quantised
+from app.network.quantised import QuantisedFilters, split_quantised
 from app.network.toml import network_toml, parse_network
 
 if TYPE_CHECKING:  # the main job starts without them
@@ -36,12 +36,12 @@ _CHECKSUM = "arrays_sha256"
 class Weights(Frozen):
     """A network's parameters, as float32 arrays, and the other facts in its file.
 
-    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on. network: its name. definition:
-    the network; None in files that only name it. input_scale: factor of uint8 pixels before the first layer; None for
-    the network's. expected_correct: number of first test images → correct answers among them; {} without a promise.
-    storage: type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
-    quantised: 8-bit filters of a convolution; None in files without. vouched: whether a checksum, in the file or in
-    SHA256SUMS, confirms the content.
+    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on. network: the network's name.
+    definition: the network; None in files that only name it. input_scale: factor of uint8 pixels before the first
+    layer; None for the pixel scale of the network. expected_correct: number of first test images → promised number of
+    correct answers; {} without a promise. storage: type in the file; ``float16`` only if every array has it, so that
+    writing the file again loses nothing more. quantised: 8-bit filters of a convolution; None in files without.
+    vouched: whether a checksum, in the file or in SHA256SUMS, confirms the content.
     """
 
     arrays: dict[str, np.ndarray]
@@ -55,11 +55,11 @@ class Weights(Frozen):
     storage: str = "float32"
     vouched: bool = True
     definition: Network | None = None
-    quantised: Quantised | None = None
+    quantised: QuantisedFilters | None = None
 
     @property
     def json_record(self) -> "records.Weights":
-        """Return the record of the file in JSON documents."""
+        """Return the record that describes the file in JSON documents."""
         return {"path": str(self.path), "sha256": self.sha256, "vouched": self.vouched, "recipe": self.recipe}
 
     def stored_network(self) -> Network:
@@ -83,7 +83,7 @@ def load_weights(path: Path | None = None) -> Weights:
     """Return the checked weights of a file; None for the shipped file of ``lenet5``. Raises UserError for every fault.
 
     Datasets without attributes suffice: the network is then ``lenet5`` with its pixel scale, without promises. HDF5
-    hardly detects damaged numbers, so ``save_weights`` adds a checksum, which must be right if present.
+    hardly detects damaged numbers, so ``save_weights`` adds a checksum; a checksum in the file must be right.
     """
     path = shipped.find_shipped_weights(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
@@ -117,7 +117,7 @@ def save_weights(
     recipe: str | None = None,
     expected_correct: Mapping[int, int] | None = None,
     storage: str = "float32",
-    quantised: Quantised | None = None,
+    quantised: QuantisedFilters | None = None,
     overwrite: bool = True,
 ) -> None:
     """Write a weights file atomically; equal arguments give equal bytes.

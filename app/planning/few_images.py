@@ -7,7 +7,7 @@ keeps its kernel and takes smaller tiles. A matrix product takes another kernel.
 from math import prod
 
 from app.kernels.problems import ConvProblem, LinearProblem, Problem
-from app.kernels.registry import find
+from app.kernels.registry import find_variant
 from app.kernels.variant import Parameters, Variant, ceil_div
 from app.planning.matching import FewImagesKernel
 
@@ -31,17 +31,18 @@ MOST_CHANNELS = 8  # in shared memory at a time
 
 
 def kernel_for_few_images(problem: Problem, row: Variant, settings: Parameters, arch: str) -> FewImagesKernel | None:
-    """Return the kernel for few images of a layer that ``row`` computes; None if ``row`` computes any number.
+    """Return the kernel for few images of a layer that ``row`` computes; None if ``row`` suits any number of images.
 
     settings: parameters of ``row`` that differ from its defaults. arch: such as ``sm_90a``.
     """
     if isinstance(problem, LinearProblem) and row.name in LARGE_TILE_PRODUCTS:
-        found = _product_for_few_images(problem, "few-rows-mma" if row.name == "tensor-core" else "few-rows", settings)
+        name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
+        found = _product_kernel_for_few_images(problem, name, settings)
     elif isinstance(problem, ConvProblem) and row.name in CONVOLUTIONS:
-        found = _convolution_for_few_images(problem, row, {**row.defaults(problem), **settings})
+        found = _convolution_kernel_for_few_images(problem, row, {**row.defaults(problem), **settings})
     else:
         return None
-    return None if found.most < 1 or found.variant.refusal(problem, arch, found.settings) else found
+    return None if found.most < 1 or found.variant.refusal_reason(problem, arch, found.settings) else found
 
 
 def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
@@ -51,16 +52,16 @@ def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
     return {"PART": PART} if in_parts and long else {}
 
 
-def _product_for_few_images(problem: LinearProblem, name: str, settings: Parameters) -> FewImagesKernel:
-    row = find("gemm", name)
+def _product_kernel_for_few_images(problem: LinearProblem, name: str, settings: Parameters) -> FewImagesKernel:
+    row = find_variant("gemm", name)
     assert row is not None
     per_warp, warps = PRODUCTS[name]
-    (launch,) = row.config(problem).launches
+    (launch,) = row.launch_config(problem).launches
     part = {name: value for name, value in settings.items() if name == "PART"}
     return FewImagesKernel(row, part, min(per_warp * warps // launch.grid(1)[1], MOST_ROWS))
 
 
-def _convolution_for_few_images(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> FewImagesKernel:
+def _convolution_kernel_for_few_images(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> FewImagesKernel:
     """Return the same kernel with small tiles. tensor-core keeps CK, because CK fixes the order of the terms."""
     at_once, most = CONVOLUTIONS[row.name]
     if row.name == "tensor-core":

@@ -20,7 +20,7 @@ from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build_graph, find_network
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
-from app.network.toml import checked_scale, network_toml
+from app.network.toml import network_toml, parse_scale
 from app.network.weights import Weights, save_weights
 from app.records.networks import Enlargement, Import
 from app.terminal.output import publish_report
@@ -106,7 +106,7 @@ def _derive_network_name(file: Path) -> str:
 
 def _parse_scale(text: str) -> float:
     try:
-        return checked_scale(text if "/" in text else float(text))
+        return parse_scale(text if "/" in text else float(text))
     except ValueError:
         limits = f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}, or a fraction such as 1/255"
         raise UserError(f"--pixel-scale {format_for_error(text)} is not {limits}") from None

@@ -68,8 +68,8 @@ def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructio
 
 
 def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:
-    problem = next((problem for problem in problems if row.refusal(problem, arch) is None), None)
-    config = None if problem is None else row.config(problem)
+    problem = next((problem for problem in problems if row.refusal_reason(problem, arch) is None), None)
+    config = None if problem is None else row.launch_config(problem)
     if config is None or not config.launches:
         return
     for entry, code, labels in parse_functions(disassemble(compile_kernel(row.path, config.defines, arch))):

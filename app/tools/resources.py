@@ -78,7 +78,7 @@ def _example_resources(
     row: Variant, layer: str, problems: Sequence[Problem], arch: str
 ) -> list[Resources | NoResources]:
     """Compile the row for the first problem that it can compute; if there is none, return a row with the reason."""
-    refusals = [row.refusal(problem, arch) for problem in problems]
+    refusals = [row.refusal_reason(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None
     found = [] if served is None else [*_function_resources(row, layer, served, arch)]
     why_none = str(refusals[0]) if served is None else "it launches the library's kernels alone"
@@ -89,7 +89,7 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
     """Yield example layers of the row's operation with their problems: in each type alone, then with fused layers."""
     if row.operation in EXAMPLE_PAIRS:
         pairs = (_pair_problems(row, network) for network in (LENET5, FA19, SMALL_FILTERS))
-        served = (found for found in pairs if any(row.refusal(problem, "sm_90a") is None for problem in found))
+        served = (found for found in pairs if any(row.refusal_reason(problem, "sm_90a") is None for problem in found))
         yield f"{EXAMPLE_PAIRS[row.operation][0]}1-2", next(served)
     for network, names in EXAMPLES:
         for layer in network.layers:
@@ -125,7 +125,7 @@ def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | N
 
 def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
     """Compile the row; yield the resources of each function that it launches."""
-    config: LaunchConfig = row.config(problem)
+    config: LaunchConfig = row.launch_config(problem)
     compiled = parse_log(resource_report(row.path, config.defines, arch))
     declares = any("__constant__" in text for text in read_with_includes(row.path).values())
     constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0

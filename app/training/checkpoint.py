@@ -24,7 +24,7 @@ from app.files.writing import replace_atomically
 from app.layers import Linear
 from app.network.toml import parse_network
 from app.training.gradients import Arrays
-from app.training.model import Model, training_model
+from app.training.model import Model, make_training_model
 from app.training.optimisers import OPTIMISERS, Slots
 from app.training.request import KEPT_CHECK
 from app.training.settings import SETTINGS, WORKERS, Settings
@@ -33,8 +33,8 @@ from app.training.settings import SETTINGS, WORKERS, Settings
 class EpochResult(Frozen):
     """The figures of one epoch.
 
-    loss, accuracy: of the augmented training images, while the weights changed. validation_loss (without smoothing),
-    validation_accuracy: of the validation images, after the epoch.
+    loss, accuracy: means over the augmented training images, while the weights changed. validation_loss (without
+    smoothing), validation_accuracy: means over the validation images, after the epoch.
     """
 
     loss: float
@@ -55,8 +55,8 @@ class Progress(Frozen):
     """The state after ``len(history)`` epochs.
 
     best: parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
-    that shared the batches of the last epoch, and their device; other numbers round sums differently. options: options
-    that --resume need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
+    that shared the batches of the last epoch, and their device; others round sums differently. options: options that
+    --resume need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
     """
 
     parameters: Arrays
@@ -70,12 +70,12 @@ class Progress(Frozen):
 
     @property
     def best_accuracy(self) -> float:
-        """Return the validation accuracy of ``best``; -1 before the first epoch, because an epoch may have 0."""
+        """Return the validation accuracy of ``best``; -1, below any accuracy, before the first epoch."""
         return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
 
 
 class TrainingJob(Frozen):
-    """A training to continue from ``progress``; picklable, for other processes.
+    """A training that continues from ``progress``. It can be pickled, for other processes.
 
     images: (N, C, H, W) uint8. labels: (N,) uint8. device: ``cuda`` or ``cpu``.
     """
@@ -124,7 +124,7 @@ def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
     settings = Settings(**{**chosen, "dropout": tuple(chosen["dropout"]), "biases": tuple(chosen["biases"])})
     try:
         network = parse_network(settings.definition, "its network")
-        model = training_model(network, settings.biases)
+        model = make_training_model(network, settings.biases)
     except UserError as error:
         raise BadValueError(str(error)) from error
     if network.name != settings.network:
@@ -192,7 +192,7 @@ class Checkpoint(Frozen):
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Return the content of a checkpoint; open the file once.
+    """Return the content of a checkpoint, whose file is opened only once.
 
     Raises UserError if the file is missing, damaged, inconsistent or no checkpoint.
     """
@@ -225,7 +225,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def array_limits(settings: Settings, model: Model) -> dict[str, int]:
-    """Return the most bytes that each array in a checkpoint may have, by name."""
+    """Return the maximum size in bytes of each array in a checkpoint, by name."""
     parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
     sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
     return {**sizes, "history": 8 * COLUMNS * settings.epochs}

@@ -40,7 +40,7 @@ def measure_overhead(count: int, *, rounds: int = ROUNDS, calls: int = CALLS) ->
         addresses = (images.data.ptr, labels.data.ptr, scores.data.ptr)
 
         def launches() -> None:
-            engine.on_card.enqueue(stream.ptr, count, addresses)
+            engine.card_runner.enqueue(stream.ptr, count, addresses)
 
         def call() -> None:
             classifier(images, on_card=True)

@@ -114,10 +114,10 @@ class IdleEngine:
 def _piece_rate(labels: int) -> Cluster:
     """Return how many pieces per second workers that compute nothing answer through Dask."""
     from app.cluster.clusters import LocalWorker
-    from app.cluster.runner import local_runner
+    from app.cluster.runner import open_local_runner
 
     workers = [LocalWorker(f"worker {number}") for number in range(WORKERS)]
-    with local_runner(IdleEngine(labels), workers) as runner:
+    with open_local_runner(IdleEngine(labels), workers) as runner:
         list(runner.run(range(4 * WORKERS)))  # the workers have started
         timer = Timer()
 

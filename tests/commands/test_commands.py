@@ -204,7 +204,7 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.operation}-{variant.name}")
 def test_every_kernel_has_an_example_that_it_serves(variant: Variant) -> None:
     served = [
-        any(variant.refusal(p, "sm_90a") is None for p in problems)
+        any(variant.refusal_reason(p, "sm_90a") is None for p in problems)
         for _, problems in resources.example_problems(variant)
     ]
     assert any(served)

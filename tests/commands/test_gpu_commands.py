@@ -86,7 +86,7 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
         for problem, variant in item_variants(item, only):
             row = found[problem.dtype, variant.name]
             assert not row["wrong"], row
-            refusal = variant.refusal(problem, architecture())
+            refusal = variant.refusal_reason(problem, architecture())
             if refusal is not None:
                 assert row["ms"] is None and row["reason"] == refusal
             elif variant.needs_cublas and row["ms"] is None:

@@ -24,7 +24,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler_process
-from app.cuda.compiler import build_hash, find_library
+from app.cuda.compiler import build_hash, find_nvrtc
 from tests.support.shell import INTERRUPTIBLE, check_error, python, started, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
@@ -117,7 +117,7 @@ def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
         "child.receive = lambda _: (print(child._process.pid, flush=True), os._exit(0))\n"
         "child.ask(marshal.dumps(('kernel.cu', sys.argv[2], [], ('--gpu-architecture=sm_80',))))"
     )
-    done = python(code, find_library().path, KERNEL.replace("VALUE", "1"))
+    done = python(code, find_nvrtc().path, KERNEL.replace("VALUE", "1"))
     assert (done.returncode, done.stderr) == (0, "")
     wait_for(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
 
@@ -143,7 +143,7 @@ def test_builds_of_one_version_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_the_library_is_the_one_that_compiles() -> None:
-    library = find_library()
+    library = find_nvrtc()
     assert Path(library.path).name.startswith("libnvrtc.so") and Path(library.path).is_absolute()
     assert library.version == compiler.import_nvrtc().getVersion() and library.build == build_hash(library.path)
 

@@ -109,7 +109,7 @@ def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(
     images = random_images(network, 5)
     found = compute_reference(graph, images)
     at = next(at for at, step in enumerate(graph.steps) if step.layer.name == product)
-    hidden = graph.input_of(at, images, np.float64).reshape(5, -1)
+    hidden = graph.input_of_step(at, images, np.float64).reshape(5, -1)
     if network is CONVOLVED:  # its window is the image
         weights = graph.parameters[product].transpose(2, 0, 1, 3).reshape(hidden.shape[1], -1)
     else:

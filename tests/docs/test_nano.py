@@ -64,7 +64,7 @@ def test_every_layer_equals_the_reference_on_the_processor(source: Path) -> None
     images = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz", 3)[:IMAGES]
     graph = network_graph("lenet5")
     steps = [3, 6, 9]  # which read what the first three kernels write
-    maps, features, hidden = (graph.input_of(at, images[:, None], np.float64) for at in steps)
+    maps, features, hidden = (graph.input_of_step(at, images[:, None], np.float64) for at in steps)
     features = features.transpose(0, 2, 3, 1)  # rows, columns, maps: the order of fc1's weights
     labels = graph.forward(images[:, None], np.float64)[1]
     read = guarded(images.reshape(IMAGES, -1))

@@ -22,7 +22,7 @@ from tests.support.shell import ROOT
 @pytest.fixture(params=[1, 2, 16])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Fresh helpers, on a machine of so many cores, that copy small pieces."""
-    helpers = copying._Helpers()
+    helpers = copying._HelperThreads()
     monkeypatch.setattr(copying, "core_count", lambda: request.param)
     monkeypatch.setattr(copying, "_helpers", helpers)
     monkeypatch.setattr(copying, "PIECE", 1000)

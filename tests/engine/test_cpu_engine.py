@@ -102,7 +102,7 @@ def test_no_thread_has_more_than_its_share(threads: int, images: int) -> None:
     """The chunks keep all threads busy that pay, and are never larger than what the caches hold."""
     engine = CpuEngine(random_graph(LENET5))
     engine.threads = threads
-    chunk, used = engine.images_per_chunk(images), engine.threads_for(images)
+    chunk, used = engine.images_per_chunk(images), engine.thread_count(images)
     flops = sum(part.flops for part in engine.timed_parts)
     assert 1 <= chunk <= REFERENCE_CHUNK
     assert used == min(threads, -(-images // chunk))

@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.cuda.device import describe_gpu
 from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
 from app.engine import buffers as buffers_module
-from app.engine.buffers import WholeBatch, chunk_slices
+from app.engine.buffers import WholeBatchBuffers, chunk_slices
 from app.engine.gpu import GpuEngine
 from app.main_job.result import repeat_images
 from app.network.definitions import LENET5, Network
@@ -188,9 +188,11 @@ def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights
 
         images[:], other[:] = first, second
         expected = results(images, outputs)
-        assert not running.replays(images, outputs)
-        assert alike(results(images, outputs), expected) and running.replays(images, outputs)
-        whole = any(WholeBatch.can_replay_arrays(running.plan, [images], direct=direct) for direct in (True, False))
+        assert not running.replays_graph_for(images, outputs)
+        assert alike(results(images, outputs), expected) and running.replays_graph_for(images, outputs)
+        whole = any(
+            WholeBatchBuffers.can_replay_arrays(running.plan, [images], direct=direct) for direct in (True, False)
+        )
         assert (running.direct is not None) == whole
         assert alike(results(images, outputs), expected)
         assert alike(results(images, others), expected)

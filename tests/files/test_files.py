@@ -41,7 +41,7 @@ IMAGES = FOLDER / f"{SPLITS['test'][0].name}.gz"
 
 
 def tables(path: Path) -> object:
-    linked(path.parent / "tuning" / tuning.file_name(CARD), path)
+    linked(path.parent / "tuning" / tuning.table_file_name(CARD), path)
     return tuning.load(CARD)
 
 
@@ -118,7 +118,7 @@ def test_a_cached_kernel_that_is_no_file_is_compiled_again(tmp_path: Path) -> No
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     with time_limit(5):
-        assert [compiler._read_cached(tmp_path / name) for name in ("pipe", "zeros", "none")] == [None] * 3
+        assert [compiler._read_cached_cubin(tmp_path / name) for name in ("pipe", "zeros", "none")] == [None] * 3
 
 
 def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_onnx_runtime_computes_every_small_shape(kind: type[Pool]) -> None:
     seen = set()
     for pool, graph, beyond in incomplete(kind):
         images = np.random.default_rng(0).integers(0, 256, (3, *graph.network.input_shape), np.uint8)
-        scores, _, _ = OnnxEngine(graph).compute(images)
+        scores, _, _ = OnnxEngine(graph).compute_chunk(images)
         expected = graph.reference(images)
         np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
         seen.add((min(beyond) > 0, pool.effective_stride > pool.window))
@@ -94,7 +94,7 @@ def test_padding_is_exported_and_comes_back(kind: type[Pool], window: int, tmp_p
         images = np.random.default_rng(0).integers(0, 256, (3, *graph.network.input_shape), np.uint8)
         expected = graph.reference(images)
         close = {"rtol": 0, "atol": 1e-5 * np.abs(expected).max()}
-        scores, _, _ = OnnxEngine(graph).compute(images)
+        scores, _, _ = OnnxEngine(graph).compute_chunk(images)
         np.testing.assert_allclose(scores, expected, **close, err_msg=str(pool))
         model = onnx_of_others(graph.network, graph.parameters, 1.0)
         path.write_bytes(model.SerializeToString())

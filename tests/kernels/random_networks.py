@@ -61,7 +61,7 @@ def prepare(seed: int, folder: Path, arch: str, card: str) -> Prepared:
     for precision in PRECISIONS:
         for node in plan(graph, arch, Choices(precision, tuning=table)).nodes:
             for variant, settings in node.kernels:
-                compile_kernel(variant.path, variant.config(node.problem, settings).defines, arch)
+                compile_kernel(variant.path, variant.launch_config(node.problem, settings).defines, arch)
     return Prepared(seed, path, images, compute_reference(graph, images))
 
 

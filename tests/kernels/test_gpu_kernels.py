@@ -140,7 +140,7 @@ def test_argmax_ties_and_nan_follow_numpy() -> None:
     finite = np.nan_to_num(x, nan=9.0, posinf=8.0, neginf=-8.0)
     problem = LinearProblem(10, 10, argmax=True)
     for row in variants("gemm"):
-        if "float32" in row.dtypes and row.refusal(problem, architecture()) is None:
+        if "float32" in row.dtypes and row.refusal_reason(problem, architecture()) is None:
             scores, labels = launch(kernel_of(Case(row, problem)), finite, [np.eye(10, dtype=np.float32), None])
             np.testing.assert_array_equal(scores.reshape(7, 10), finite)
             np.testing.assert_array_equal(labels, finite.argmax(axis=1))

@@ -125,7 +125,7 @@ def test_networks_here_need_slices_of_constant_memory() -> None:
         copies = [
             action
             for node in found
-            for action in node.variant.config(node.problem, node.settings).actions
+            for action in node.variant.launch_config(node.problem, node.settings).actions
             if isinstance(action, ConstantCopy)
         ]
         assert len(copies) > 2, name

@@ -160,7 +160,7 @@ def test_no_stage_is_read_before_it_is_full(rows: int) -> None:
     """Producers wait for a step when LAG later ones are on their way: there must be as many, and a stage for each."""
     for case in served(WARPGROUP, GRID["gemm"]):
         assert isinstance(case.problem, LinearProblem)
-        defines = WARPGROUP.config(case.problem, {"ROWS": rows}).defines
+        defines = WARPGROUP.launch_config(case.problem, {"ROWS": rows}).defines
         stages, lag, steps = int(defines["STAGES"]), int(defines["LAG"]), -(-case.problem.inputs // 64)
         assert 0 <= lag < stages <= steps and (stages > 1 or steps == 1), case
 
@@ -207,7 +207,7 @@ def run(row: Variant, images: int, folder: Path) -> None:
     """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
     problem = typed(PROBLEMS[row.operation], "float16")
     x, arrays = host_arrays(problem, images)
-    packing = row.config(problem).packing
+    packing = row.launch_config(problem).packing
     assert packing is not None
     y, *_ = build_variant(row, problem, {}, images, folder).run([x, *packing.pack(arrays)], low=False)
     check(y, problem, expected(problem, images, row))

@@ -26,7 +26,7 @@ def test_few_images_get_the_bits_of_many(row: str, dtype: str, stored: str, monk
         problem = LinearPairProblem(first, LinearProblem(40, 10, bias=True, argmax=True, dtype=dtype))
     variant = row_of(operation(problem), row)
     x, arrays = host_arrays(problem, IMAGES)
-    kernels = [launch.entry for launch in variant.config(problem).launches if launch.grid(IMAGES)[0]]
+    kernels = [launch.entry for launch in variant.launch_config(problem).launches if launch.grid(IMAGES)[0]]
     assert [entry.rpartition("_")[2] for entry in kernels] == ["slice", "finish"]
     few = {images: run_row(variant, problem, x[:images], arrays) for images in (1, IMAGES)}
     monkeypatch.setattr(warpgroup, "FEW_IMAGES", 0)
@@ -40,5 +40,5 @@ def test_few_images_get_the_bits_of_many(row: str, dtype: str, stored: str, monk
 def test_short_sums_and_the_fused_argmax_are_one_slice() -> None:
     for problem in (replace(LONG, inputs=4032), replace(LONG, outputs=10, activation="", argmax=True)):
         problem = replace(problem, dtype="float16", input_dtype="float16")
-        config = row_of("gemm", "warpgroup").config(problem)
+        config = row_of("gemm", "warpgroup").launch_config(problem)
         assert len(config.launches) == 1 and not config.workspace and config.defines["SLICES"] == 1

@@ -61,7 +61,7 @@ def plant(soon: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
         assert old in text
         (tmp_path / row.source).write_text(text.replace(old, new, 1), encoding="utf-8")
         changed = replace(row, folder=tmp_path, dtypes=row.dtypes[:1])
-        monkeypatch.setattr(registry, "find", lambda *_: changed)
+        monkeypatch.setattr(registry, "find_variant", lambda *_: changed)
 
     return planted
 

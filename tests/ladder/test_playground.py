@@ -91,7 +91,7 @@ def test_labels_and_maps_are_the_references(engine: str, samples: Split, graph: 
     assert len(scores) == 100 and np.array_equal(scores.argmax(axis=1), stored)
     for number in range(3):
         for at, values in enumerate(found[number], start=1):
-            reference = graph.input_of(at, samples.images[number : number + 1, None], np.float64).ravel()
+            reference = graph.input_of_step(at, samples.images[number : number + 1, None], np.float64).ravel()
             assert np.abs(np.array(values) - reference).max() < 1e-12 * max(np.abs(reference).max(), 1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.request import default_chunk
+from app.engine.request import default_chunk_size
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
@@ -47,7 +47,7 @@ def cases() -> Iterator[Any]:
                 problem = replace(problem, dtype=dtype)
                 if dtype == "tfloat32" and isinstance(problem, ConvProblem):
                     problem = replace(problem, pool=1, pool_ceil=False)
-                if row.refusal(problem, ARCH) is None:
+                if row.refusal_reason(problem, ARCH) is None:
                     yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
 
 
@@ -70,7 +70,7 @@ def test_long_sums_are_in_parts_for_any_number_of_images() -> None:
     long, tiled = replace(PRODUCTS[3], inputs=9216), row_of("gemm", "register-tiled")
     few = kernel_for_few_images(long, tiled, settings := part_settings(long, tiled), ARCH)
     assert few is not None and few.settings == settings == {"PART": 512}
-    first, last = few.variant.config(long, few.settings).launches
+    first, last = few.variant.launch_config(long, few.settings).launches
     assert first.grid(1)[2] == 18 and last.entry == "gemm_few_rows_finish"
     for problem, row in ((replace(long, inputs=4095), tiled), (replace(long, argmax=True), tiled)):
         assert part_settings(problem, row) == {}
@@ -118,7 +118,7 @@ def test_no_chunk_of_ten_thousand_images_takes_a_product_for_few() -> None:
         for node in plan(random_graph(network), ARCH, Choices(precision)).nodes
     ]
     limits = [node.few.most for node in nodes if node.few is not None and isinstance(node.problem, LinearProblem)]
-    assert limits and max(limits) < default_chunk(10_000) // 2, "the first chunk and the last have half the length"
+    assert limits and max(limits) < default_chunk_size(10_000) // 2, "the first chunk and the last have half the length"
 
 
 @pytest.mark.parametrize("images", [1, 4, 5, 9])
@@ -149,4 +149,4 @@ def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int) -> None:
     launch.add_to("graph", images)
     launch.set_argument_address(0, 99)
     assert said == [(which, (7, images)), (which, ("graph", images)), ("few", (0, 99)), ("many", (0, 99))]
-    assert launch.choose(images).name == which and launch.launches_only_kernels
+    assert launch.launch_for(images).name == which and launch.launches_only_kernels

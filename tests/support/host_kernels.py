@@ -129,7 +129,7 @@ def on_the_processor() -> Iterator[None]:
         "device_array": device_array,
         "upload": uploaded,
         "pinned_array": np.empty,
-        "capability": lambda: (9, 0),
+        "compute_capability": lambda: (9, 0),
         "inference_launch": inference_launch,
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -134,7 +134,7 @@ class Case:
     @property
     def refusal(self) -> str | None:
         """Why the row does not serve this on the architecture under test."""
-        return self.row.refusal(self.problem, architecture(), dict(self.parameters))
+        return self.row.refusal_reason(self.problem, architecture(), dict(self.parameters))
 
 
 @cache

@@ -189,10 +189,10 @@ def bounded(
     row: Variant, problem: Problem, found: Expected, x: np.ndarray, parameters: Mapping[str, np.ndarray]
 ) -> Expected:
     """What a row must return, with its own error bound where it has one; x, parameters: as in a weights file."""
-    if row.own_error is None or not isinstance(problem, ConvProblem):
+    if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found
     weights, bias = parameters["layer"].transpose(2, 0, 1, 3), parameters.get("layer_bias")
-    roundings, magnitude = row.own_error(problem, x, weights, bias)
+    roundings, magnitude = row.error_bound(problem, x, weights, bias)
     if problem.pool > 1:
         pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool, ceil=problem.pool_ceil)
         magnitude = pool.reference(magnitude, {})

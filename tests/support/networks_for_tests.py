@@ -25,7 +25,7 @@ from app.layers import (
 )
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build_graph
-from app.network.quantised import Quantised
+from app.network.quantised import QuantisedFilters
 from app.network.verdicts import Reference, compare_labels
 from app.network.weights import Weights
 
@@ -160,11 +160,11 @@ def with_bytes(graph: Graph) -> Graph:
     """The graph with 8-bit filters of its second convolution, each rounded by itself, and limits of a few images."""
     _, second = (at for at, step in enumerate(graph.steps) if isinstance(step.layer, Conv2d))
     name = graph.steps[second].layer.name
-    activations = graph.input_of(second, random_images(graph.network, 4), np.float32)
+    activations = graph.input_of_step(second, random_images(graph.network, 4), np.float32)
     limits = activations.max(axis=(0, 2, 3)) + np.float32(1e-3)
     w = graph.parameters[name] * limits[:, None]
     steps = np.abs(w).max(axis=(0, 1, 2)) / np.float32(127)
-    return replace(graph, quantised=Quantised(name, np.rint(w / steps).astype(np.int8), limits, steps))
+    return replace(graph, quantised=QuantisedFilters(name, np.rint(w / steps).astype(np.int8), limits, steps))
 
 
 def score_scale(graph: Graph, scores: np.ndarray) -> float:

@@ -25,7 +25,7 @@ def run_row(
 
     An access beyond the end of an array is a crash; bytes of a result or workspace that nothing wrote are 0xFF.
     """
-    config = row.config(problem, settings)
+    config = row.launch_config(problem, settings)
     images = len(x)
     packed = config.packing.pack(parameters) if config.packing else parameters
     taken = [None if array is None else guarded(array) for array in packed]

@@ -43,7 +43,7 @@ def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Ite
     real = trainer._update_parameters
 
     def update(self: Any, first: Any, step: int) -> Any:
-        if step == epochs * self.settings.batches_an_epoch + 1:
+        if step == epochs * self.settings.batches_per_epoch + 1:
             raise KeyboardInterrupt
         return real(self, first, step)
 
@@ -202,7 +202,7 @@ def test_split_and_batches_cover_the_images() -> None:
     settings = some_settings(images=103, validation=20, batch=16)
     training, held_out = loop.split_validation(settings)
     assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
-    assert settings.batches_an_epoch == 6
+    assert settings.batches_per_epoch == 6
     assert not np.array_equal(held_out, loop.split_validation(replace(settings, seed=2))[1])
 
 

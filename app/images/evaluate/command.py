@@ -30,7 +30,7 @@ def evaluate(request: EvaluateRequest) -> int:
     """Classify the images, evaluate the answers and publish them. Return 0. Raises UserError."""
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with ExitStack() as stack:
-        classifier = stack.enter_context(Classifier.of(asked, request.device))
+        classifier = stack.enter_context(Classifier.from_request(asked, request.device))
         other = None
         if request.against is not None:
             other = stack.enter_context(_comparison_classifier(asked, classifier.device, request.against))
@@ -60,10 +60,10 @@ def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> 
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
             what = f"--against: unknown network or precision '{against}'"
             raise UserError(f"{what}: {choices_hint(against, (*NETWORKS, *PRECISIONS))}, or a file")
-        return Classifier.of(other, device)
+        return Classifier.from_request(other, device)
     if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
-    return Classifier.of(replace(asked, precision=against), device)
+    return Classifier.from_request(replace(asked, precision=against), device)
 
 
 def _check_classes(one: Classifier, other: Classifier, against: str) -> None:

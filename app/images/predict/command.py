@@ -65,7 +65,7 @@ def predict(request: PredictRequest) -> int:
 def _open_classifier(request: PredictRequest) -> Classifier:
     network = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with exit_on_interrupt():
-        return Classifier.of(network, request.device)
+        return Classifier.from_request(network, request.device)
 
 
 def _answer_columns(

@@ -4,7 +4,13 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.gemm.gemm import TILE_TUNABLES, argmax_refusal, argmax_size_refusal, part_define, size_defines
+from app.kernels.gemm.gemm import (
+    TILE_TUNABLES,
+    argmax_limit_reason,
+    argmax_refusal_reason,
+    part_define,
+    size_defines,
+)
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -66,7 +72,7 @@ def _configure_warps(
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs); pad both with zeros."""
+    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs), zero-padded on both axes."""
     beyond = -problem.inputs % CHUNK, -problem.outputs % WARP
     padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
     return padded.reshape(len(padded) // 4, 4, -1, WARP).transpose(2, 0, 3, 1)
@@ -83,7 +89,7 @@ def _configure_few_rows_mma(problem: LinearProblem, parameters: Parameters) -> L
 
 
 def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4); pad both with zeros.
+    """Pack (inputs, outputs), zero-padded on both axes, as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4).
 
     Lane 4 g + t has rows t, t + 4, t + 8 and t + 12 of column g.
     """
@@ -92,15 +98,15 @@ def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> n
     return padded.reshape(len(padded) // 16, 4, 4, -1, tiles, COLUMNS_MMA).transpose(3, 0, 4, 5, 2, 1)
 
 
-def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
+def _wide_tile_defaults(problem: LinearProblem) -> dict[str, int]:
     """Return the tiles that measured fastest, for inputs of bytes or of floats."""
     bm = 64 if problem.input_dtype == "uint8" else 80
     return {"BM": bm, "BN": min(ceil_div(problem.outputs, THREAD_COLUMNS) * THREAD_COLUMNS, 64), "BK": 16}
 
 
-def _wide_tiles_pay(problem: LinearProblem, _: str) -> bool:
+def _wide_tiles_are_worthwhile(problem: LinearProblem, _: str) -> bool:
     """Return whether wide tiles are estimated to take at most ``WORTHWHILE`` of the time of ``register_tiled``."""
-    bm, bn, _bk = _wide_defaults(problem).values()
+    bm, bn, _bk = _wide_tile_defaults(problem).values()
     warps = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP)
 
     def clocks(rows: int, columns: int, block: int) -> float:
@@ -131,7 +137,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=argmax_size_refusal,
+        refuses=argmax_limit_reason,
         limits="for few images: where `auto` chooses a kernel for many, the plan has it beside that",
         tunables={"TM": (1, 2, 4)},
         defaults=lambda _: {"TM": 2},
@@ -145,12 +151,12 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_wide_tiles,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=argmax_refusal,
+        refuses=argmax_refusal_reason,
         limits="no argmax",
         tunables={"BM": (64, 80, 128), "BN": (32, 64, 128), "BK": (16, 32)},
-        defaults=_wide_defaults,
+        defaults=_wide_tile_defaults,
         automatic=True,
-        pays=_wide_tiles_pay,
+        worthwhile=_wide_tiles_are_worthwhile,
         taught=False,
     ),
     Variant(
@@ -161,7 +167,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows_mma,
         dtypes=("tfloat32",),
         since="few-rows",
-        refuses=argmax_size_refusal,
+        refuses=argmax_limit_reason,
         limits="for few images, as few-rows",
         min_arch=80,
         instructions="mma",

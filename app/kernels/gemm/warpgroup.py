@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, as_float32, float16_parts, scale_per_output
+from app.kernels.fused.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -67,8 +67,8 @@ def threads_per_block(tile: int) -> int:
     return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
-def steps_ahead(problem: LinearProblem) -> int:
-    """Return how many steps of images a producer has requested: bytes wait in its registers, ten words a step."""
+def prefetched_steps(problem: LinearProblem) -> int:
+    """Return how many steps of images a producer requests ahead. Bytes wait in its registers, ten words per step."""
     if problem.input_dtype != "uint8":
         return 1
     steps = ceil_div(problem.inputs, DEPTH)
@@ -128,7 +128,7 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
         "ROWS": rows,
         "SLICES": slices,
         "STAGES": stages,
-        "AHEAD": steps_ahead(problem),
+        "AHEAD": prefetched_steps(problem),
         "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # without lag if there is one stage
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // ceil_div(tile, 64) // 8 * 8,
@@ -161,7 +161,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         lambda images: (ceil_div(images, rows), across, 1),
         shared_bytes=int(defines["SHARED_BYTES"]),
     )
-    packing = Packing(takes, partial(pack, problem))
+    packing = Packing(takes, partial(pack_parameters, problem))
     if slices == 1:
         return LaunchConfig(defines, (launch,), packing=packing)
     finish = KernelLaunch(BLOCK, elementwise_grid(problem.outputs))
@@ -169,13 +169,13 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(defines, tuple(actions), slices_workspace(problem, problem.outputs), packing=packing)
 
 
-def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+def pack_parameters(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Return (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
-    return [core_matrices(problem, scaled), (1 / scales).astype(np.float32), as_float32(arrays[1])]
+    return [pack_core_matrices(problem, scaled), (1 / scales).astype(np.float32), float32_bias(arrays[1])]
 
 
-def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
+def pack_core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     """Return scaled weights (inputs, outputs) as wgmma's operand A in shared memory: flat, zero-padded.
 
     Axes: (tiles of outputs, k steps, parts, 8 planes, tile, 8 inputs).

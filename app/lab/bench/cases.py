@@ -16,8 +16,8 @@ from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph
 from app.network.network import LayerStep
+from app.planning.kernel_selection import find_layer_pair
 from app.planning.matching import Choices
-from app.planning.serving import find_layer_pair
 from app.terminal.console import MAX_BATCH
 
 MATRIX_OPERATIONS = ("conv", "gemm")
@@ -103,7 +103,7 @@ def _fused_layers_item(graph: Graph, at: int, taken: int) -> Item:
 def _has_kernel(problem: Problem) -> bool:
     """Return whether a kernel can compute the problem on some architecture."""
     rows = registry.variants(operation(problem))
-    return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
+    return any(row.refusal_reason(problem, arch) is None for row in rows for arch in ARCHITECTURES)
 
 
 def _has_matrix_operation(steps: Sequence[LayerStep]) -> bool:

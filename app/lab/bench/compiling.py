@@ -30,9 +30,9 @@ def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: 
     def compile_variant(pair: tuple[Problem, Variant]) -> None:
         problem, row = pair
         settings = known.parameters(problem, row, arch)
-        if row.refusal(problem, arch, settings) is None:
+        if row.refusal_reason(problem, arch, settings) is None:
             with suppress(RuntimeError):
-                compile_kernel(row.path, row.config(problem, settings).defines, arch)
+                compile_kernel(row.path, row.launch_config(problem, settings).defines, arch)
 
     compile_on_all_cores(compile_variant, rows, "compiling")
 

@@ -150,12 +150,12 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
     return document, tables[main]
 
 
-def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
-    """Return the times of this project's kernels by problem and name, in the form that ``auto`` reads."""
-    found: dict[Problem, dict[str, tuning.Tuned]] = {}
+def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.TunedResult]]:
+    """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
+    found: dict[Problem, dict[str, tuning.TunedResult]] = {}
     for served in tables:
         for row in served.rows:
             if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
-                entry = tuning.Tuned(dict(row.settings), row.ms, served.images)
+                entry = tuning.TunedResult(dict(row.settings), row.ms, served.images)
                 found.setdefault(served.problems[row.dtype], {})[row.name] = entry
     return found

@@ -90,7 +90,7 @@ class ItemTimer(Frozen):
         name = f"{row.name}, device debug" if debug else row.name
         settings = self.known.parameters(trial.problem, row, self.arch)
         result = Result(kind, name, trial.problem.dtype, row.step, settings=settings)
-        refusal = row.refusal(trial.problem, self.arch, settings)
+        refusal = row.refusal_reason(trial.problem, self.arch, settings)
         if refusal is not None:
             return replace(result, reason=refusal)
         try:

@@ -72,9 +72,9 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
 
     found: result of ``expected_results`` for the same x and parameters.
     """
-    if row.own_error is None or not isinstance(problem, ConvProblem):
+    if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found
-    roundings, magnitude = row.own_error(problem, x, *parameters)
+    roundings, magnitude = row.error_bound(problem, x, *parameters)
     if problem.pool > 1:
         magnitude = _pool_maps(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled_size)
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)

@@ -74,7 +74,7 @@ class Trial:
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
             exact, each, most_rms = (
-                self._default_expectations if row.own_error is None else self._expected_with_tolerances(row)
+                self._default_expectations if row.error_bound is None else self._expected_with_tolerances(row)
             )
             worst = 0.0
             for first in range(0, self.images, self._period):

@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.base.precision import OFFERED
 from app.engine.cpu import CpuEngine
 from app.engine.gpu import GpuEngine
-from app.engine.request import default_chunk
+from app.engine.request import default_chunk_size
 from app.kernels import registry
 from app.lab.batch import random_images
 from app.lab.bench.results import CPU_NAME, CPU_RUNS
@@ -53,7 +53,7 @@ def time_whole_program(
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
     for precision, name in precision_variant_pairs(graph, only):
-        named = {} if name == "auto" else {"conv": registry.find("conv", name)}
+        named = {} if name == "auto" else {"conv": registry.find_variant("conv", name)}
         try:
             found = _time_on_gpu(graph, arch, Choices(precision, True, named, known), images)
         except UserError as error:
@@ -71,7 +71,7 @@ def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
         "conv": CPU_NAME,
         **timing.json_row,
         "chunk": engine.images_per_chunk(len(images)),
-        "threads": engine.threads_for(len(images)),
+        "threads": engine.thread_count(len(images)),
         "nodes": [f"{step.layer.name}: NumPy" for step in graph.steps],
         "reason": "",
     }
@@ -80,7 +80,7 @@ def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
 
 def _time_on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
     execution = plan(graph, arch, choices)
-    with GpuEngine(execution, chunk=default_chunk(len(images))) as engine:
+    with GpuEngine(execution, chunk=default_chunk_size(len(images))) as engine:
         outputs = engine.allocate_outputs(len(images))
         once = measure.time_end_to_end(engine, images, outputs, 1, WARMUP).median
         runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)

@@ -9,7 +9,7 @@ from app.base.errors import UserError
 from app.cuda.graphs import KernelGraph
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.engine.request import default_chunk
+from app.engine.request import default_chunk_size
 from app.engine.small_batches import MOST
 from app.lab.batch import UNWRITTEN
 from app.lab.peers.rounds import Engine
@@ -29,7 +29,7 @@ class OurEngine(Engine):
         count = len(images)
         self.arithmetic = execution.arithmetic
         self._images, self._outputs, self._count = images, Outputs(labels, None), count
-        self._engine = GpuEngine(execution, chunk=default_chunk(count))
+        self._engine = GpuEngine(execution, chunk=default_chunk_size(count))
         self._resident = GpuEngine(execution, chunk=count, streams=1)
         if self._resident.shrunk:
             raise UserError(f"{count:,} images do not fit in device memory at once")

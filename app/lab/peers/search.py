@@ -12,7 +12,7 @@ from app.files.reading import may_exist, read_json
 from app.files.writing import json_text
 from app.lab.document import FIGURES
 from app.network.network import Network
-from app.planning.tuning import file_name
+from app.planning.tuning import table_file_name
 from app.records.derive import check_of
 from app.records.peers import PeerSettings, Search
 
@@ -24,9 +24,9 @@ class Searches:
 
     def __init__(self, card: str, software: Mapping[str, dict[str, str]]) -> None:
         self._card, self._software = card, software
-        self._path = cache_dir() / "peers" / file_name(card)
+        self._path = cache_dir() / "peers" / table_file_name(card)
         self._found: dict[Key, Search] = {}
-        self._merge(FIGURES / f"peers_{file_name(card)}")
+        self._merge(FIGURES / f"peers_{table_file_name(card)}")
         self._merge(self._path)
 
     def find(self, network: Network, precision: str, images: int, engine: str) -> Search:

@@ -265,7 +265,7 @@ def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, b
     """Yield layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
-            config = row.config(node.problem, node.settings)
+            config = row.launch_config(node.problem, node.settings)
             pieces = ceil_div(batch, config.images_at_a_time) if config.images_at_a_time else 1
             yield from [(node.head.name, x.entry or row.entry) for x in config.launches if x.grid(batch)[0]] * pieces
 

@@ -16,7 +16,7 @@ from cupy_backends.cuda.api import driver
 from app.base.clock import now
 from app.base.frozen import Frozen
 from app.cuda import launch_attributes
-from app.cuda.events import Marks
+from app.cuda.events import EventSequence
 from app.engine.gpu import GpuEngine
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
@@ -90,12 +90,12 @@ class Recorder:
         self.zero = 0.0
         self._streams = {buffers.stream.ptr: index for index, buffers in enumerate(engine.stream_buffers)}
         self._nodes: dict[int, Node] = {
-            id(launch.choose(count)): node
+            id(launch.launch_for(count)): node
             for buffers in engine.stream_buffers
             for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
             for count in (1, buffers.chunk)
         }
-        self._marks = Marks()  # one at the beginning, and two for each span
+        self._marks = EventSequence()  # one at the beginning, and two for each span
         self._recorded: list[Span] = []
         # The layer being enqueued, its stream, its kernel, and its actions, one per call.
         self._node: Node | None = None

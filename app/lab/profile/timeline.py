@@ -29,7 +29,7 @@ def first_kernel_shares(execution: ExecutionPlan, images: int, multiprocessors: 
             f"--timeline: {node.variant.name} ({node.name}) leaves no stamps; lenet5's convolutions on a Hopper card "
             "do: --precision fp16, fp32x or int8, without --conv and --no-fuse"
         )
-    config = node.variant.config(node.problem, node.settings)
+    config = node.variant.launch_config(node.problem, node.settings)
     (launch,) = config.launches
     shares = Shares.from_launch_sizes(
         images, int(config.defines.get("IMAGES", IMAGES)), multiprocessors, launch.threads // THREADS

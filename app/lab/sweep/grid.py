@@ -16,7 +16,7 @@ from app.kernels.variant import Parameters, Variant
 from app.lab.bench.compiling import WrongResult
 from app.main_job.result import Timing
 from app.main_job.statistics import stored_samples
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from app.records import sweep as records
 from app.records.sweep import Point, SkippedPoint
 
@@ -49,7 +49,7 @@ class Target:
     wrong: list[records.WrongPoint] = field(default_factory=list)
     finished: int = 0
     rival: tuple[Variant, dict[str, int]] | None = None
-    rival_result: Tuned | None = None
+    rival_result: TunedResult | None = None
 
     @property
     def best_point(self) -> Point | None:
@@ -61,11 +61,11 @@ class Target:
         """Return the point with the kernel's default parameters; None if it was not measured."""
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
-    def tuned_results(self) -> dict[Problem, dict[str, Tuned]]:
-        """Return the times to store: that of the best point, and that of the rival if it was measured."""
+    def tuned_results(self) -> dict[Problem, dict[str, TunedResult]]:
+        """Return the tuning times to store: that of the best point, and that of the rival if it was measured."""
         if self.best_point is None:
             return {}
-        found = {self.row.name: Tuned(self.best_point["parameters"], self.best_point["ms"], self.images)}
+        found = {self.row.name: TunedResult(self.best_point["parameters"], self.best_point["ms"], self.images)}
         if self.rival and self.rival_result:
             found[self.rival[0].name] = self.rival_result
         return {self.problem: found}
@@ -123,7 +123,7 @@ def make_target(
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))
-        reason = row.refusal(problem, arch, parameters)
+        reason = row.refusal_reason(problem, arch, parameters)
         if reason is None:
             target.grid.append(parameters)
         else:
@@ -135,7 +135,7 @@ def make_target(
         raise UserError(f"no point of {row.name} can compute layer {layer} ({reasons}): try other values")
     known = tuning.parameters(problem, row, arch)
     always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
-    valid = [parameters for parameters in always if row.refusal(problem, arch, parameters) is None]
+    valid = [parameters for parameters in always if row.refusal_reason(problem, arch, parameters) is None]
     target.grid = list({format_parameters(parameters): parameters for parameters in (*valid, *target.grid)}.values())
     chosen = tuning.choose(problem, arch)
     if chosen is not None and row.automatic and chosen[0].name != row.name:
@@ -207,4 +207,4 @@ def _measure_rival(target: Target, measure: Measure) -> None:
     if target.rival is not None:
         with suppress(CannotRun, WrongResult):
             timing, _ = measure(*target.rival)
-            target.rival_result = Tuned(target.rival[1], timing.median, target.images)
+            target.rival_result = TunedResult(target.rival[1], timing.median, target.images)

@@ -64,7 +64,7 @@ def find_targets(
     assert request.kernel_option is not None
     option, name = request.kernel_option
     operation = choices.OPERATIONS[option]
-    row = registry.find(operation, name)
+    row = registry.find_variant(operation, name)
     if row is None:
         raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
     values = parse_settings(request.set or (), row)

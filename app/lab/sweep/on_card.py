@@ -67,4 +67,4 @@ class PointTimer:
 
 def _compile_into_cache(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
     """Compile the row into the cache on disk, without keeping its machine code in memory."""
-    compile_kernel(row.path, row.config(problem, parameters).defines, arch)
+    compile_kernel(row.path, row.launch_config(problem, parameters).defines, arch)

@@ -10,7 +10,7 @@ from app.commands.sweep import SweepRequest
 from app.drawing.matrix import draw_heat_map
 from app.drawing.svg import save_chart
 from app.engine.request import STREAMS as DEFAULT_STREAMS
-from app.engine.request import default_chunk
+from app.engine.request import default_chunk_size
 from app.lab.batch import random_images
 from app.main_job.statistics import speedup, stored_samples
 from app.network.graph import Graph
@@ -34,7 +34,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
     with exit_on_interrupt():
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
-    default = (DEFAULT_STREAMS, default_chunk(request.batch))
+    default = (DEFAULT_STREAMS, default_chunk_size(request.batch))
     grid = pipeline_grid(request.batch, default)
     images = random_images(graph.network.input_shape, request.batch)
 

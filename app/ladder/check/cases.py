@@ -70,7 +70,7 @@ class Case(Frozen):
 
     def packed_parameters(self) -> list[np.ndarray | None]:
         """Return the weights and bias in the layout that the kernel reads."""
-        packing = self.row.config(self.problem).packing
+        packing = self.row.launch_config(self.problem).packing
         return packing.pack(self.parameters) if packing else self.parameters
 
     @cached_property
@@ -150,10 +150,10 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     found = []
     for dtype in row.dtypes:
         problems = [_problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
-        served = [problem for problem in problems if row.refusal(problem, arch) is None]
+        served = [problem for problem in problems if row.refusal_reason(problem, arch) is None]
         if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
             bounded = [replace(problem, bounded=True) for problem in problems if isinstance(problem, ConvProblem)]
-            served = [problem for problem in bounded if row.refusal(problem, arch) is None]
+            served = [problem for problem in bounded if row.refusal_reason(problem, arch) is None]
         found += served if dtype == row.dtypes[0] else served[:1]
     return [Case(row, problem, IMAGES[row.operation]) for problem in found]
 
@@ -170,7 +170,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
             known = choices_hint(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
         problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
-    reasons = {problem: row.refusal(problem, arch) for problem in problems}
+    reasons = {problem: row.refusal_reason(problem, arch) for problem in problems}
     served = [problem for problem, reason in reasons.items() if reason is None]
     if not served:
         why = next(iter(reasons.values()), None) or "it serves the layer in none of its types"

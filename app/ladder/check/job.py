@@ -36,7 +36,7 @@ OFF_THE_CARD = "check --device cpu names the line"
 def check(request: CheckRequest) -> int:
     """Check the kernel on each shape and print the verdicts. Return 1 if one is wrong, else 0. Raises UserError."""
     option, name = request.kernel_option
-    row = registry.find(OPERATIONS[option], name)
+    row = registry.find_variant(OPERATIONS[option], name)
     if row is None:
         raise UserError(f"--{option} auto is no kernel: name one (see main.py kernels)")
     no_gpu = device.why_no_gpu() if request.device != "cpu" else ""

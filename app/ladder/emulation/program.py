@@ -230,7 +230,7 @@ def build_variant(
     row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
 ) -> BuiltKernel:
     """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
-    config = row.config(problem, parameters)
+    config = row.launch_config(problem, parameters)
     x, *others = problem.arguments()
     outputs = [argument for argument in others if argument.per_image]
     taken = config.packing.takes if config.packing else [argument for argument in others if not argument.per_image]
