@@ -2,7 +2,6 @@
 
 import signal
 import struct
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,7 +38,7 @@ from pathlib import Path
 from app.cuda.compiler import compile_kernel, import_nvrtc
 import_nvrtc()
 before, interrupts, chance = signal.getsignal(signal.SIGINT), 0, random.Random(0)
-for value in range(15):
+for value in range(8):
     try:
         try:
             delay = chance.uniform(0, 0.3)
@@ -70,15 +69,14 @@ def test_interrupts_at_many_moments(kernel: Path) -> None:
     kernel.write_text(LONG, encoding="utf-8")
     done = python(INTERRUPTED_OFTEN, kernel, preexec_fn=INTERRUPTIBLE)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "15 interrupts\n"
+    assert done.stdout == "8 interrupts\n"
 
 
 def test_precompile_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     process = started(tmp_path, "precompile", "--arch", "sm_90a", "--all")
     try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.communicate(timeout=1.5)  # until kernels compile
+        wait_for(lambda: list(tmp_path.glob("cache/kernels/*")))  # until kernels compile
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:

@@ -92,6 +92,9 @@ def test_the_roofline_has_a_panel_for_each_format_and_a_label_for_each_point(net
         panel = min(float(text.get("x", 0)) for text in root.iter("text"))
         lines = [path.get("d", "") for path in root.iter("path") if "curve" in (path.get("class") or "")]
         assert all(float(re.findall(r"[\d.-]+", line)[0]) > panel for line in lines)  # roofs begin in their panels
+        width, height = (float(root.get(side, 0)) for side in ("width", "height"))
+        for mark in root.iter("circle"):
+            assert 0 <= float(mark.get("cx", -1)) <= width and 0 <= float(mark.get("cy", -1)) <= height
         heads = [text for text in said if text.endswith("TFLOP/s ↑")]
         assert len(heads) == len({point.dtype for point in points})
 

@@ -73,6 +73,22 @@ def test_several_callers_share_the_helpers(cores: int) -> None:
     assert threads() == min(cores - 1, 3)
 
 
+def test_helpers_copy_pieces_beside_the_caller(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies that wait for each other end only in two threads."""
+    copy, together = ctypes.memmove, threading.Barrier(min(cores, 2), timeout=30)
+    source = rows(2, copying.PIECE)
+    target = np.zeros_like(source)
+
+    def meet(*arguments: Any) -> None:
+        together.wait()
+        copy(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying.ctypes, "memmove", meet)
+        copy_by_threads(target, source)
+    np.testing.assert_array_equal(target, source)
+
+
 class Interrupted:
     """Helpers wait before they copy, and the caller's second piece is interrupted by Ctrl-C."""
 

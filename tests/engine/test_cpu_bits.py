@@ -34,12 +34,15 @@ def test_nor_on_other_processors(kind: str, pytestconfig: pytest.Config) -> None
     assert _unlike_with(names, OPENBLAS_CORETYPE=kind) == ""
 
 
-def test_nor_without_numpys_vector_instructions() -> None:
+def test_nor_without_numpys_vector_instructions(pytestconfig: pytest.Config) -> None:
+    """In a sample every third network."""
     features = np._core._multiarray_umath  # type: ignore[attr-defined]
     found = [name for name in features.__cpu_dispatch__ if features.__cpu_features__.get(name)]
     if not found:
         pytest.skip("NumPy uses none here")
-    assert _unlike_with(NAMES, NPY_DISABLE_CPU_FEATURES=" ".join(found)) == ""
+    seed = pytestconfig.getoption("sample")
+    names = NAMES if seed is None else NAMES[seed % 3 :: 3]
+    assert _unlike_with(names, NPY_DISABLE_CPU_FEATURES=" ".join(found)) == ""
 
 
 def _unlike_with(names: Sequence[str], **environment: str) -> str:

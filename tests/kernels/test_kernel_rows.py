@@ -80,6 +80,14 @@ def test_parameters_are_positive(row: Variant) -> None:
             assert row.refusal_reason(problem, "sm_90a", {name: value}) == f"{name} must be at least 1, not {value}"
 
 
+def test_a_patch_is_whole_pooling_windows() -> None:
+    row, problem = row_of("conv", "register-patch"), ConvProblem(1, 28, 28, 32, 5, pool=2)
+    for sides in ({"TR": 2, "TC": 5}, {"TR": 1, "TC": 4}):
+        assert "no whole pooling windows of 2 x 2" in str(
+            row.refusal_reason(problem, "sm_90a", row.defaults(problem) | sides)
+        )
+
+
 @ALL_VARIANTS
 def test_every_matrix_product_is_served(row: Variant) -> None:
     """Some rows leave the argmax to a kernel of its own, and all do for many classes."""

@@ -34,7 +34,6 @@ MISTAKES = {
         "in_image + 1] =",
     ): r"cu:LINE: it writes y\[168\]: y has 168 elements \(thread 55 of block 0, 2, 0\)",
     ("direct", "window[(", "window[-600 + ("): r"it reads x\[-\d+\]: x has",
-    ("direct", "q < K; q++", "q < K;"): "it does not come to an end",
     (
         "shared-tile",
         "pixels + SIDE * SIDE",

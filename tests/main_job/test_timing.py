@@ -266,7 +266,8 @@ def test_the_report_says_so_in_text_and_json() -> None:
 
 def test_every_list_of_times_is_looked_at() -> None:
     stepping = Timing((1.0,) * 12 + (2.0,) * 8)
-    layer = layer_row("fc1", "naive", 1, stepping, 1, 1)
+    layer = layer_row("fc1", "naive", 1, stepping, int(8e9), int(6e6))
+    assert (layer["gflop"], layer["tflops"], layer["gbytes_per_s"]) == (8.0, 8.0 / layer["ms"], 6.0 / layer["ms"])
     compared = ComparedRun("fp16", "float16", stepping, GPU.labels)
     times = {"end_to_end": stepping, "on_card": stepping, "raw_copy": stepping, "layers": (layer,)}
     found = notes(GPU, **times, op_times=(layer,), compared=compared)

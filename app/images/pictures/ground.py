@@ -77,7 +77,13 @@ def separate_object(picture: np.ndarray) -> SeparatedPicture:
 
 
 def _exceeds_tolerance(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
-    return np.abs(picture - ground).max(axis=2) > TOLERANCE
+    return _greatest_difference(picture, ground) > TOLERANCE
+
+
+def _greatest_difference(picture: np.ndarray, other: np.ndarray | int) -> np.ndarray:
+    """Return the greatest difference of each pixel's channels: (h, w). Four times as fast as ``max`` along the axis."""
+    red, green, blue = np.moveaxis(np.abs(picture - other), 2, 0)
+    return np.maximum(np.maximum(red, green), blue)
 
 
 def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
@@ -122,7 +128,7 @@ def _fit_surface(picture: np.ndarray) -> np.ndarray:
     ring = border_mask(blocks.shape[:2])
     chosen, surface = ring, np.broadcast_to(np.median(blocks[ring], axis=0), blocks.shape)
     for turn in range(MOST_GROWTH_STEPS):
-        away = np.abs(blocks - surface).max(axis=2)
+        away = _greatest_difference(blocks, surface)
         near = away <= max(NEAR, 2.5 * float(np.median(away[chosen])))
         before, chosen = chosen, near & (ring if turn < 3 else dilate(chosen, 5))
         if turn > 3 and np.array_equal(before, chosen):
@@ -152,11 +158,17 @@ def _evaluate_surface(knots: np.ndarray, down: np.ndarray, across: np.ndarray) -
 def _fit_knots(
     blocks: np.ndarray, chosen: np.ndarray, down: np.ndarray, across: np.ndarray, stiff: float
 ) -> np.ndarray:
-    """Return knots (KNOTS, KNOTS, 3) by penalised least squares (P-splines: Eilers and Marx, 1996)."""
-    y, x = np.nonzero(chosen)
-    terms = (down[y][:, :, None] * across[x][:, None, :]).reshape(len(y), -1)
-    normal = terms.T @ terms / len(y) + stiff * _bending_energy()
-    return np.linalg.solve(normal, terms.T @ blocks[chosen] / len(y)).reshape(KNOTS, KNOTS, -1)
+    """Return knots (KNOTS, KNOTS, 3) by penalised least squares (P-splines: Eilers and Marx, 1996).
+
+    The terms of a block are products of one spline down and one across, so two small products sum those of all blocks
+    (Currie, Durbán and Eilers, 2006).
+    """
+    weight = chosen / chosen.sum()
+    pairs_down, pairs_across = ((at[:, :, None] * at[:, None, :]).reshape(len(at), -1) for at in (down, across))
+    sums = (pairs_down.T @ weight @ pairs_across).reshape((KNOTS,) * 4).swapaxes(1, 2)
+    normal = sums.reshape(KNOTS**2, KNOTS**2) + stiff * _bending_energy()
+    wanted = np.einsum("ya,xb,yxc->abc", down, across, weight[..., None] * blocks, optimize=True)
+    return np.linalg.solve(normal, wanted.reshape(KNOTS**2, -1)).reshape(KNOTS, KNOTS, -1)
 
 
 @cache
@@ -177,8 +189,8 @@ def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.nd
     more than the sample's.
     """
     far = _mahalanobis_distances(rest, sample)
-    mask = (np.abs(rest).max(axis=2) > TOLERANCE) & (far > DEVIATIONS)
-    solid = _apply_filter(mask, "MedianFilter", 3) & mask  # specks weigh nothing
+    mask = (_greatest_difference(rest, 0) > TOLERANCE) & (far > DEVIATIONS)
+    solid = _drop_specks(mask)  # specks weigh nothing
     return mask, far.clip(0, 30) * (solid if solid.any() else mask)
 
 
@@ -192,7 +204,7 @@ def _drop_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, rin
 def _shadow_mask(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
     """Return the pixels that are connected with the border by soft changes of brightness and have the ground's hue."""
     brightness = (picture * ground).sum(axis=2) / np.square(ground).sum(axis=2).clip(1)
-    same_hue = np.abs(picture - brightness[..., None] * ground).max(axis=2) < HUE
+    same_hue = _greatest_difference(picture, brightness[..., None] * ground) < HUE
     level = brightness * ground.max(axis=2)
     slope = np.hypot(np.diff(level, axis=0, prepend=level[:1]), np.diff(level, axis=1, prepend=level[:, :1]))
     soft = same_hue & (brightness > SHADE[0]) & (brightness < SHADE[1]) & (slope < SLOPE)
@@ -262,10 +274,17 @@ def _blur(picture: np.ndarray) -> np.ndarray:
 
 def dilate(mask: np.ndarray, size: int) -> np.ndarray:
     """Return a mask, (h, w) bool, dilated by a square of ``size`` x ``size`` pixels. size: odd."""
-    return _apply_filter(mask, "MaxFilter", size)
+    for _ in range(2):  # along columns, then along rows
+        found = mask.copy()
+        for away in range(1, size // 2 + 1):
+            found[away:] |= mask[:-away]
+            found[:-away] |= mask[away:]
+        mask = np.ascontiguousarray(found.T)
+    return mask
 
 
-def _apply_filter(mask: np.ndarray, name: str, size: int) -> np.ndarray:
+def _drop_specks(mask: np.ndarray) -> np.ndarray:
+    """Keep the pixels of the mask, (h, w) bool, around which most of 3 x 3 pixels are in it, too."""
     from PIL import Image, ImageFilter
 
-    return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(getattr(ImageFilter, name)(size))) > 0
+    return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(ImageFilter.MedianFilter(3))) & mask > 0

@@ -112,7 +112,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
     words = FilterWords(problem, ck)
     if words.half and problem.channels > 1 and ck % 2:
         raise Unfit("float16 channels are staged in pairs")
-    if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
+    if ck > _most_staged(problem):
         raise Unfit(f"there are only {problem.channels} channels to stage")
     sums = _sums_per_thread(words, parameters)
     if sums > 128:
@@ -136,6 +136,11 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
     return TileLayout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
 
 
+def _most_staged(problem: ConvProblem) -> int:
+    """Return the most channels of a step: all, in pairs unless there is only one."""
+    return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
+
+
 def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
     """Return how many sums a thread holds in registers; split operands need three for each result."""
     return parameters["MT"] * parameters["NT"] * 4 * (3 if words.parts == 2 else 1)
@@ -144,7 +149,8 @@ def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
 @cache
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
     """Return the parameters with the least estimated time. CK may also be the number of all channels."""
-    tried = TENSOR_TUNABLES | {"CK": (*TENSOR_TUNABLES["CK"], ceil_div(problem.channels, 2) * 2)}
+    most = _most_staged(problem)
+    tried = TENSOR_TUNABLES | {"CK": [*dict.fromkeys(ck for ck in (*TENSOR_TUNABLES["CK"], most) if ck <= most)]}
     points = (dict(zip(tried, values, strict=True)) for values in product(*tried.values()))
     return min(points, key=partial(_estimated_time, problem))
 
