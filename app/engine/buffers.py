@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +34,13 @@ class LoadedPlan:
         self.weights = [
             _upload_packed(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
-        self._for_few: dict[int, tuple[Kernel, Weights]] = {}  # by the node's index
-        for at, node in enumerate(plan.nodes):
-            if node.few is not None:
-                kernel = Kernel(node.few.variant, node.problem, plan.arch, node.few.settings)
-                self._for_few[at] = kernel, _upload_packed(kernel, node.parameters)
+        self._for_few: list[list[tuple[Kernel, Weights]]] = []  # of each node
+        for node in plan.nodes:
+            kernels = [Kernel(few.variant, node.problem, plan.arch, few.settings) for few in node.few]
+            self._for_few.append([(kernel, _upload_packed(kernel, node.parameters)) for kernel in kernels])
 
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
-        """Return a launch of node ``at``'s kernel, or of its two kernels, on these buffers, named as in the plan.
+        """Return a launch of node ``at``'s kernel, or of its several kernels, on these buffers, named as in the plan.
 
         images: the most per launch. early: as for ``Kernel.bind``.
         """
@@ -50,14 +50,14 @@ class LoadedPlan:
             arrays = [buffers[node.reads], *weights, *(buffers[name] for name in node.writes)]
             return kernel.bind(arrays, images, early=early)
 
-        if node.few is None:
-            return bind_kernel(self.kernels[at], self.weights[at])
-        few = bind_kernel(*self._for_few[at])
-        if images <= node.few.most:
-            return few
-        from app.kernels.by_count import LaunchByCount  # imported only here: few plans have two kernels for a node
+        most = [few.most for few in node.few]
+        needed = [*self._for_few[at], (self.kernels[at], self.weights[at])][: bisect_left(most, images) + 1]
+        launches = [bind_kernel(*one) for one in needed]
+        if len(launches) == 1:
+            return launches[0]
+        from app.kernels.by_count import LaunchByCount  # imported only here: few plans have several kernels for a node
 
-        return LaunchByCount(few, bind_kernel(self.kernels[at], self.weights[at]), node.few.most)
+        return LaunchByCount(launches, most[: len(launches) - 1])
 
     @property
     def is_capturable(self) -> bool:
@@ -67,12 +67,12 @@ class LoadedPlan:
     @property
     def nbytes(self) -> int:
         """Return the bytes of device memory that the weights occupy."""
-        packed = (*self.weights, *(weights for _, weights in self._for_few.values()))
+        packed = (*self.weights, *(weights for few in self._for_few for _, weights in few))
         return sum(array.nbytes for arrays in packed for array in arrays if array is not None)
 
     def free(self) -> None:
         """Drop the references to kernels and weights, which frees their device memory."""
-        self.kernels, self.weights, self._for_few = [], [], {}
+        self.kernels, self.weights, self._for_few = [], [], []
 
 
 def _upload_packed(kernel: Kernel, parameters: Sequence[np.ndarray | None]) -> Weights:

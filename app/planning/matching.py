@@ -55,7 +55,7 @@ class Node(Frozen):
 
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
     variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
-    epilogue. few: the kernel for few images, if there is another. parameters: the arrays between input and output, in
+    epilogue. few: kernels for few images, the fewest first. parameters: the arrays between input and output, in
     the problem's layout and dtype, None if absent. features: scales and bounds of the results, if the next kernel reads
     them scaled. reads, writes: buffer names, in the order of the arguments.
     """
@@ -68,15 +68,14 @@ class Node(Frozen):
     parameters: tuple[np.ndarray | None, ...] = field(repr=False)
     features: FeatureScaling | None = field(default=None, repr=False)
     settings_alone: dict[str, int] = field(default_factory=dict)
-    few: FewImagesKernel | None = None
+    few: tuple[FewImagesKernel, ...] = ()
     reads: str = ""
     writes: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[tuple[Variant, dict[str, int]], ...]:
-        """Return the kernel and its settings, then those of the kernel for few images, if there is one."""
-        few = () if self.few is None else ((self.few.variant, self.few.settings),)
-        return (self.variant, self.settings), *few
+        """Return the kernel and its settings, then those of the kernels for few images."""
+        return (self.variant, self.settings), *((one.variant, one.settings) for one in self.few)
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -29,7 +29,7 @@ def test_logits_keep_their_bits_across_the_switches(name: str, precision: str) -
     """Engines for one chunk of exactly so many images bind one kernel, an engine for more images both."""
     graph = random_graph(ALL[name])
     execution = plan(graph, describe_gpu()["architecture"], Choices(precision))
-    switches = sorted({node.few.most for node in execution.nodes if node.few is not None})
+    switches = sorted({few.most for node in execution.nodes for few in node.few})
     switches += [FEW_IMAGES] if (name, precision) in SLICED else []
     assert switches
     counts = sorted({1, *(most + more for most in switches for more in (0, 1))})

@@ -188,7 +188,7 @@ class FakeLaunch:
         self.kernel = SimpleNamespace(config=SimpleNamespace(actions=actions), variant=variant)
         self._card = card
 
-    def choose(self, _: int) -> Any:
+    def launch_for(self, _: int) -> Any:
         return self
 
     def __call__(self, stream: int, images: int) -> None:

@@ -18,6 +18,7 @@ from app.base.frozen import Frozen
 from app.cuda import launch_attributes
 from app.cuda.events import EventSequence
 from app.engine.gpu import GpuEngine
+from app.kernels.by_count import LaunchByCount
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
 from app.lab.profile.api_calls import Function, cublas_if_loaded, wrap_attribute
@@ -90,10 +91,10 @@ class Recorder:
         self.zero = 0.0
         self._streams = {buffers.stream.ptr: index for index, buffers in enumerate(engine.stream_buffers)}
         self._nodes: dict[int, Node] = {
-            id(launch.launch_for(count)): node
+            id(one): node
             for buffers in engine.stream_buffers
             for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
-            for count in (1, buffers.chunk)
+            for one in (launch.launches if isinstance(launch, LaunchByCount) else (launch,))
         }
         self._marks = EventSequence()  # one at the beginning, and two for each span
         self._recorded: list[Span] = []
@@ -133,7 +134,9 @@ class Recorder:
     def _wrap_layer_launch(self, original: Function) -> Function:
         def launch_layer(launch: Launch, stream: int, images: int) -> None:
             self._node, self._stream = self._nodes[id(launch)], stream
-            self._variant, self._actions = launch.kernel.variant, cycle(launch.kernel.config.actions)
+            actions = launch.kernel.config.actions
+            taken = [one for one in actions if not isinstance(one, KernelLaunch) or one.grid(images)[0]]
+            self._variant, self._actions = launch.kernel.variant, cycle(taken)
             try:
                 with nvtx_range(self._node.name):
                     original(launch, stream, images)
