@@ -14,7 +14,9 @@ struct Array {
 inline std::vector<Array> arrays;
 
 inline void report(void *frame, std::uintptr_t first = 0) {
-    dprintf(2, "THREAD %u %u %u %u\nAT", threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z);
+    dprintf(2, "THREAD %u", threadIdx.x);
+    if (blockDim.y * blockDim.z > 1) dprintf(2, ", %u, %u", threadIdx.y, threadIdx.z);
+    dprintf(2, " of block %u, %u, %u\nAT", blockIdx.x, blockIdx.y, blockIdx.z);
     if (first) dprintf(2, " %zx", (std::size_t)first);
     // Who called whom, as far as it lies on this thread's stack.
     const char *low = current ? current->stack.data() : nullptr, *high = low ? low + current->stack.size() : nullptr;

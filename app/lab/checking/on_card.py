@@ -1,12 +1,15 @@
 """Run a case on the current card, with outputs filled with 0xFF and guard areas after them."""
 
+from pathlib import Path
+
 import cupy
 import numpy as np
 
 from app.cuda.memory import device_array, upload
 from app.kernels.launch import Kernel
-from app.ladder.check.cases import Case
-from app.ladder.emulation.program import Fault
+from app.kernels.problems import Problem
+from app.lab.checking.cases import Case, Fault
+from app.lab.user_kernel.row import opened_kernel
 
 GUARD = 256  # elements behind an output that no kernel may write
 
@@ -28,3 +31,13 @@ def run_case(case: Case, arch: str) -> list[np.ndarray]:
     if any((output[-GUARD:].view(np.uint8) != 0xFF).any() for output in found):
         raise Fault("it writes behind the end of its output")
     return [output[:-GUARD] for output in found]
+
+
+def check_user_case(path: Path, like: str | None, problem: Problem, images: int, seed: int, arch: str) -> str | None:
+    """Return the first error of a user's kernel for a problem, or None. Raises as ``run_case``, but no Fault."""
+    with opened_kernel(path, like) as row:
+        case = Case(row, problem, images, seed)
+        try:
+            return case.describe_first_error(run_case(case, arch))
+        except Fault as fault:
+            return str(fault)
