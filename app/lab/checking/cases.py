@@ -56,7 +56,7 @@ class Fault(Exception):  # noqa: N818 - a verdict, not an error
 
 
 class Case(Frozen):
-    """A kernel on a problem, with random data for ``images`` images, of which ``seed`` determines the pixels."""
+    """A kernel on a problem, with random data for ``images`` images. seed: determines the data."""
 
     row: Variant
     problem: Problem
@@ -71,12 +71,12 @@ class Case(Frozen):
     @cached_property
     def parameters(self) -> list[np.ndarray | None]:
         """Return random weights and bias in the layout of the problem."""
-        return random_parameters(np.random.default_rng(1), self.problem)
+        return random_parameters(np.random.default_rng(1 + self.seed), self.problem)
 
-    def packed_parameters(self) -> list[np.ndarray | None]:
-        """Return the weights and bias in the layout that the kernel reads."""
+    def inputs(self) -> list[np.ndarray | None]:
+        """Return the images, and the weights and bias in the layout that the kernel reads."""
         packing = self.row.config(self.problem).packing
-        return packing.pack(self.parameters) if packing else self.parameters
+        return [self.input_images, *(packing.pack(self.parameters) if packing else self.parameters)]
 
     @cached_property
     def expected_and_tolerance(self) -> tuple[np.ndarray, np.ndarray]:
@@ -84,6 +84,19 @@ class Case(Frozen):
         found = expected_results(self.problem, self.input_images, *self.parameters)
         found = apply_variant_bound(self.row, self.problem, found, self.input_images, *self.parameters)
         return found.exact, allowed_errors(self.problem, found)[0]
+
+    @cached_property
+    def other(self) -> "Case":
+        """Return the case with other images and weights, on which a kernel runs again."""
+        return replace(self, seed=self.seed + 1)
+
+    def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
+        """Compare flat outputs of a run on these images, then of one on the other case's, as below."""
+        half = len(outputs) // 2
+        first = self.describe_first_error(outputs[:half])
+        if first is not None or (second := self.other.describe_first_error(outputs[half:])) is None:
+            return first
+        return f"run again on other images and weights, {second}"
 
     def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
         """Compare flat outputs, y and perhaps labels; return a description of the first wrong element, or None."""

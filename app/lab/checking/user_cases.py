@@ -3,6 +3,8 @@
 No two checks draw the same sizes, images and numbers of images, so a kernel that knows its problems is found out.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -21,10 +23,8 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     Raises UserError with the row's reason if it serves none.
     """
     found = small_cases(row, arch)
-    usual, known = (
-        [with_type(problem, row.dtypes[0]) for problem in SHAPES[row.operation]],
-        {one.problem for one in found},
-    )
+    usual = [with_type(problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
+    known = {case.problem for case in found}
     plain = [with_type(_plain(one), row.dtypes[0]) for one in SHAPES[row.operation] if not _needs_padding(one)]
     lost = sum(row.refusal(problem, arch) is not None for problem in usual)
     added = (one for one in dict.fromkeys(plain) if one not in known and row.refusal(one, arch) is None)
@@ -32,11 +32,17 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     drawn = (with_type(_drawn(row.operation, rng), row.dtypes[0]) for _ in range(TRIES))
     served = islice((problem for problem in drawn if row.refusal(problem, arch) is None), DRAWN)
     most = 2 * IMAGES[row.operation]
-    found += [Case(row, one, int(rng.integers(1, most)), int(rng.integers(2**31))) for one in served]
+    numbers = (most, *(int(number) for number in rng.integers(1, most, DRAWN - 1)))  # one more than usual
+    found += [Case(row, one, number) for one, number in zip(served, numbers, strict=False)]
     if not found:
         why = row.refusal(plain[1], arch)
         raise UserError(f"{row.name} serves none of the shapes on {arch}: {why}; name a shape by --shape")
-    return found
+    return with_new_data(found, rng)
+
+
+def with_new_data(cases: Iterable[Case], rng: np.random.Generator) -> list[Case]:
+    """Return the cases with images and weights that no check had before."""
+    return [replace(case, seed=int(rng.integers(2**31))) for case in cases]
 
 
 def _needs_padding(problem: Single) -> bool:

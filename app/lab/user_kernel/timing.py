@@ -44,6 +44,8 @@ class FileTimer:
             self._fault = self._fault or (f"{error} (on another layer)" if isinstance(error, LostError) else None)
             return replace(result, reason=str(error), wrong=True)
         figures = Timing(tuple(found["samples"])).json_row
+        clocks = " to ".join(dict.fromkeys(f"{mhz:,.0f}" for mhz in sorted(found["mhz"])))
+        figures |= {"note": f"clock {clocks} MHz, {l2} L2"}
         told = {"error": found["error"], "instructions": self.row.instructions, "work": self.row.work(problem)}
         return replace(result, **figures, **told)
 
@@ -68,11 +70,15 @@ class FileTimer:
 def time_in_process(
     path: Path, like: str | None, problem: Problem, images: int, arch: str, noise: float, l2: str
 ) -> dict[str, Any]:
-    """Return the samples in ms and the worst error ÷ the allowed error of a kernel. Raises Wrong and others."""
-    from app.lab.bench.trial import Trial
+    """Return the samples in ms, the worst error ÷ the allowed error and the card's clock rates before and after.
+
+    Raises Wrong and others.
+    """
+    from app.lab.user_kernel.judge import Judge
 
     with opened_kernel(path, like) as row:
-        trial = Trial(problem, images, arch)
-        launch = trial.bind_variant(row)
-        error = trial.check_outputs(launch)
-        return {"error": error, "samples": [*trial.time_launch(launch, noise, l2).samples]}
+        judge = Judge(problem, images, arch)
+        launch = judge.bind_variant(row)
+        before = judge.clock.sm_clock_mhz()
+        error, timing = judge.check_and_time(launch, noise, l2)
+        return {"error": error, "samples": [*timing.samples], "mhz": [before, judge.clock.sm_clock_mhz()]}

@@ -1,5 +1,6 @@
 """Run ``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
 
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,11 +18,12 @@ from app.base.interrupts import deferred_interrupts, exit_on_interrupt
 from app.base.processor import usable_cores
 from app.commands.check import CheckRequest
 from app.cuda import device
+from app.cuda.compiler import import_nvrtc, resource_report
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.lab.bench.compiling import Wrong, failure_reason
+from app.lab.bench.compiling import Wrong, failure_reason, first_compiler_error
 from app.lab.checking.cases import Case, Fault, describe_problem, named_cases, small_cases, type_names
-from app.lab.checking.user_cases import user_cases
+from app.lab.checking.user_cases import user_cases, with_new_data
 from app.lab.user_kernel.child import CardProcess, LostError
 from app.lab.user_kernel.row import UserVariant, opened_kernel
 from app.lab.user_kernel.template import write_template
@@ -69,6 +71,7 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
         _require_cpu_support(row)
     if request.layer is not None or request.shape is not None:
         cases = named_cases(row, arch, request.network, request.layer, request.shape)
+        cases = with_new_data(cases, default_rng()) if isinstance(row, UserVariant) else cases
     else:
         cases = user_cases(row, arch, default_rng()) if isinstance(row, UserVariant) else small_cases(row, arch)
     if not cases:
@@ -80,6 +83,8 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
     else:
         found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
+    if isinstance(row, UserVariant) and not on_card and not any(verdicts):
+        _require_compilation_for_card(row, cases[0])
     publish_report(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
@@ -90,6 +95,25 @@ def _require_cpu_support(row: Variant) -> None:
         raise UserError(f"{row.operation} kernel '{row.name}' runs on a GPU alone: {reason}")
     if COMPILER is None:
         raise UserError(MISSING)
+
+
+def _require_compilation_for_card(row: UserVariant, case: Case) -> None:
+    """Raise UserError if a file that is right on the processor does not compile for a GPU; without NVRTC do nothing.
+
+    g++ knows more of C and C++ than NVRTC, which has no standard headers.
+    """
+    try:
+        import_nvrtc()
+    except UserError:
+        return
+    try:
+        resource_report(row.path, row.config(case.problem).defines, LIKE)
+    except RuntimeError as error:
+        line = re.search(rf"^{re.escape(row.source)}\((\d+)\): error", str(error), re.MULTILINE)
+        place = f":{line[1]}" if line else ""
+        raise UserError(
+            f"{row.source}{place} is right on the processor, but {first_compiler_error(str(error))} for a GPU"
+        ) from None
 
 
 def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
@@ -119,18 +143,18 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
 def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
     program = build_variant(case.row, case.problem, {}, case.images, folder, shared)
-    arrays = [case.input_images, *case.packed_parameters()]
+    inputs = case.inputs()
 
     def run() -> list[np.ndarray]:
-        program.run(arrays, low=True)  # arrays begin at a fence, then they end at one
-        return program.run(arrays, low=False)
+        program.run(inputs, low=True)  # arrays begin at a fence, then they end at one
+        return program.run(inputs, case.other.inputs(), low=False)
 
     return _first_error(case, run)
 
 
 def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
     try:
-        return case.describe_first_error(run())
+        return case.describe_error_of_two_runs(run())
     except Fault as fault:
         return str(fault)
 

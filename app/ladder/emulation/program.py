@@ -65,11 +65,8 @@ _CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
 
 def why_not_on_cpu(row: Variant) -> str | None:
     """Return why the row cannot run on the CPU, or None."""
-    if row.needs_cublas:
-        return "it multiplies in cuBLAS, a library for GPUs"
-    if row.has_ptx:
-        return "it has PTX; the processor knows the functions of app/kernels/include in place of it"
-    return None
+    has_ptx = "it has PTX; the processor knows the functions of app/kernels/include in place of it"
+    return "it multiplies in cuBLAS, a library for GPUs" if row.needs_cublas else has_ptx if row.has_ptx else None
 
 
 def replace_ptx(name: str, text: str) -> str:
@@ -191,27 +188,31 @@ class Built(Frozen):
     images: int
     seconds: int
 
-    def run(self, arrays: Sequence[np.ndarray | None], *, low: bool) -> list[np.ndarray]:
+    def run(self, *inputs: Sequence[np.ndarray | None], low: bool) -> list[np.ndarray]:
         """Run the kernel on x and the packed parameters; return the flat outputs, whose unwritten bytes are 0xFF.
 
-        low: arrays begin at a guard page; otherwise they end at one. Raises Fault.
+        inputs: of each run; a second one finds all other memory as the first has left it, and its results follow. low:
+        arrays begin at a guard page; otherwise they end at one. Raises Fault.
         """
-        given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
+        runs, arrays = len(inputs), (array for given in inputs for array in given if array is not None)
+        given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
         try:
             done = subprocess.run(
-                [self.program, str(int(low)), str(self.seconds)],
+                [self.program, str(int(low)), str(runs * self.seconds), str(runs)],
                 input=given,
                 capture_output=True,
                 env={"UBSAN_OPTIONS": "print_stacktrace=0"},
-                timeout=WAIT * self.seconds,
+                timeout=WAIT * runs * self.seconds,
             )
         except subprocess.TimeoutExpired:
             raise Fault(f"it {ENDLESS}: its program waits for something") from None
         if done.returncode:
             raise Fault(self._describe_fault(done.stderr.decode(errors="replace"), done.returncode))
         found, at = [], 0
-        for output in self.outputs:
+        for output in (*self.outputs,) * runs:
             count = output.per_image * self.images
+            if at + count * ITEMSIZE[output.dtype] > len(done.stdout):
+                raise Fault("it ends its program before all its blocks have run")
             found.append(np.frombuffer(done.stdout, output.dtype, count, at))
             at += found[-1].nbytes
         return found
@@ -222,8 +223,7 @@ class Built(Frozen):
         place = misuse[1] if misuse else self._find_source_line(_CALLERS.search(said))
         at = f"{place}: " if place else ""
         thread = _THREAD.search(said)
-        who = "" if thread is None else f" (thread {thread[1]})"
-        return f"{at}{what}{who}"
+        return f"{at}{what}" + ("" if thread is None else f" (thread {thread[1]})")
 
     def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
         """Return the first line of the kernel's file among the lines of the calling functions."""
@@ -249,6 +249,7 @@ def build_variant(
         *(_array_declaration(argument, images, "input") for argument in (x, *taken)),
         *(_array_declaration(argument, images, "array") for argument in (*outputs, *config.workspace)),
         f"int images = {images};",
+        "for (int run = 0; run < program.runs; run++) { if (run) program.refill();",
     ]
     for action in config.actions:
         match action:
@@ -262,7 +263,7 @@ def build_variant(
                 lines.append(f"std::memcpy((void *){action.symbol}, {source}, {action.count * size});")
             case _:
                 raise UserError(f"{row.source} cannot run on the processor: it multiplies in a library")
-    lines += [f'program.output("{argument.name}");' for argument in outputs]
+    lines += [*(f'program.output("{argument.name}");' for argument in outputs), "}"]
     body = "".join(f"    {line}\n" for line in lines)
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
@@ -285,8 +286,8 @@ def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images
     scalars = ", ".join(map(str, action.scalars))
     places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
     cluster = action.cluster(images) if action.cluster else 1
-    grid = ", ".join(map(str, emulated_grid(action, images)))
-    block = ", ".join(map(str, action.block or (action.threads, 1, 1)))
+    sizes = (emulated_grid(action, images), action.block or (action.threads, 1, 1))
+    grid, block = (", ".join(map(str, size)) for size in sizes)
     shape = f"{{{{{grid}}}, {{{block}}}, {action.shared_bytes}, {cluster}}}"
     return [
         "{",

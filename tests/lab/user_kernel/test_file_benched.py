@@ -33,7 +33,10 @@ def mine(tmp_path: Path) -> Path:
 @pytest.fixture
 def answers(card: type[Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the process of the user's kernel does on this card: ``check`` and ``time``, a value or an exception."""
-    told: dict[str, Any] = {"check_user_case": None, "time_in_process": {"error": 0.25, "samples": [2.5] * 10}}
+    told: dict[str, Any] = {
+        "check_user_case": None,
+        "time_in_process": {"error": 0.25, "samples": [2.5] * 10, "mhz": [1980.2, 1755]},
+    }
 
     def call(_: CardProcess, function: Any, *arguments: Any, seconds: float = 0) -> Any:
         found = told[function.__name__]
@@ -60,6 +63,7 @@ def test_it_stands_beside_all_steps(answers: dict[str, Any], mine: Path, benched
     assert "it beats 04 constant (4.0000 ms, 1.60 of its time) and " in words
     assert "next is 02 direct (2.0000 ms, 0.80 of its time), first is 00 cublas" in words
     assert "neither arithmetic nor memory" in words
+    assert rows[0]["note"] == "clock 1,755 to 1,980 MHz, cold L2"
 
 
 def test_one_that_is_wrong_is_not_timed(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
