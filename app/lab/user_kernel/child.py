@@ -9,7 +9,7 @@ from app.cuda import device
 from app.files.child_process import Child, answer_requests
 from app.lab.bench.compiling import Wrong, failure_reason
 
-SECONDS = 60.0  # allowed to a kernel for everything that is asked at once
+SECONDS = 60.0  # allowed to a kernel for one shape
 STARTING = 60.0  # more for the first answer: CUDA starts, the kernel is compiled
 VALUE, WRONG, USER_ERROR, NO_MEMORY, BUG = range(5)
 
@@ -32,11 +32,12 @@ class CardProcess:
             self._child.end()
             self._child = None
 
-    def call(self, function: Callable[..., Any], *arguments: Any, seconds: float = SECONDS) -> Any:
+    def call(self, function: Callable[..., Any], *arguments: Any, times: int = 1) -> Any:
         """Return ``function(*arguments)``, a function of a module, called in the process.
 
-        Raises Wrong, UserError and DeviceMemoryError as the function does, and LostError if the process is lost.
+        times: how often the usual time is allowed. Raises Wrong, UserError and DeviceMemoryError as the function does, and LostError if the process is lost.
         """
+        seconds = times * SECONDS
         if self._child is None:
             self._child, seconds = Child(__name__), seconds + STARTING
         try:

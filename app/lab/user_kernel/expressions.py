@@ -56,7 +56,7 @@ def _check(node: ast.AST) -> None:
     match node:
         case ast.Constant(value=int() as value) if type(value) is int and value < MAX_VALUE:
             parts: Iterable[ast.AST] = ()
-        case ast.Name():
+        case ast.Name(id=name) if name not in FUNCTIONS:
             parts = ()
         case ast.BinOp() if type(node.op) in OPERATORS:
             parts = (node.left, node.right)

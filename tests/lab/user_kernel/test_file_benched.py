@@ -38,7 +38,7 @@ def answers(card: type[Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "time_in_process": {"error": 0.25, "samples": [2.5] * 10, "mhz": [1980.2, 1755]},
     }
 
-    def call(_: CardProcess, function: Any, *arguments: Any, seconds: float = 0) -> Any:
+    def call(_: CardProcess, function: Any, *arguments: Any, times: int = 1) -> Any:
         found = told[function.__name__]
         if isinstance(found, Exception):
             raise found
@@ -156,8 +156,9 @@ def test_the_process_answers_and_may_be_lost(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(LostError, match="it crashed the process that ran it"):
             process.call(_crashed)
         assert process.call(_answered, "again") == "AGAIN"
-        with pytest.raises(LostError, match="it does not come to an end: stopped after 1 s"):
-            process.call(_slept, seconds=1.0)
+        with monkeypatch.context() as short, pytest.raises(LostError, match="come to an end: stopped after 2 s"):
+            short.setattr(child, "SECONDS", 1.0)
+            process.call(_slept, times=2)
         with pytest.raises(LostError, match="it ended by TypeError"):
             process.call(_answered)
         assert process.call(_answered, "new") == "NEW"
@@ -165,12 +166,12 @@ def test_the_process_answers_and_may_be_lost(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.gpu
 def test_on_the_card(mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--batch", "200", "--only", "direct,shared-tile", "--json", "-"]
+    options = ["--batch", "2000", "--only", "direct,shared-tile", "--json", "-"]
     assert main(["bench", str(mine), *options]) == 0
     found = json.loads(capsys.readouterr().out)
     for table in found["tables"]:
         rows = {row["name"]: row for row in table["rows"] if row["dtype"] == "float32"}
-        assert rows["mine.cu"]["ms"] == pytest.approx(rows["direct"]["ms"], rel=0.15)  # the same code
+        assert rows["mine.cu"]["ms"] == pytest.approx(rows["direct"]["ms"], rel=0.2)  # the same code
     monkeypatch.setattr(child, "SECONDS", 5.0)
     text = mine.read_text()
     for old, new, reason in (
