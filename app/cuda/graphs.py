@@ -116,14 +116,14 @@ class KernelGraph:
         self._last: ctypes.c_void_p | None = None
 
     def add_kernel(
-        self, function: int, values: int, grid: Size, threads: int, shared_bytes: int, *, dependent: bool, cluster: int
+        self, function: int, values: int, grid: Size, block: Size, shared_bytes: int, *, dependent: bool, cluster: int
     ) -> None:
         """Add a kernel after the last one, and copy its arguments. values: address of an array of their addresses.
 
         dependent, cluster: as for ``LoadedKernel``.
         """
         node, ahead = ctypes.c_void_p(), self._last
-        parameters = _KernelNodeParams(function, grid, (threads, 1, 1), shared_bytes, values)
+        parameters = _KernelNodeParams(function, grid, block, shared_bytes, values)
         waits = ahead is not None and not dependent
         link = ctypes.byref(ahead) if ahead is not None else None
         launch_attributes.call_driver(

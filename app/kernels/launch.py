@@ -134,8 +134,8 @@ class Launch:
             for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
             if argument.per_image and pointer.value is not None
         }
-        self._module = kernel.module()
-        self._early, self._advanced = early, False  # the pointers may be those of a later piece
+        self._module, self._early = kernel.module(), early
+        self._advanced = False  # the pointers may be those of a later piece
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]
 
@@ -203,6 +203,7 @@ class Launch:
             self._module,
             action.entry or self.kernel.variant.entry,
             threads=action.threads,
+            block=action.block,
             shared_bytes=action.shared_bytes,
             dependent=action.dependent and self._early,
             cluster=action.cluster,
@@ -213,10 +214,8 @@ class Launch:
         return entry.make_launcher(values, grid)
 
     def _make_constant_copy_step(self, action: ConstantCopy) -> EnqueueStep:
-        weights = self._arrays[1]
-        target = self._module.get_global_var(action.symbol)
-        source = weights.data.ptr + action.first * weights.itemsize
-        nbytes = action.count * weights.itemsize
+        weights, target = self._arrays[1], self._module.get_global_var(action.symbol)
+        source, nbytes = weights.data.ptr + action.first * weights.itemsize, action.count * weights.itemsize
 
         def copy_to_constant(stream: int, _: int) -> None:
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)
@@ -231,8 +230,9 @@ def _limit_persistent_grid(grid: Callable[[int], Grid]) -> Callable[[int], Grid]
 
 
 class LoadedKernel:
-    """A kernel's function in a loaded module, with its block size and dynamic shared memory in bytes.
+    """A kernel's function in a loaded module, with its threads per block and dynamic shared memory in bytes.
 
+    block: the threads along x, y and z, if not all along x; such a kernel is neither dependent nor in clusters.
     dependent: it may start before the previous kernel of the stream has ended (``dependent_launch.cuh``). cluster: maps
     the grid's argument to the blocks per cluster (``cluster.cuh``). Raises ValueError for an impossible block.
     """
@@ -243,14 +243,15 @@ class LoadedKernel:
         entry: str,
         *,
         threads: int,
+        block: Grid | None = None,
         shared_bytes: int = 0,
         dependent: bool = False,
         cluster: Callable[[Any], int] | None = None,
     ) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
-        self.name, self._threads, self._shared_bytes, self._cluster = entry, threads, shared_bytes, cluster
-        self._dependent = dependent and supports_dependent_launch()
+        self.name, self._shared_bytes, self._cluster = entry, shared_bytes, cluster
+        self._block, self._dependent = block or (threads, 1, 1), dependent and supports_dependent_launch()
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
@@ -262,16 +263,17 @@ class LoadedKernel:
         """
         packed = _value_addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
-        threads, shared, early = self._threads, self._shared_bytes, self._dependent
+        block, shared, early = self._block, self._shared_bytes, self._dependent
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             if (blocks := grid(size))[0]:
-                driver.launchKernel(handle, *blocks, threads, 1, 1, shared, stream, address, 0)
+                driver.launchKernel(handle, *blocks, *block, shared, stream, address, 0)
 
         if not early and self._cluster is None:
             return launch
-        return make_attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
+        sizes = block[0], shared
+        return make_attributed_launcher(handle, packed, sizes, grid, self._cluster, launch, dependent=early)
 
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
         """Pack ctypes ``values``; return a function of a graph and ``grid``'s argument that adds a launch to it."""
@@ -279,11 +281,8 @@ class LoadedKernel:
 
         def add_node(graph: KernelGraph, size: int) -> None:
             if (blocks := grid(size))[0]:
-                graph.add_kernel(
-                    *(self._function.ptr, ctypes.addressof(packed), blocks, self._threads, self._shared_bytes),
-                    dependent=dependent,
-                    cluster=cluster(size) if cluster else 1,
-                )
+                node = self._function.ptr, ctypes.addressof(packed), blocks, self._block, self._shared_bytes
+                graph.add_kernel(*node, dependent=dependent, cluster=cluster(size) if cluster else 1)
 
         return add_node
 

@@ -47,6 +47,7 @@ class KernelLaunch(Frozen):
     persistent: bool = False  # at most one block per multiprocessor; blocks loop over the work
     dependent: bool = False  # programmatic dependent launch: the kernel itself waits for the results of the one ahead
     cluster: Callable[[int], int] | None = None  # images → blocks per cluster, 1 for none; sm_90 and later
+    block: Grid | None = None  # the threads along x, y and z, if not all along x
 
 
 class ConstantCopy(Frozen):
@@ -111,7 +112,7 @@ class Variant(Frozen):
     instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with.
     error_bound: problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not
     add the terms one by one. work: problem → products computed ÷ the layer's. folder: the file's folder, if not the
-    operation's. taught: a row of single layers is a step of the ladder, with a separate text.
+    operation's. taught: a row of single layers is a step of the ladder, with its own text. has_ptx: the file has PTX.
     """
 
     operation: str
@@ -138,6 +139,7 @@ class Variant(Frozen):
     work: Callable[[Any], float] = lambda _: 1.0
     folder: Path | None = None
     taught: bool = True
+    has_ptx: bool = False
 
     @property
     def name(self) -> str:
@@ -193,8 +195,7 @@ class Variant(Frozen):
             return "does not pool"
         if isinstance(problem, LinearProblem) and problem.softmax:
             return "computes no softmax"
-        reason = self.refuses(problem)
-        if reason is not None:
+        if (reason := self.refuses(problem)) is not None:
             return reason
         try:
             config = self.launch_config(problem, parameters)
@@ -204,9 +205,8 @@ class Variant(Frozen):
         most = max((launch.shared_bytes for launch in config.launches), default=0)
         if most > limit:
             return f"needs {most:,} bytes of shared memory, a block has at most {limit:,} on {arch}"
-        if any(not 0 < launch.threads <= 1024 for launch in config.launches):
-            return "needs more than 1,024 threads a block"
-        return None
+        fits = all(0 < launch.threads <= 1024 for launch in config.launches)
+        return None if fits else "needs more than 1,024 threads a block"
 
 
 # Rows of tensor-core kernels, which ``auto`` may choose.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cupy
+import numpy as np
 from cupy.cuda import runtime
 
 from app.cuda.compiler import compile_kernel
@@ -18,6 +19,7 @@ from app.main_job.statistics import has_enough_samples, launches_per_sample
 WAIT = Path(__file__).with_name("wait.cu")
 ENQUEUE_US = 20  # of the host per action, a generous estimate
 LONGEST_WAIT_US = 2000
+COUNTED_NS = 100_000  # of the clock's cycles
 
 
 class Clock:
@@ -32,8 +34,9 @@ class Clock:
         self.l2_bytes = int(properties["l2CacheSize"])
         self._flush = device_array(max(2 * self.l2_bytes, 64 << 20), "uint8")
         self._nanoseconds = ctypes.c_longlong()
-        wait = KernelFunction(load_cubin(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
-        self._wait = wait.make_launcher([self._nanoseconds], tuple)
+        module = load_cubin(compile_kernel(WAIT, {}, arch))
+        self._wait = KernelFunction(module, "wait", threads=1).make_launcher([self._nanoseconds], tuple)
+        self._count_cycles = KernelFunction(module, "count_cycles", threads=1)
 
     def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
         """Return the times in ms of the work that ``enqueue()`` puts on the stream, about ``actions`` actions.
@@ -41,14 +44,15 @@ class Clock:
         l2: ``cold`` writes a buffer of twice the L2 cache's size before each run, outside of the events; ``warm``
         enqueues short work several times between the events.
         """
-        first = self._time_sample(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
-        count = launches_per_sample(min(first, self._time_sample(enqueue, 1, l2, actions)), l2)
+        first = self.time_sample(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
+        count = launches_per_sample(min(first, self.time_sample(enqueue, 1, l2, actions)), l2)
         samples: list[float] = []
         while not has_enough_samples(samples, noise):
-            samples.append(self._time_sample(enqueue, count, l2, actions))
+            samples.append(self.time_sample(enqueue, count, l2, actions))
         return Timing(tuple(samples))
 
-    def _time_sample(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
+    def time_sample(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
+        """Return the time in ms of one of ``count`` calls of ``enqueue``; see ``time_enqueued_work``."""
         if l2 == "cold":
             runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
         self._occupy_stream(actions * count)
@@ -61,6 +65,13 @@ class Clock:
         pair.record_around(enqueue_repeatedly, self.stream)
         pair.synchronize()
         return pair.ms / count
+
+    def sm_clock_mhz(self) -> float:
+        """Return the clock rate of the multiprocessors over the next tenth of a millisecond."""
+        cycles = device_array(1, "int64")
+        self._count_cycles(self.stream, (1, 1, 1), np.uint64(COUNTED_NS), cycles)
+        self.stream.synchronize()
+        return float(cycles.get()[0]) / COUNTED_NS * 1e3
 
     def _occupy_stream(self, actions: int) -> None:
         """Enqueue a kernel that waits about as long as the host needs to enqueue ``actions`` actions."""

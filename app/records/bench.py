@@ -17,7 +17,7 @@ from app.records.parts import (
     Samples,
 )
 
-Kind = Annotated[str, OneOf(("cpu", "library", "kernel", "debug"))]
+Kind = Annotated[str, OneOf(("cpu", "library", "kernel", "debug", "file"))]
 
 
 class Settings(TypedDict):
@@ -57,7 +57,7 @@ class CommonRow(TypedDict):
     kind: Annotated[
         Kind,
         "`cpu`: NumPy reference on a few images, scaled; `library`: cuBLAS, cuDNN; `kernel`: ours; `debug`: ours, with "
-        "device debug",
+        "device debug; `file`: a file of the user",
     ]
     name: str
     dtype: Annotated[Dtype, "arithmetic type"]

@@ -11,7 +11,7 @@ from app.cli import COMMANDS, main
 from app.cuda.compiler import ARCHITECTURES
 from app.files.cache import cache_dir
 from app.files.shipped import find_shipped_weights
-from app.ladder.check.cases import SIZES
+from app.lab.checking.cases import SIZES
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
@@ -42,7 +42,7 @@ USAGE = {
     "--bacth 5": "unrecognized arguments: --bacth 5; did you mean --batch",
     "--bat=5": "unrecognized arguments: --bat=5; did you mean --batch",
     "-batch 5": "unrecognized arguments: -batch 5; did you mean --batch",
-    "bench --jsno x": "unrecognized arguments: --jsno x; did you mean --json",
+    "bench --jsno x": "unrecognized arguments: --jsno; did you mean --json",
     "--device cdua": "--device: 'cdua' is none of .*; did you mean cuda",
     "train --optimiser adam": "invalid choice: 'adam' .*; did you mean adamw",
     "tarin": "unknown command 'tarin': .*; did you mean train",
@@ -62,7 +62,7 @@ USAGE = {
     "networks mlp fa19": "unrecognized arguments: fa19",
     "precompile everything": "unrecognized arguments: everything",
     "precompile --precision fp8": "--precision: invalid choice: 'fp8'",
-    "bench --conv direct": "unrecognized arguments: --conv direct",
+    "bench --conv direct": "unrecognized arguments: --conv ",
     "bench --l2 hot": "--l2: invalid choice: 'hot'",
     "bench --batch 0": "--batch: 0 is not between 1",
     "bench --peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
@@ -169,7 +169,7 @@ CASES = {
     "bench --batches 0,10": "--batches 0,10: .*1",
     "bench --only direct --save-tuning": "leave --only out",
     "bench --noise 0": "--noise 0: give a number between 0 and 1",
-    "check": "name the kernel to check: one of --conv NAME, --fc NAME or --pool NAME",
+    "check": "name the kernel to check: FILE.cu, or one of --conv NAME, --fc NAME or --pool NAME",
     "check --conv direct --fc naive": "not allowed with",
     "check --conv direct --shape 1,2 --layer conv1": "--shape 1,2 and --layer conv1: name one or the other",
     "check --conv direct --network k7": "--network k7 needs --layer",

@@ -16,7 +16,8 @@ import pytest
 from app.kernels.problems import LinearProblem, PoolProblem, Problem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
-from app.ladder.emulation.program import Fault, build_variant, why_not_on_cpu
+from app.lab.checking.cases import Fault
+from app.ladder.emulation.program import build_variant, why_not_on_cpu
 from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.host_kernels import skip_without_compiler

@@ -15,7 +15,6 @@ from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolPr
 from app.lab.bench.oracle import random_images, random_parameters
 from app.lab.bench.tolerance import allowed_errors, rms
 from app.layers import Conv2d
-from app.main_job.result import Timing
 from app.network.definitions import NETWORKS
 from app.planning import tuning
 from tests.lab.conftest import Benched
@@ -24,46 +23,6 @@ from tests.support.kernel_cases import input_shape
 from tests.support.kernel_grid import convolution_pair, exactly, product_pair, typed
 from tests.support.kernel_oracle import expected_of
 from tests.support.shell import Refuses
-
-
-@pytest.fixture
-def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
-    """A card on which a variant takes as many ms as its step says, ``shared-tile`` is wrong, and 40 images fit."""
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.cuda.memory import DeviceMemoryError
-    from app.lab.bench import compiling, cudnn, ladder, peak, whole_network
-
-    class FakeTrial:
-        made: list[int] = []  # noqa: RUF012
-
-        def __init__(self, problem: Any, images: int, arch: str) -> None:
-            self.made.append(images)
-            if images > 40:
-                raise DeviceMemoryError("too many")
-            self.problem, self.images = problem, images
-
-        def bind_variant(self, row: Any, parameters: Any, *, debug: bool) -> Any:
-            return row
-
-        def check_outputs(self, launch: Any) -> float:
-            if launch.name == "shared-tile":
-                raise ladder.WrongResult("wrong: image 3")
-            return 0.5
-
-        def time_launch(self, launch: Any, noise: float, l2: str) -> Timing:
-            return Timing((float(launch.step or 0.5),) * 10)
-
-    def whole_program(graph: Any, arch: str, known: Any, images: int, *_: Any) -> list[dict[str, Any]]:
-        row = {"precision": "fp32", "conv": "auto", "ms": images / 10, "spread_ms": 0.1, "runs": 3}
-        return [row | {"nodes": ["all: fake"], "reason": ""}]
-
-    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(ladder, "Trial", FakeTrial)
-    monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
-    monkeypatch.setattr(peak, "measure_peaks", lambda arch: {"tflops": {"float32": 50.0}, "gbytes_per_s": 3000.0})
-    monkeypatch.setattr(cudnn, "why_no_cudnn", lambda: "PyTorch is not installed")
-    monkeypatch.setattr(whole_network, "time_whole_program", whole_program)
-    return FakeTrial
 
 
 def test_bench(card: type[Any], benched: Benched) -> None:

@@ -15,8 +15,8 @@ from app.cuda.device import why_no_gpu
 from app.kernels import registry
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import Variant
+from app.lab.checking.cases import IMAGES, SHAPES, Case, small_cases
 from app.ladder.check import job
-from app.ladder.check.cases import IMAGES, SHAPES, Case, small_cases
 from app.ladder.emulation import program
 from app.ladder.emulation.program import why_not_on_cpu
 from app.terminal.output import Output

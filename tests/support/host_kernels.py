@@ -31,7 +31,7 @@ MAIN = """\
 #include "{file}"
 extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, unsigned long bytes, unsigned cluster,
                             void **values) {{
-    host::launch({entry}, {{{{x, y, z}}, threads, bytes, cluster}}, values);
+    host::launch({entry}, {{{{x, y, z}}, {{unsigned(threads), 1, 1}}, bytes, cluster}}, values);
 }}
 """
 

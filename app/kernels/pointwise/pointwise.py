@@ -23,7 +23,8 @@ from app.kernels.variant import (
 RESIZED = 16  # approximate outputs per thread of a resizing
 
 
-def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
+def pool_defines(problem: PoolProblem) -> dict[str, str | int]:
+    """Return the constants of a pooling kernel: its types and all sizes of the problem."""
     sizes = {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
     window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
     padding = {"PADDING": problem.padding, "COUNTED": problem.counted_padding}
@@ -31,7 +32,7 @@ def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
 
 
 def _configure_pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:
-    return configure_elementwise(_pool_defines(problem), problem.channels * prod(problem.pooled_size))
+    return configure_elementwise(pool_defines(problem), problem.channels * prod(problem.pooled_size))
 
 
 def _pool_tile(problem: PoolProblem, tile: int) -> tuple[tuple[int, int], int]:
@@ -56,7 +57,7 @@ def _configure_pool_shared(problem: PoolProblem, parameters: Parameters) -> Laun
         lambda images: (ceil_div(images * problem.channels, maps) * per_group, 1, 1),
         shared_bytes=maps * map_bytes,
     )
-    return LaunchConfig(_pool_defines(problem) | {"TILE_H": height, "TILE_W": width, "MAPS": maps}, (launch,))
+    return LaunchConfig(pool_defines(problem) | {"TILE_H": height, "TILE_W": width, "MAPS": maps}, (launch,))
 
 
 def _configure_resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:

@@ -160,9 +160,13 @@ def parse_variant_names(only: str | None) -> set[str] | None:
     return names
 
 
-def item_variants(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
-    """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder."""
+def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None) -> list[tuple[Problem, Variant]]:
+    """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder.
+
+    mine: a row that is in no table, which comes last.
+    """
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
+    rows += [mine] if mine is not None and mine.operation == item.operation else []
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 
 

@@ -21,7 +21,7 @@ from app.records import bench as records
 from app.records.bench import AchievedRates, Ratios, Total
 from app.records.parts import Peaks
 
-CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
+CPU, LIBRARY, OURS, DEBUG, FILE = "cpu", "library", "kernel", "debug", "file"  # kinds of rows
 CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 

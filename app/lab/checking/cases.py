@@ -51,27 +51,32 @@ IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a m
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
 
 
+class Fault(Exception):  # noqa: N818 - a verdict, not an error
+    """A kernel breaks a rule of CUDA C++; the text names the array, the line and the thread."""
+
+
 class Case(Frozen):
-    """A kernel on a problem, with random data for ``images`` images."""
+    """A kernel on a problem, with random data for ``images`` images. seed: determines the data."""
 
     row: Variant
     problem: Problem
     images: int
+    seed: int = 0
 
     @cached_property
     def input_images(self) -> np.ndarray:
         """Return random images, (images, elements)."""
-        return random_images(np.random.default_rng(0), self.problem.arguments()[0], self.images)
+        return random_images(np.random.default_rng(self.seed), self.problem.arguments()[0], self.images)
 
     @cached_property
     def parameters(self) -> list[np.ndarray | None]:
         """Return random weights and bias in the layout of the problem."""
-        return random_parameters(np.random.default_rng(1), self.problem)
+        return random_parameters(np.random.default_rng(1 + self.seed), self.problem)
 
-    def packed_parameters(self) -> list[np.ndarray | None]:
-        """Return the weights and bias in the layout that the kernel reads."""
+    def inputs(self) -> list[np.ndarray | None]:
+        """Return the images, and the weights and bias in the layout that the kernel reads."""
         packing = self.row.launch_config(self.problem).packing
-        return packing.pack(self.parameters) if packing else self.parameters
+        return [self.input_images, *(packing.pack(self.parameters) if packing else self.parameters)]
 
     @cached_property
     def expected_and_tolerance(self) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +84,19 @@ class Case(Frozen):
         found = expected_results(self.problem, self.input_images, *self.parameters)
         found = apply_variant_bound(self.row, self.problem, found, self.input_images, *self.parameters)
         return found.exact, allowed_errors(self.problem, found)[0]
+
+    @cached_property
+    def other(self) -> "Case":
+        """Return the case with other images and weights, on which a kernel runs again."""
+        return replace(self, seed=self.seed + 1)
+
+    def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
+        """Compare flat outputs of a run on these images, then of one on the other case's, as below."""
+        half = len(outputs) // 2
+        first = self.describe_first_error(outputs[:half])
+        if first is not None or (second := self.other.describe_first_error(outputs[half:])) is None:
+            return first
+        return f"run again on other images and weights, {second}"
 
     def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
         """Compare flat outputs, y and perhaps labels; return a description of the first wrong element, or None."""
@@ -149,7 +167,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
     found = []
     for dtype in row.dtypes:
-        problems = [_problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
+        problems = [problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
         served = [problem for problem in problems if row.refusal_reason(problem, arch) is None]
         if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
             bounded = [replace(problem, bounded=True) for problem in problems if isinstance(problem, ConvProblem)]
@@ -198,10 +216,10 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
         problem = LinearProblem(sizes[0], sizes[1], bias=True)
     if window > min(height, width):
         raise UserError(f"--shape {text}: the window must be at most as large as the image")
-    return (_problem_in_type(problem, dtype) for dtype in row.dtypes)
+    return (problem_in_type(problem, dtype) for dtype in row.dtypes)
 
 
-def _problem_in_type(problem: Single, dtype: str) -> Problem:
+def problem_in_type(problem: Single, dtype: str) -> Problem:
     """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)
