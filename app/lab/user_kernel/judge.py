@@ -17,8 +17,8 @@ from app.main_job.result import Timing
 from app.main_job.statistics import has_enough_samples
 
 CHECKED = 1 / 3  # share of the timed runs whose outputs are compared
-ALWAYS = 2  # the first runs are all compared
 POISONS = (0xFF, 0x00, None)  # NaN or no label, zeros, what the run before wrote
+ALWAYS = len(POISONS)  # the first runs are all compared, one with each
 
 
 class Judge(Trial):
@@ -38,7 +38,7 @@ class Judge(Trial):
             enough = has_enough_samples(samples, noise)
             if enough and compared:
                 return worst, Timing(tuple(samples))
-            self._renew(launch, POISONS[0] if run == 0 else POISONS[int(self.rng.integers(len(POISONS)))])
+            self._renew(launch, POISONS[run if run < ALWAYS else int(self.rng.integers(len(POISONS)))])
             ms = self.clock.time_sample(lambda: launch(self.clock.stream.ptr, self.images), 1, l2, actions)
             compared = enough or run < ALWAYS or self.rng.random() < CHECKED
             if compared:
