@@ -66,7 +66,7 @@ COMMANDS = {
 }
 
 
-def data_parser() -> Parser:
+def command_parser() -> Parser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="python -m data_tools",
@@ -95,7 +95,7 @@ def data_parser() -> Parser:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command; return 0. Raises UserError."""
-    options = data_parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     if options.command in COMMANDS:
         splits = list(SPLITS) if options.split == "both" else [options.split]
         COMMANDS[options.command][0](splits, options.data_dir)

@@ -29,7 +29,7 @@ class Piece(Frozen):
     @property
     def nbytes(self) -> int:
         """Return the size of the images in bytes."""
-        return self.count * self.shard.image_bytes
+        return self.count * self.shard.bytes_per_image
 
 
 class DeviceInfo(Frozen):

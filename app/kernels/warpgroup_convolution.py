@@ -166,7 +166,7 @@ def collected_result_bytes(problem: ConvProblem) -> int:
 
 
 def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: FilterRing) -> float:
-    """Estimate the clocks that ``tiles.chunks`` chunks take, relative to other tiles."""
+    """Estimate the clock cycles of ``tiles.chunks`` chunks. The estimate ranks tiles; it predicts no absolute time."""
     taps = convolution.kernel**2
     products = taps * convolution.k_steps * (convolution.parts + convolution.weight_parts - 1)
     waits = taps // ring.stage_taps if ring.streamed or convolution.parts == 2 else 1

@@ -73,7 +73,7 @@ class Prediction(Frozen):
 
 
 def products_per_instruction(instructions: str, dtype: str) -> int:
-    """Return how many products of each thread an instruction of the family computes."""
+    """Return the multiply-adds that one instruction computes per thread. instructions: such as ``fma`` or ``mma``."""
     return PER_INSTRUCTION.get(instructions) or PER_INSTRUCTION.get(f"{instructions} {dtype}", 1)
 
 

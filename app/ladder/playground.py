@@ -73,7 +73,7 @@ def _page_style() -> str:
 
 
 def _policy_hash(text: str) -> str:
-    """Return what a Content Security Policy calls an inline script or style sheet."""
+    """Return the expression by which a Content Security Policy allows the inline script or style sheet ``text``."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -35,7 +35,11 @@ class QuantisedFilters(Frozen):
         return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
 
     def fold_input_limits(self, parameters: Mapping[str, np.ndarray], first: str) -> dict[str, np.ndarray]:
-        """Return the parameters with 8-bit filters; layer ``first`` is divided by the limits, which become 1."""
+        """Return the parameters with the 8-bit filters as floats.
+
+        Weights and bias of ``first``, the convolution before, are divided by the limits, so that the inputs of this
+        layer have limit 1.
+        """
         own = {name: parameters[name] / self.limits for name in (first, f"{first}_bias") if name in parameters}
         return {**parameters, **own, self.layer: self.filters * self.steps}
 

@@ -78,7 +78,8 @@ def record_fields(record: Any) -> dict[str, Any]:
 def document_types() -> dict[str, Any]:
     """Return the type of each document by name. If several records share a name, the type is their union.
 
-    Each record of this package with a field ``schema`` is a document; its name is the middle part of that field.
+    Each record of this package with a field ``schema`` is a document; in
+    ``lenet5-inference/report/1`` its name is ``report``.
     """
     found: dict[str, Any] = {}
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):

@@ -32,7 +32,10 @@ WHY_SLOWER: dict[tuple[str, int, str], str] = {}
 
 
 class Goal(NamedTuple):
-    """A required time in ms. must: the limit. aim: desired. end_to_end: limit; if empty, ``BEYOND_CARD_MS`` applies."""
+    """Required times in ms for ``images`` images. on_card, end_to_end: (longest allowed, desired).
+
+    If end_to_end is empty, ``BEYOND_CARD_MS`` limits it.
+    """
 
     network: str
     precision: str
@@ -71,7 +74,7 @@ class Pair(NamedTuple):
         return speedup(self.theirs, self.ours)
 
     @property
-    def lost(self) -> bool:
+    def peer_is_faster(self) -> bool:
         """Return whether the peer is faster."""
         return self.ratio is not None and self.ratio < 1
 
@@ -79,12 +82,20 @@ class Pair(NamedTuple):
     def cells(self) -> list[str]:
         """Return our time, the peer's, their ratio (bold if we are slower), and the peer or why there is none."""
         factor = format_factor(self.ratio)
-        return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if self.lost else factor, self.peer]
+        return [
+            format_ms(self.ours),
+            format_ms(self.theirs),
+            f"**{factor}**" if self.peer_is_faster else factor,
+            self.peer,
+        ]
 
 
 def pair_with_fastest_peer(comparison: Row, precision: str, measure: str) -> Pair:
-    """Return our time and that of the fastest peer in the precision with which ours is compared."""
-    ours = (first_row(comparison["rows"], engine=OURS, precision=precision).get(measure) or {}).get("p50")
+    """Return our time in ``precision`` and that of the fastest peer in the precision with which it is compared.
+
+    measure: a key of ``MEASURES``.
+    """
+    ours = (_our_row(comparison, precision).get(measure) or {}).get("p50")
     entry = first_row(comparison["ratios"], precision=precision)
     if not entry or entry[measure] is None:
         return Pair(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
@@ -165,7 +176,7 @@ def all_networks_table(figures: Figures) -> str:
         if own[ON_CARD]:
             found = [pair_with_fastest_peer(one, precision, measure) for measure in MEASURES]
             rows.append([what, precision, *(cell for each in found for cell in each.cells)])
-            if any(each.lost for each in found):
+            if any(each.peer_is_faster for each in found):
                 why = WHY_SLOWER.get((network, images, precision), f"not known; ours ran {own['note']}")
                 slower.append(f"- {what}, {precision}: {why}")
     measured = {network for network, *_ in figures.comparisons}

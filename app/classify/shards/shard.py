@@ -54,7 +54,7 @@ class Shard(Frozen):
         return np.dtype(np.uint8 if self.images.dtype == np.uint8 else np.float32)
 
     @property
-    def image_bytes(self) -> int:
+    def bytes_per_image(self) -> int:
         """Return the bytes per image as read."""
         channels, height, width = self.shape
         return channels * height * width * self.dtype.itemsize

@@ -42,7 +42,7 @@ def _pool_tile(problem: PoolProblem, tile: int) -> tuple[tuple[int, int], int]:
     return (height, width), pixels * ITEMSIZE[problem.dtype]
 
 
-def _pool_shared_defaults(problem: PoolProblem) -> dict[str, int]:
+def _default_tile_of_shared_pool(problem: PoolProblem) -> dict[str, int]:
     fitting = (tile for tile in (16, 8, 4, 2) if _pool_tile(problem, tile)[1] <= STATIC_SHARED_LIMIT)
     return {"TILE": next(fitting, 1)}
 
@@ -105,7 +105,7 @@ ROWS: tuple[Variant, ...] = (
         summary="the input tile is staged in shared memory before it is pooled",
         limits="a window fits into shared memory",
         tunables={"TILE": (4, 8, 16, 32)},
-        defaults=_pool_shared_defaults,
+        defaults=_default_tile_of_shared_pool,
     ),
     _row(
         "resize",

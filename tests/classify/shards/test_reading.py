@@ -113,7 +113,7 @@ def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.M
     shard = opened(tmp_path, write)
     assert (shard.count, shard.shape, shard.dtype) == (len(expected), expected.shape[1:], expected.dtype)
     assert shard.is_sequential == sequential and not shard.is_labelled and shard.path == tmp_path / "shard"
-    assert shard.image_bytes == row
+    assert shard.bytes_per_image == row
     with pickle.loads(pickle.dumps(shard)).open_reader() as opened_reader:
         for first, count in ((0, 1), (0, 2), (1, 1), (2, 0), (5, 17), (22, 28), (0, 50), (49, 1), (3, 40)):
             if first + count <= len(expected):

@@ -1,4 +1,4 @@
-"""Define the row of the kernel that computes any single convolution by warpgroups on Hopper; pack its filters."""
+"""Define the registry row of the kernel that computes one convolution of any size by warpgroups on Hopper."""
 
 from collections.abc import Sequence
 from functools import cache, partial
