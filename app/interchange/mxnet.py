@@ -62,17 +62,17 @@ def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> 
     """Raise BadValueError unless the arrays have exactly the names that are the values of ``names``."""
     if missing := sorted(set(names.values()) - arrays.keys()):
         raise BadValueError(
-            f"has no array {format_for_error(missing[0])}, which its network needs; {_right_network_hint(arrays)}"
+            f"has no array {format_for_error(missing[0])}, which its network needs; {_network_hint(arrays)}"
         )
     if unused := sorted(arrays.keys() - set(names.values())):
         raise BadValueError(
-            f"has an array {format_for_error(unused[0])}, which its network has no use for; {_right_network_hint(arrays)}"
+            f"has an array {format_for_error(unused[0])}, which its network has no use for; {_network_hint(arrays)}"
         )
     if len(set(names.values())) < len(names):
         raise BadValueError("has one array for two layers of its network; give each layer its own")
 
 
-def _right_network_hint(arrays: Mapping[str, np.ndarray]) -> str:
+def _network_hint(arrays: Mapping[str, np.ndarray]) -> str:
     return f"give the network of {', '.join(map(format_for_error, sorted(arrays)[:8]))}"
 
 
