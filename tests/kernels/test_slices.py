@@ -13,24 +13,27 @@ from tests.support.kernel_grid import row_of
 from tests.support.on_processor import run_row
 
 IMAGES = 11  # more than one tile of eight columns
-LONG = LinearProblem(4104, 72, bias=True, activation="tanh")  # 65 steps, the last one short
+LONG = LinearProblem(1096, 72, bias=True, activation="tanh")  # 18 steps, the last one short, in three slices
 HIDDEN = replace(LONG, outputs=40, activation="relu", output_dtype="float32")
+ROWS = {"ROWS": 40}
 
 
-@pytest.mark.parametrize(("dtype", "stored"), [("float16", "float16"), ("float16x2", "float32")])
-@pytest.mark.parametrize("row", ["warpgroup", "wgmma-any"])
+@pytest.mark.parametrize(
+    ("row", "dtype", "stored"), [("warpgroup", "float16x2", "float32"), ("wgmma-any", "float16", "float16")]
+)
 def test_few_images_get_the_bits_of_many(row: str, dtype: str, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warpgroup, "LONG_SUM", 16)
     first = replace(LONG if row == "warpgroup" else HIDDEN, dtype=dtype, input_dtype=stored)
     problem: Any = first
     if row == "wgmma-any":
         problem = LinearPairProblem(first, LinearProblem(40, 10, bias=True, argmax=True, dtype=dtype))
     variant = row_of(operation(problem), row)
     x, arrays = host_arrays(problem, IMAGES)
-    kernels = [launch.entry for launch in variant.launch_config(problem).launches if launch.grid(IMAGES)[0]]
+    kernels = [launch.entry for launch in variant.launch_config(problem, ROWS).launches if launch.grid(IMAGES)[0]]
     assert [entry.rpartition("_")[2] for entry in kernels] == ["slice", "finish"]
-    few = {images: run_row(variant, problem, x[:images], arrays) for images in (1, IMAGES)}
+    few = {images: run_row(variant, problem, x[:images], arrays, ROWS) for images in (1, IMAGES)}
     monkeypatch.setattr(warpgroup, "FEW_IMAGES", 0)
-    whole = run_row(variant, problem, x, arrays)
+    whole = run_row(variant, problem, x, arrays, ROWS)
     assert np.isfinite(whole[0]).all() and np.ptp(whole[0]) > 0
     for results in few.values():
         for result, wanted in zip(results, whole, strict=True):
@@ -38,7 +41,7 @@ def test_few_images_get_the_bits_of_many(row: str, dtype: str, stored: str, monk
 
 
 def test_short_sums_and_the_fused_argmax_are_one_slice() -> None:
-    for problem in (replace(LONG, inputs=4032), replace(LONG, outputs=10, activation="", argmax=True)):
+    for problem in (replace(LONG, inputs=4032), replace(LONG, inputs=4104, outputs=10, activation="", argmax=True)):
         problem = replace(problem, dtype="float16", input_dtype="float16")
         config = row_of("gemm", "warpgroup").launch_config(problem)
         assert len(config.launches) == 1 and not config.workspace and config.defines["SLICES"] == 1
