@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from app.commands.check import CheckRequest
 from app.cuda.device import why_no_gpu
 from docs.generate.__main__ import ROOT
 from tests.support.host_kernels import skip_without_compiler
@@ -38,7 +37,6 @@ def test_it_is_short_and_has_no_outputs() -> None:
     assert links and all((NOTEBOOK.parent / link).exists() for link in links)
 
 
-@pytest.mark.skipif(not hasattr(CheckRequest, "init"), reason="this program's check judges no file yet")
 def test_every_cell_shows_what_the_text_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
