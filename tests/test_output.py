@@ -119,6 +119,7 @@ def test_a_file_that_another_program_writes_meanwhile_is_kept(place: Path, monke
 JSON: dict[str, tuple[str, dict[str, Any]]] = {
     "graph": ("graph", {"network": "lenet5", "fused": True}),
     "check": ("check --fc naive --shape 5,3 --device cpu", {"kernel": "naive"}),
+    "learn": ("learn", {"schema": "lenet5-inference/learn/1"}),
     "export": ("export weights.h5 --out new.npz", {"written": "new.npz", "format": "npz"}),
     "import": ("import weights.h5 --network lenet5 --out new.h5", {"written": "new.h5", "network": "lenet5"}),
     "predict": ("predict images --out new.csv", {"images": 3, "written": ["new.csv"]}),

@@ -23,7 +23,7 @@ from data_tools.fashion_mnist import SPLITS
 class Kind(Frozen):
     """A kind of cached files. folder: in the cache. names: pattern. made_again: ``--clear`` removes them."""
 
-    name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
+    name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings", "progress of learn"]
     folder: str
     names: re.Pattern[str]
     made_again: bool
@@ -33,9 +33,10 @@ DATA = "|".join(re.escape(file.name) for files in SPLITS.values() for file in fi
 KINDS = (
     Kind("compiled kernels", "kernels", re.compile(r"[0-9a-f]{64}\.cubin"), made_again=True),
     Kind("Fashion-MNIST", "fashion-mnist", re.compile(rf"(?:{DATA})(?:\.gz)?"), made_again=True),
-    # Measured by the user:
+    # The user's measurements and exercises:
     Kind("tuning tables", "tuning", re.compile(r"\w+\.json"), made_again=False),
     Kind("peer settings", "peers", re.compile(r"\w+\.json"), made_again=False),
+    Kind("progress of learn", "learn", re.compile(r"progress\.json"), made_again=False),
 )
 COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("age", left=True)]
 
