@@ -35,7 +35,8 @@ class CardProcess:
     def call(self, function: Callable[..., Any], *arguments: Any, times: int = 1) -> Any:
         """Return ``function(*arguments)``, a function of a module, called in the process.
 
-        times: how often the usual time is allowed. Raises Wrong, UserError and DeviceMemoryError as the function does, and LostError if the process is lost.
+        times: how often the usual time is allowed. Raises Wrong, UserError and DeviceMemoryError as the function does,
+        and LostError if the process is lost.
         """
         seconds = times * SECONDS
         if self._child is None:
@@ -85,6 +86,13 @@ def _describe(error: Exception) -> tuple[int, str]:
         return (WRONG if isinstance(error, Wrong) else USER_ERROR), text
     if (reason := failure_reason(error)) is not None:
         return WRONG, reason
+    try:
+        with device.translate_gpu_errors():
+            raise error
+    except UserError as translated:  # such as a card that another program has for itself: not the kernel's fault
+        return USER_ERROR, str(translated)
+    except Exception:
+        pass
     if device.is_fatal_cuda_error(error):
         return BUG, f"the card stopped it: {text}; check --device cpu names the line"
     return BUG, f"it ended by {type(error).__name__}: {text}"

@@ -44,8 +44,9 @@ HEAD = """\
 //   //@ shared: 4 * TILE ** 2  bytes of dynamic shared memory: extern __shared__ float memory[];
 //   //@ block: 16, 16          threads of a block along x and y
 //   //@ without: bias          what it does not do: {features}
-// Names of sizes: {sizes}; images in grid;
-//   {types}. They are constants in the code, too, but for those in arguments{but}.
+// Names of sizes: {sizes}; images in grid; {types}.
+// Sizes are constants in the code, too, but for those in arguments{but}. Other constants of the
+// code: INPUT, WEIGHT, REAL and OUTPUT are the types of x, w, the sums and y; docs/your-kernel.md says more.
 """
 
 

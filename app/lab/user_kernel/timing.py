@@ -16,7 +16,6 @@ from app.lab.user_kernel.child import CardProcess, LostError
 from app.lab.user_kernel.row import UserVariant, opened_kernel
 from app.main_job.result import Timing
 
-
 RUNS = 5  # times as long as for a check may the runs take that are timed
 
 

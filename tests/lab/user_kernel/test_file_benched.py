@@ -137,6 +137,16 @@ def _refused() -> None:
     raise UserError("no")
 
 
+class CUDARuntimeError(RuntimeError):
+    """In place of CuPy's, which is known by its name."""
+
+    status = 46
+
+
+def _busy() -> None:
+    raise CUDARuntimeError("all devices are busy")
+
+
 def _crashed() -> None:
     signal.raise_signal(signal.SIGSEGV)
 
@@ -153,6 +163,8 @@ def test_the_process_answers_and_may_be_lost(monkeypatch: pytest.MonkeyPatch) ->
             process.call(_wrong)
         with pytest.raises(UserError, match="no"):
             process.call(_refused)
+        with pytest.raises(UserError, match="all devices are busy: wait for the other program"):
+            process.call(_busy)
         with pytest.raises(LostError, match="it crashed the process that ran it"):
             process.call(_crashed)
         assert process.call(_answered, "again") == "AGAIN"
