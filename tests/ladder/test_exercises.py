@@ -16,7 +16,6 @@ from app.ladder.check import job
 from app.ladder.exercises.course import HERE, Exercise, all_exercises
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.schemas import mistakes
-from tests.support.shell import Refuses, listing
 
 UNWRITTEN, WRONG = "nothing was written", "found -?[0-9.e-]+, expected"
 # What the judge says of each exercise as it is handed out.
@@ -188,13 +187,3 @@ def test_damaged_progress_is_one_line(content: bytes, place: Path, capsys: pytes
     assert main(["learn", "hint"]) == 0
     capsys.readouterr()
     assert main(["learn"]) == 0 and capsys.readouterr().err == ""
-
-
-def test_one_line(place: Path, refuses: Refuses) -> None:
-    before = listing(place)
-    refuses("learn nxet", "did you mean next")
-    refuses("learn next 11", "there is no exercise '11': choose one of 01_thread_index, .*, or its number")
-    refuses("learn hint thread_idnex", "did you mean 01_thread_index")
-    refuses("learn list 3", "list shows all exercises: leave 3 out")
-    refuses("learn check 4", "04_barriers.cu is not in this folder: python main.py learn next 4 copies it here")
-    assert listing(place) == before
