@@ -56,12 +56,13 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judge(path: Path, folder: Path) -> list[str | None]:
-    """The first error of each of some shapes: two usual ones, and one that is drawn."""
+    """The first error of each of some shapes: two usual ones, and one that is drawn. It compiles for a card, too."""
     skip_without_compiler()
     with opened_kernel(path) as row:
         cases: list[Case] = user_cases(row, job.LIKE, np.random.default_rng(0))
         for case in cases:
             row.check_signatures(case.problem)
+        job._require_compilation_for_card(row, cases[0])
         chosen = [*cases[:2], cases[-1]]
         return [job.check_case_on_cpu(one, folder / str(at), shared=True) for at, one in enumerate(chosen)]
 

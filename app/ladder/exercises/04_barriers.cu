@@ -4,7 +4,8 @@
 // w to tiles in shared memory, and then all threads read both tiles. Beyond the edges the tiles have zeros.
 //
 // The warps of a block run in any order. Here no thread waits until the others have written the tiles, and none waits
-// until the others have read what it overwrites in the next step. Add what is missing, in two places.
+// until the others have read what it overwrites in the next step. Add what is missing, in two places. On a card such a
+// race may go well by chance; on the processor (check with --device cpu) it is always found.
 //@ kernel: gemm
 //@ TILE = 16
 //@ block: TILE, TILE
