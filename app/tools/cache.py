@@ -33,9 +33,10 @@ DATA = "|".join(re.escape(file.name) for files in SPLITS.values() for file in fi
 KINDS = (
     Kind("compiled kernels", "kernels", re.compile(r"[0-9a-f]{64}\.cubin"), made_again=True),
     Kind("Fashion-MNIST", "fashion-mnist", re.compile(rf"(?:{DATA})(?:\.gz)?"), made_again=True),
-    # The user's measurements and exercises:
+    # Measured by the user:
     Kind("tuning tables", "tuning", re.compile(r"\w+\.json"), made_again=False),
     Kind("peer settings", "peers", re.compile(r"\w+\.json"), made_again=False),
+    # The user's exercises:
     Kind("progress of learn", "learn", re.compile(r"progress\.json"), made_again=False),
 )
 COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("age", left=True)]
