@@ -15,14 +15,16 @@ import pytest
 from app.commands.run import RunRequest
 
 ROOT = Path(__file__).parent.parent
-LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")  # each is read by itself
+EXERCISES = ROOT / "app" / "ladder" / "exercises"
+# Each is read by itself.
+LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm", EXERCISES, EXERCISES / "solutions")
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 59_300,
-    "lines of Python in app without comments, docstrings and blank lines": 32_900,
+    "lines of sources": 59_850,
+    "lines of Python in app without comments, docstrings and blank lines": 33_200,
     "lines of tests": 46_300,
-    "tracked files": 985,
+    "tracked files": 1_020,
 }
 
 

@@ -133,6 +133,25 @@ class Check(TypedDict):
     shapes: Annotated[list[Shape], Length(1)]
 
 
+class Exercise(TypedDict):
+    """One exercise of `learn`, and how far the learner is."""
+
+    number: Positive
+    name: str
+    title: str
+    solved: bool
+    hints: Count
+    hints_shown: Count
+
+
+class Learn(TypedDict):
+    """All exercises, or the one that was copied or has a hint (`learn --json FILE`; `learn check` writes `check`)."""
+
+    schema: Literal["lenet5-inference/learn/1"]
+    exercises: list[Exercise]
+    text: Annotated[list[str], "hints, or what to do next"]
+
+
 Bound = Annotated[str, OneOf(("arithmetic", "issue", "loads", "memory", "constants", "latency"))]
 
 

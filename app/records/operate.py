@@ -27,7 +27,7 @@ class Doctor(TypedDict):
 
 
 class CachedFiles(TypedDict):
-    kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
+    kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings", "learn progress"]
     folder: Annotated[str, "within the cache"]
     files: Count
     bytes: Count

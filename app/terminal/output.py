@@ -19,7 +19,7 @@ from app.terminal.text import terminal_width
 
 D = TypeVar("D", bound=Mapping[str, object])
 INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "shards", "before", "after")
-OUTPUTS = ("out", "show", "html", "json", "trace", "timeline")
+OUTPUTS = ("out", "show", "html", "json", "trace", "timeline", "init")
 POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
 NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that names no file
 OVERWRITE = "replace the files that this command writes, if they exist"
@@ -54,7 +54,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
     for name, path in written:
         # A resumed training recognises the files that it has written.
         if not options.get("overwrite") and os.path.lexists(path) and not (name == "out" and resumed):
-            remedy = "remove it first" if resumed else "replace it with --overwrite"
+            remedy = "remove it first" if resumed or name == "init" else "replace it with --overwrite"
             raise UserError(f"{path} exists: name another --{name}, or {remedy}")
     if options.get("overwrite") and not written and "resume" not in options:  # other commands have default files
         raise UserError("--overwrite replaces files that are named: name one, as with --json FILE, or leave it out")

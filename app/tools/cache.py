@@ -26,7 +26,7 @@ class CacheKind(Frozen):
     made_again: whether the program can make these files again; ``--clear`` removes only such files.
     """
 
-    name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
+    name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings", "learn progress"]
     folder: str
     names: re.Pattern[str]
     made_again: bool
@@ -39,6 +39,8 @@ KINDS = (
     # Measured by the user:
     CacheKind("tuning tables", "tuning", re.compile(r"\w+\.json"), made_again=False),
     CacheKind("peer settings", "peers", re.compile(r"\w+\.json"), made_again=False),
+    # The user's exercises:
+    CacheKind("learn progress", "learn", re.compile(r"progress\.json"), made_again=False),
 )
 COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("age", left=True)]
 
