@@ -57,7 +57,7 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(7190 < kind["newest_s"] <= kind["oldest_s"] < 7300 for kind in document["kinds"])
     assert main(["cache"]) == 0
     out = capsys.readouterr().out
-    assert "7 files, 7.0 kB in" in out and "compiled kernels       3  3.0 kB  2 h" in out
+    assert "7 files, 7.0 kB in" in out and "compiled kernels      3  3.0 kB  2 h" in out
     assert max(len(line) for line in out.splitlines()[1:]) <= WIDTH
     assert listing(folder) == before
 
