@@ -19,10 +19,10 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 57_350,
-    "lines of Python in app without comments, docstrings and blank lines": 31_750,
-    "lines of tests": 43_900,
-    "tracked files": 945,
+    "lines of sources": 57_500,
+    "lines of Python in app without comments, docstrings and blank lines": 31_850,
+    "lines of tests": 44_250,
+    "tracked files": 955,
 }
 
 

@@ -4,6 +4,7 @@ The batch repeats a block of random images. The number of images in the block is
 the same period. The correct results of the block determine every element of the whole output.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -61,20 +62,26 @@ class Trial:
         return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once on outputs filled with NaN, and compare every element with the oracle.
+        """Launch once, as ``check_action`` does. Raises WrongResult."""
+        return self.check_action(lambda: launch(self.clock.stream.ptr, self.images), launch.kernel.variant)
 
-        Return the worst error ÷ the allowed error. Raises WrongResult if that is above 1 or not a number.
+    def check_action(self, action: Callable[[], object], row: Variant | None = None) -> float:
+        """Fill the outputs with NaN, let the action write them, and compare every element with the oracle.
+
+        row: the kernel that the action launches, for its error bound; None for the default. Return the worst error ÷
+        the allowed error. Raises WrongResult if that is above 1 or not a number.
         """
-        row = launch.kernel.variant
         cupy.cuda.Device().synchronize()
         for y in self.outputs.values():
             y.data.memset_async(0xFF, y.nbytes, self.clock.stream)  # NaN, or a label beyond all classes
-        launch(self.clock.stream.ptr, self.images)
+        action()
         self.clock.stream.synchronize()
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
             exact, each, most_rms = (
-                self._default_expectations if row.error_bound is None else self._expected_with_tolerances(row)
+                self._default_expectations
+                if row is None or row.error_bound is None
+                else self._expected_with_tolerances(row)
             )
             worst = 0.0
             for first in range(0, self.images, self._period):
