@@ -72,6 +72,7 @@ LANGUAGES = (
     Language("Triton", "triton_conv", ("triton", "torch")),
     Language("JAX Pallas", "pallas_conv", ("jax",), own_stream=True),
     Language("Numba CUDA", "numba_conv", ("numba", "numba_cuda")),
+    Language("CuTe DSL", "cute_conv", ("cutlass", "cuda"), interpreter=False),
 )
 
 

@@ -242,6 +242,19 @@ code = cuda.compile_ptx(conv.py_func, arrays, cc=(9, 0))[0]
 assert ".local" not in code, "sums are in registers"
 print(code.count("mma.sync"))
 """,
+    "cutlass": """
+import os, pathlib, tempfile
+os.environ["CUTE_DSL_ARCH"], os.environ["CUTE_DSL_KEEP_PTX"] = "sm_90a", "1"
+os.environ["CUTE_DSL_DUMP_DIR"] = folder = tempfile.mkdtemp()
+import cutlass
+from cutlass import cute
+from cutlass.cute import runtime
+from docs.languages.cute_conv import launch
+shapes = (7, 32, 144), (25, 64, 32), (7, 64, 64)
+arrays = [runtime.make_fake_compact_tensor(cutlass.Float16, shape, stride_order=(2, 1, 0)) for shape in shapes]
+cute.compile(launch, *arrays, runtime.make_fake_stream())
+print(next(pathlib.Path(folder).glob("*.ptx")).read_text().count("mma.sync"))
+""",
 }
 
 
