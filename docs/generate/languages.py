@@ -10,9 +10,7 @@ from docs.languages.text import HEADS, table_rows
 def files_table(figures: Figures) -> str:
     """Return a row for each language that has a file: what the language hides, and the file's lines."""
     rows = [
-        (f"[{one.name}](languages/{one.path.name})", one.hidden, str(one.row()["lines"]))
-        for one in compare.LANGUAGES
-        if one.module
+        (f"[{one.name}](languages/{one.path.name})", one.hidden, str(one.row()["lines"])) for one in compare.LANGUAGES
     ]
     return markdown_table(["language", "hidden", "lines"], rows, 2)
 

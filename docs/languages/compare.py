@@ -3,7 +3,6 @@
 import ast
 import importlib
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,16 @@ INTERPRETERS = {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1", "JAX_PLATF
 
 
 class Language(Frozen):
-    """A language. module: its file in this folder, or empty for the ``reason``. packages: what the file needs.
+    """A language. module: its file in this folder. packages: what the file needs, by the names that pip knows.
 
     own_stream: its work runs on a stream that no other program can name, so that the host's clock times it.
     """
 
     name: str
-    module: str = ""
+    module: str
     packages: tuple[str, ...] = ()
     interpreter: bool = True
     own_stream: bool = False
-    reason: str = ""
 
     @property
     def path(self) -> Path:
@@ -52,8 +50,8 @@ class Language(Frozen):
     @property
     def missing(self) -> str:
         """Return why the language cannot run here; empty if it can."""
-        absent = " and ".join(name for name in self.packages if not find_spec(name))
-        return self.reason or (f"not installed: {absent}" if absent else "")
+        absent = " and ".join(name for name in self.packages if not _version(name))
+        return f"not installed: {absent}" if absent else ""
 
     def bind(self, x: Any, w: Any, y: Any, stream: Any) -> Any:
         """Return what the file's ``bind`` returns: functions that enqueue y = conv(x, w), wait, and return y."""
@@ -61,8 +59,8 @@ class Language(Frozen):
 
     def row(self, **found: Any) -> Row:
         """Return the language's row of the document with these fields, and without times for a missing language."""
-        row = empty_row(self.name, self.path if self.module else None)
-        row["hides"] = self.hidden if self.module else ""
+        row = empty_row(self.name, self.path)
+        row["hides"] = self.hidden
         row["versions"] = {name: text for name in self.packages if (text := _version(name))}
         row["reason"] = self.missing
         return Row(**(row | found))  # type: ignore[typeddict-item]
@@ -71,8 +69,9 @@ class Language(Frozen):
 LANGUAGES = (
     Language("Triton", "triton_conv", ("triton", "torch")),
     Language("JAX Pallas", "pallas_conv", ("jax",), own_stream=True),
-    Language("Numba CUDA", "numba_conv", ("numba", "numba_cuda")),
-    Language("CuTe DSL", "cute_conv", ("cutlass", "cuda"), interpreter=False),
+    Language("Numba CUDA", "numba_conv", ("numba", "numba-cuda")),
+    Language("CuTe DSL", "cute_conv", ("nvidia-cutlass-dsl",), interpreter=False),
+    Language("cuTile", "cutile_conv", ("cuda-tile", "nvidia-cuda-tileiras"), interpreter=False),
 )
 
 
@@ -129,6 +128,6 @@ def _describe_rms(case: Case, y: np.ndarray) -> str | None:
 
 def _version(package: str) -> str:
     try:
-        return version(package.replace("_", "-"))
+        return version(package)
     except PackageNotFoundError:
         return ""

@@ -30,7 +30,6 @@ from tests.support.peers_for_tests import CARD as SOME_CARD
 from tests.support.schemas import mistakes
 
 ROOT = Path(__file__).parents[2]
-FILES = [language for language in LANGUAGES if language.module]
 SLOW = {"numba": "1"}  # images that its interpreter takes half a minute for
 
 
@@ -39,14 +38,14 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=550)
 
 
-@pytest.mark.parametrize("language", FILES, ids=lambda language: language.name)
+@pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 def test_a_language_is_one_short_file(language: Language) -> None:
     text = language.path.read_text()
     assert len(text.splitlines()) <= 100 and language.hidden
     assert "bind" in {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("language", FILES, ids=lambda language: language.name)
+@pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 def test_the_interpreter_computes_what_the_oracle_does(language: Language) -> None:
     if language.missing or not language.interpreter:
         pytest.skip(language.missing or "the language has no interpreter")
@@ -191,7 +190,7 @@ def test_the_text_and_the_tables(tmp_path: Path) -> None:
     made = DOCUMENT.render_block("languages", Figures(tmp_path))
     assert "Some Card, 2026-01-01 00:00 UTC, some 1.2" in made and "1.5000*" in made
     assert "No times: Other. Reason: not installed: other." in made
-    assert all(language.path.name in DOCUMENT.render_block("files", Figures(tmp_path)) for language in FILES)
+    assert all(language.path.name in DOCUMENT.render_block("files", Figures(tmp_path)) for language in LANGUAGES)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +241,7 @@ code = cuda.compile_ptx(conv.py_func, arrays, cc=(9, 0))[0]
 assert ".local" not in code, "sums are in registers"
 print(code.count("mma.sync"))
 """,
-    "cutlass": """
+    "nvidia-cutlass-dsl": """
 import os, pathlib, tempfile
 os.environ["CUTE_DSL_ARCH"], os.environ["CUTE_DSL_KEEP_PTX"] = "sm_90a", "1"
 os.environ["CUTE_DSL_DUMP_DIR"] = folder = tempfile.mkdtemp()
@@ -255,12 +254,25 @@ arrays = [runtime.make_fake_compact_tensor(cutlass.Float16, shape, stride_order=
 cute.compile(launch, *arrays, runtime.make_fake_stream())
 print(next(pathlib.Path(folder).glob("*.ptx")).read_text().count("mma.sync"))
 """,
+    "cuda-tile": """
+import io
+from cuda import tile
+from cuda.tile import compilation
+from docs.languages.cutile_conv import conv
+strides = dict(stride_lower_bound_incl=0, stride_constant=(None, None, 1))
+alone = dict(alias_groups=(), may_alias_internally=False)
+array = compilation.ArrayConstraint(tile.float16, 3, index_dtype=tile.int32, **strides, **alone)
+convention = compilation.CallingConvention.cutile_python_v1()
+made, signature = io.BytesIO(), compilation.KernelSignature([array] * 3, convention)
+compilation.export_kernel(conv, [signature], made, gpu_code="sm_90", output_format="cubin")
+print(len(made.getvalue()))
+""",
 }
 
 
-@pytest.mark.parametrize("language", FILES, ids=lambda language: language.name)
+@pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 def test_it_compiles_for_a_card_without_one(language: Language) -> None:
-    """As far as the language's compiler goes without a card: to PTX, or Pallas to Triton's form."""
+    """To PTX; cuTile to machine code, and Pallas to the form that XLA compiles on a card."""
     if language.missing:
         pytest.skip(language.missing)
     words = [sys.executable, "-c", COMPILERS[language.packages[0]]]
