@@ -30,7 +30,7 @@ def conv(sizes: tuple[int, ...], x: Any, w: Any, before: Any, y: Any) -> None:
     def add_tap(tap: Any, sums: Any) -> Any:  # a step of the product: all channels of one tap
         a = w[tap]
         b = x[image, windows + (lax.div(tap, kernel) * width + lax.rem(tap, kernel))]
-        return sums + backend.dot(a, b)
+        return sums + jnp.dot(a, b, preferred_element_type=jnp.float32)
 
     sums = lax.fori_loop(0, kernel**2, add_tap, jnp.zeros((maps, pixels.size), jnp.float32))
     y[0] = sums.astype(jnp.float16)
