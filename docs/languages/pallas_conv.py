@@ -1,6 +1,7 @@
 """The implicit product on tensor cores in JAX Pallas: a program of four warps computes 64 maps x 64 pixels, one image.
 
 JAX's arrays do not change. So the kernel gets the last y as an argument, and writes the next one to the same memory.
+JAX 0.11 still compiles kernels in Triton's form, but calls this way deprecated.
 
 Hidden: what Triton hides, to whose form Pallas translates this kernel, and also the stream, the memory of the results
 and the launch, which is an operation of a compiled function.
