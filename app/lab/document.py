@@ -9,6 +9,7 @@ from app.cuda.device import format_bus_address
 from app.records.bench import Bench
 from app.records.calls import Calls
 from app.records.kernels import Ladder
+from app.records.languages import Languages
 from app.records.parts import Card
 from app.records.peers import Peers
 from app.terminal.text import fields, paragraph
@@ -29,7 +30,9 @@ def describe_card(card: Card) -> str:
     return f"{which}, {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
 
 
-def heading(title: str, document: Bench | Calls | Ladder | Peers, pairs: dict[str, str], width: int) -> list[str]:
+def heading(
+    title: str, document: Bench | Calls | Ladder | Languages | Peers, pairs: dict[str, str], width: int
+) -> list[str]:
     """Return a title with the date, a line for the card, and a line for each further (name, text) pair."""
     card = {"card": describe_card(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]

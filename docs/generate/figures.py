@@ -45,8 +45,9 @@ SCALE = {
     "cpu_scale.json": ("scale", "tests.classify.scale workers"),
     COSTS: ("classify-costs", "docs.measure.classify_costs"),
 }
-CALLS = "h100_calls.json"  # of docs/api.md, may be missing, too
-MODULES = SCALE | {CALLS: ("calls", "app.lab.calls")}
+CALLS = "h100_calls.json"  # of docs/api.md, and of docs/languages.md: may be missing, too
+LANGUAGES = "h100_languages.json"
+MODULES = SCALE | {CALLS: ("calls", "app.lab.calls"), LANGUAGES: ("languages", "docs.languages")}
 CYCLE = "h100_lenet5_fp16_cycle.json"
 LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
 

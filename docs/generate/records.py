@@ -21,6 +21,7 @@ MORE = {  # document → the section about it
     "evaluate": "evaluate.md",
     "export": "export.md",
     "import": "import.md",
+    "languages": "languages.md",
     "peer-settings": "bench_json.md#bench---peers",
     "peers": "bench_json.md#bench---peers",
     "predict": "predict.md",

@@ -4,6 +4,7 @@ The batch repeats a block of random images. The number of images in the block is
 the same period. The correct results of the block determine every element of the whole output.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -61,17 +62,21 @@ class Trial:
         return kernel.bind([self.x, *self.bound, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once on outputs filled with NaN, and compare every element with the oracle.
+        """Launch once, as ``check_action`` does. Raises WrongResult."""
+        return self.check_action(lambda: launch(self.clock.stream.ptr, self.images), launch.kernel.variant)
 
-        Return the worst error ÷ the allowed error. Raises WrongResult if that is above 1 or not a number.
+    def check_action(self, action: Callable[[], object], row: Variant | None = None) -> float:
+        """Fill the outputs with NaN, let the action write them, and compare every element with the oracle.
+
+        row: the kernel that the action launches, for its error bound; None for the default. Return the worst error ÷
+        the allowed error. Raises WrongResult if that is above 1 or not a number.
         """
         cupy.cuda.Device().synchronize()
         for y in self.outputs.values():
             y.data.memset_async(0xFF, y.nbytes, self.clock.stream)  # NaN, or a label beyond all classes
-        launch(self.clock.stream.ptr, self.images)
+        action()
         self.clock.stream.synchronize()
-        row = launch.kernel.variant
-        return self.compare_outputs(None if row.error_bound is None else row)
+        return self.compare_outputs(None if row is None or row.error_bound is None else row)
 
     def compare_outputs(self, row: Variant | None, places: Any = None) -> float:
         """Compare every element of the outputs with the oracle; return and raise as ``check_outputs``.
