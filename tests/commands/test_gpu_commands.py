@@ -190,7 +190,7 @@ def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tu
     """Every kernel and copy in the table; a timeline of whole events with one row a stream."""
     path = own_tuning / "timeline.json"
     named = ("--conv", f"conv2={row.name}" if row.name == "warpgroup" else row.name) if row else ()
-    arguments = ("profile", "--batch", "200", "--streams", "3", *named, "--trace", str(path))
+    arguments = ("profile", "--batch", "200", "--chunk", "50", "--streams", "3", *named, "--trace", str(path))
     text, document = ran(capsys, own_tuning, *arguments)
     rows = document["rows"]
     assert {entry["kind"] for entry in rows} >= {"h2d", "kernel", "d2h"}

@@ -1,7 +1,6 @@
 """Test whole networks with each variant by name: streams and chunks change nothing; routes are bit-identical."""
 
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,20 @@ from app.kernels.registry import variants
 from app.kernels.variant import ConstantCopy, Variant
 from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
-from app.planning.few_images import LONG_SUM
 from app.planning.plan import plan
 from tests.engine.test_gpu_engine import classify
 from tests.support.kernel_cases import OWN_ORDER, architecture
 from tests.support.kernel_device import bits, cases_of, compile_all
 from tests.support.kernel_grid import row_of
-from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
+from tests.support.networks_for_tests import (
+    ODD,
+    SMOOTH,
+    TEST_NETWORKS,
+    has_long_sums,
+    random_graph,
+    random_images,
+    score_scale,
+)
 from tests.support.requests import named_choices
 
 pytestmark = pytest.mark.gpu
@@ -110,8 +116,7 @@ def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
     """
     graph, images = graph_of(network), random_images(network, IMAGES)
     fused_labels, fused = classify(graph, images, chunk=10)
-    long = any(step.layer.operation == "gemm" and prod(step.in_shape) >= LONG_SUM for step in graph.steps)
-    plain = {"conv": "direct", "pool": "direct"} | ({} if long else {"gemm": "naive"})
+    plain = {"conv": "direct", "pool": "direct"} | ({} if has_long_sums(graph) else {"gemm": "naive"})
     for kernels in ({}, plain, {"pool": "shared"}):
         labels, scores = classify(graph, images, chunk=10, fuse=False, kernels=kernels)
         np.testing.assert_array_equal(bits(scores), bits(fused))

@@ -41,6 +41,9 @@ def test_few_images_get_the_bits_of_many(row: str, dtype: str, stored: str, monk
 
 
 def test_short_sums_and_the_fused_argmax_are_one_slice() -> None:
+    """So are split numbers that leave three warpgroups no registers for it."""
+    wide = replace(LONG, inputs=8192, outputs=160, dtype="float16x2", input_dtype="float32")
+    assert [warpgroup.slice_count(replace(wide, outputs=outputs)) for outputs in (128, 136)] == [16, 1]
     for problem in (replace(LONG, inputs=4032), replace(LONG, inputs=4104, outputs=10, activation="", argmax=True)):
         problem = replace(problem, dtype="float16", input_dtype="float16")
         config = row_of("gemm", "warpgroup").launch_config(problem)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from app.network.graph import Graph, build_graph
 from app.network.quantised import QuantisedFilters
 from app.network.verdicts import Reference, compare_labels
 from app.network.weights import Weights
+from app.planning.few_images import LONG_SUM
 
 
 def network(name: str, input_shape: Shape, *layers: Layer) -> Network:
@@ -138,6 +140,11 @@ def _random_weights(network: Network, seed: int, bias: bool) -> dict[str, np.nda
         graph = build_graph(unscaled, Weights(arrays, network.name, Path("random")))
         arrays[last] -= graph.reference(random_images(network, 32)).mean(axis=0).astype(np.float32)
     return arrays
+
+
+def has_long_sums(graph: Graph) -> bool:
+    """Whether a plan cuts the sums of a fully connected layer into parts."""
+    return any(step.layer.operation == "gemm" and prod(step.in_shape) >= LONG_SUM for step in graph.steps)
 
 
 def multiplied(graph: Graph, factor: float = 1.0, **own: float) -> Graph:
