@@ -62,7 +62,7 @@ soak: $(READY) ## engines, then classifiers in threads, each for SECONDS (600), 
 fuzz: $(READY) ## broken files for every reader, for MINUTES (10) minutes; SEED and CASES choose which
 	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
 
-docs: $(READY) ## write the ladder's pages, static HTML, and the JSON Schemas into build/site
+docs: $(READY) ## write the ladder's pages, static HTML, a playground and the JSON Schemas into build/site
 	$(PY) -m docs.generate.site build/site
 
 clean: ## remove the environment and caches inside the tree

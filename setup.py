@@ -100,6 +100,9 @@ class EditableTree(editable_wheel):
 
     def run(self) -> None:
         self.distribution.packages, self.distribution.entry_points = [], {}
+        # To find nothing, setuptools writes a module that every start of Python imports; for a tree of one root folder
+        # only that folder's path. There is no such folder.
+        self.package_dir = {"": "build/nothing"}
         super().run()
 
 

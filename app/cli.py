@@ -11,7 +11,7 @@ from app.base.clock import Stopwatch
 from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
-from app.commands.parsers import COMMANDS, body_module, parser_of, python_identifier, request_of
+from app.commands.parsers import COMMANDS, command_module, parser_of, python_identifier, request_of
 from app.cuda.cards import create_context_in_background, select_visible_device
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
@@ -54,13 +54,13 @@ def dispatch(arguments: Sequence[str]) -> int:
         run = _import_main_job(watch)
         return run(request, watch)
     with exit_on_interrupt():
-        command = importlib.import_module(f"{__package__}.{body_module(name)}")
+        command = importlib.import_module(f"{__package__}.{command_module(name)}")
     code: int = getattr(command, python_identifier(name))(request)
     return code
 
 
 def _import_main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
-    """Return the function of the main job, and book the time of importing it."""
+    """Return the function of the main job, and record the time of importing it."""
     with exit_on_interrupt():
         import numpy  # noqa: F401 - here so that its time is booked by itself
 

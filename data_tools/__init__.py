@@ -1,1 +1,1 @@
-"""Fetch, verify, read and make data; app/layers and app/kernels never import it."""
+"""Fetch, verify, read and convert the data that networks classify."""

@@ -1,4 +1,4 @@
-"""Ship trained weights: copy them to weights/ with their promised counts and their float64 reference results."""
+"""Ship trained weights: copy them to weights/, with the accuracy they promise and their float64 reference results."""
 
 import argparse
 from itertools import combinations
@@ -8,7 +8,7 @@ from typing import Any
 from app.base.errors import UserError, escape_unprintable
 from app.base.interrupts import deferred_interrupts
 from app.files import shipped
-from app.network.definitions import is_listed
+from app.network.definitions import is_listed_network
 from app.network.graph import build_graph
 from app.network.reference import compute_reference, save_reference
 from app.network.verdicts import correct_counts
@@ -41,13 +41,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def ship_weights(options: argparse.Namespace) -> None:
-    """Ship every file and print its promises. Raises UserError."""
+    """Ship each weights file and print the numbers of correct labels that it promises. Raises UserError."""
     files = [load_weights(path) for path in options.files]  # read all before writing any
     for first, second in combinations(files, 2):
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
-        if not is_listed(weights.stored_network()):
+        if not is_listed_network(weights.stored_network()):
             unlisted = f"{weights.path} defines a network {weights.network} that is not the listed one"
             raise UserError(f"{unlisted}: put its file into app/network/builtin first")
         target = shipped.weights_path(weights.network)
@@ -55,13 +55,13 @@ def ship_weights(options: argparse.Namespace) -> None:
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and the file behind it would be replaced: remove the link")
     for weights in files:
-        written = _ship(weights, options.data_dir)
+        written = _ship_file(weights, options.data_dir)
         promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in written.expected_correct.items())
         print(escape_unprintable(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct"))
 
 
-def _ship(weights: Weights, data_dir: Path | None) -> Weights:
-    """Ship one weights file; return its weights. Compute everything first, and defer Ctrl-C while writing."""
+def _ship_file(weights: Weights, data_dir: Path | None) -> Weights:
+    """Ship a weights file; return its weights. Everything is computed before it writes; writing defers Ctrl-C."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
     reference = compute_reference(build_graph(network, weights), images[:, None])

@@ -76,7 +76,7 @@ replaces no file and promises no counts. round and quantise keep the zeros.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments IN and OUT and the options of the images."""
+    """Add the arguments IN and OUT and the options that choose the images."""
     verb = parser.prog.rpartition(" ")[2]
     parser.add_argument("file", type=Path, metavar="IN", help=f"weights file to {verb}")
     parser.add_argument("out", type=Path, metavar="OUT", help="weights file to write")
@@ -95,7 +95,7 @@ def round_weights(options: argparse.Namespace) -> None:
         arrays |= layer.arrays
         _print_errors(layer, "plain rounding")
     how = "rounded to float16 with error compensation"
-    _save(options, weights, how, arrays=arrays, storage="float16")
+    _save_weights(options, weights, how, arrays=arrays, storage="float16")
 
 
 def quantise_weights(options: argparse.Namespace) -> None:
@@ -107,7 +107,7 @@ def quantise_weights(options: argparse.Namespace) -> None:
     print(f"{quantised.layer}: byte 255 stands for activations of {least:.3g} to {most:.3g}, by map")
     print(f"{quantised.layer}: its results change by {error:.1e} (plain rounding: {plain:.1e})")
     kept = {"expected_correct": weights.expected_correct, "storage": weights.storage}
-    _save(options, weights, f"{quantised.layer} quantised to 8 bits", quantised=quantised, **kept)
+    _save_weights(options, weights, f"{quantised.layer} quantised to 8 bits", quantised=quantised, **kept)
 
 
 def sparsify_weights(options: argparse.Namespace) -> None:
@@ -118,7 +118,9 @@ def sparsify_weights(options: argparse.Namespace) -> None:
     for layer in sparsify_layers(graph, images):
         arrays |= layer.arrays
         _print_errors(layer, "weights as they were, of four the two greatest")
-    _save(options, weights, f"{', '.join(_dense_layers(weights))} pruned 2:4 with error compensation", arrays=arrays)
+    _save_weights(
+        options, weights, f"{', '.join(_dense_layers(weights))} pruned 2:4 with error compensation", arrays=arrays
+    )
 
 
 def _dense_layers(weights: Weights) -> list[str]:
@@ -139,10 +141,10 @@ def _print_errors(layer: CompensatedLayer, plainly: str) -> None:
 def _load_weights_and_images(
     options: argparse.Namespace, is_done: Callable[[Weights], bool], done: str
 ) -> tuple[Weights, Graph, np.ndarray]:
-    """Check the options; return the weights in IN, their graph and the first training images, (N, 1, 28, 28) uint8.
+    """Check the options; return the weights in IN, their graph, and training images (N, 1, 28, 28) uint8.
 
-    is_done: returns whether the weights need no work; ``done`` is then the error. Raises UserError, also if OUT exists
-    or could not be written, and if the network takes other images.
+    is_done: returns whether the weights need no work; then ``done`` is the text of the error. Raises UserError, also if
+    OUT exists or cannot be written, and if the network reads other images.
     """
     most = SPLITS["train"][0].shape[0]
     if not 1 <= options.images <= most:
@@ -162,8 +164,8 @@ def _load_weights_and_images(
     return weights, graph, images
 
 
-def _save(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
-    """Write the weights of IN to OUT with these changes. how: text to add to the recipe."""
+def _save_weights(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
+    """Write the weights of IN with these changes to OUT. how: text that is added to the recipe."""
     how = f"{how} on {options.images} training images"
     save_weights(
         options.out,

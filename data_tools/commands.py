@@ -16,14 +16,14 @@ COUNTS = [Column("class", left=True), Column("images")]
 
 
 def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Fetch missing splits into ``data_dir``, or else the cache, and print the directory of each split."""
+    """Fetch missing splits into ``data_dir`` or the cache, and print the directory of each split."""
     for split in splits:
         directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
         print(escape_unprintable(f"{split}: {directory}"))
 
 
 def verify(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print OK for each good copy in the searched directories. Raise UserError if one is bad or a file has no copy."""
+    """Print OK for each good copy in the searched directories. Raise UserError if a copy is bad or a file has none."""
     failures = []
     directories = fashion_mnist.search_dirs(data_dir)
     for file in (file for split in splits for file in SPLITS[split]):
@@ -44,7 +44,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 def print_split_info(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print shapes, classes, mean pixel, hashes and the directory of each split; fetch a missing split."""
+    """Print shapes, classes, mean pixel, hashes and directory of each split; fetch missing splits first."""
     for split in splits:
         images, labels, directory = fashion_mnist.open_split(split, data_dir)
         print(escape_unprintable(f"{split} split, from {directory}"))
@@ -66,7 +66,7 @@ COMMANDS = {
 }
 
 
-def data_parser() -> Parser:
+def command_parser() -> Parser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="python -m data_tools",
@@ -94,7 +94,7 @@ def data_parser() -> Parser:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command; return 0. Raises UserError."""
-    options = data_parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     if options.command in COMMANDS:
         splits = list(SPLITS) if options.split == "both" else [options.split]
         COMMANDS[options.command][0](splits, options.data_dir)

@@ -1,4 +1,4 @@
-"""Load images to classify, with labels if any, from Fashion-MNIST or the user's IDX or HDF5 files."""
+"""Load images to classify, and their labels if any, from Fashion-MNIST or from the user's IDX or HDF5 files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +7,10 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.files.hdf5 import ReadHdf5, Wanted, printable
+from app.files.hdf5 import ReadHdf5, ReadRequest, printable_line
 from app.files.reading import is_hdf5
 from app.network.network import CHANNELS
-from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
+from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise_split
 from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, allocate_pageable, read_idx
 
 CHUNK = 1000  # images converted at a time, so that the temporary arrays stay small
@@ -20,10 +20,10 @@ INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
 
 
 class Dataset(Frozen):
-    """images: (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1]; labels: (N,) uint8, None if unknown.
+    """Images (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1], and labels (N,) uint8 or None.
 
     classes: their names, only for Fashion-MNIST. source: one line for the report. split: "test" or "train" if the
-    content equals that split of Fashion-MNIST bit for bit; otherwise None.
+    images and labels equal that split of Fashion-MNIST exactly; otherwise None.
     """
 
     images: np.ndarray
@@ -34,13 +34,13 @@ class Dataset(Frozen):
 
 
 def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Dataset:
-    """Return the verified "test" or "train" split; fetch it if missing. allocate: returns memory for the images."""
+    """Return the verified "test" or "train" split; fetch a missing one. allocate: returns memory for images."""
     images, labels, directory = open_split(split, data_dir, allocate)
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
 
 
-def announce_fashion_mnist(split: str) -> Dataset:
-    """Return a ``Dataset`` of Fashion-MNIST's size without its content, to check options before anything is fetched."""
+def unread_fashion_mnist(split: str) -> Dataset:
+    """Return a ``Dataset`` with Fashion-MNIST's size but no content, to check options before a download."""
     shape = SPLITS[split][0].shape
     images = np.broadcast_to(np.uint8(0), (shape[0], 1, *shape[1:]))
     labels = np.broadcast_to(np.uint8(len(CLASSES) - 1), shape[:1])
@@ -66,25 +66,27 @@ def load_files(
     given = None if labels is None else read_idx(labels, 1)
     split = None
     if is_hdf5(data):
-        images, own = _from_hdf5(data, allocate or allocate_pageable, labels is None and not unlabelled, read_hdf5)
+        images, own = _read_hdf5_arrays(
+            data, allocate or allocate_pageable, labels is None and not unlabelled, read_hdf5
+        )
         truth = own if given is None else given
     else:
         images, truth = read_images(data, allocate or allocate_pageable), given
-        split = recognise(images[:, 0], truth) if images.shape[1] == 1 else None
+        split = recognise_split(images[:, 0], truth) if images.shape[1] == 1 else None
     if truth is not None and len(truth) != len(images):
         where = f"{labels or data} has {len(truth)} labels"
         raise UserError(f"{where} but {data} has {len(images)} images; name files that belong together")
     return Dataset(images, truth, CLASSES if split else None, str(data), split)
 
 
-def _from_hdf5(
+def _read_hdf5_arrays(
     path: Path, allocate: Allocate, with_labels: bool, read_hdf5: ReadHdf5 | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     if read_hdf5 is None:
         from app.files.hdf5_process import read_untrusted
 
         read_hdf5 = read_untrusted
-    found = read_hdf5(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
+    found = read_hdf5(path, None, ReadRequest(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
     if "x" not in found.arrays:
         raise no_images_error(path, found.names)
     x, y = found.arrays["x"], found.arrays.get("y")
@@ -93,7 +95,7 @@ def _from_hdf5(
 
 def no_images_error(path: Path, names: Sequence[str]) -> UserError:
     """Return the error for an HDF5 file without a dataset ``x``. names: names in the root of the file."""
-    listed = ", ".join(printable(name, 40) for name in names[:MAX_LISTED]) or "nothing"
+    listed = ", ".join(printable_line(name, 40) for name in names[:MAX_LISTED]) or "nothing"
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return UserError(f"{path} contains {listed}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
 
@@ -116,7 +118,7 @@ def copy_pixels_or_floats(x: np.ndarray, source: str, allocate: Allocate = alloc
 
     source: what errors call the array. Raises UserError for floats that are not finite or not in [0, 1].
     """
-    integers = x.dtype == np.uint8 or _holds_pixels(x, source)
+    integers = x.dtype == np.uint8 or _are_pixels(x, source)
     dtype = np.dtype(np.uint8 if integers else np.float32)
     images = allocate(x.size * dtype.itemsize).view(dtype).reshape(x.shape)
     for start in range(0, len(x), CHUNK):
@@ -127,8 +129,8 @@ def copy_pixels_or_floats(x: np.ndarray, source: str, allocate: Allocate = alloc
     return images
 
 
-def _holds_pixels(x: np.ndarray, source: str) -> bool:
-    """Return whether floats are all k/255 with integers k. Raise UserError unless they are finite and in [0, 1]."""
+def _are_pixels(x: np.ndarray, source: str) -> bool:
+    """Return whether all floats are k/255 with integers k. Raise UserError unless all are finite and in [0, 1]."""
     integers = True
     for start in range(0, len(x), CHUNK):
         rows = x[start : start + CHUNK]
@@ -176,9 +178,9 @@ def channels_first(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def channel_dimension(shape: tuple[int, ...], name: str) -> int:
-    """Return which dimension of images of this shape is the channels: the second (1) or the last (3).
+    """Return the index of the channel dimension in images of this shape: 1 or 3. name: of the array, for errors.
 
-    It is the one of length 1 or 3. Raises UserError if neither is or both are. name: what the error calls the array.
+    The channel dimension has length 1 or 3. Raises UserError if neither dimension or both have.
     """
     wanted = "(N, H, W, C) or (N, C, H, W) with 1 or 3 channels C"
     if len(shape) != 4 or 0 in shape:

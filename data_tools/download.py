@@ -1,8 +1,8 @@
-"""Download one file over HTTP within limits of size, time and memory; fail quickly without a network.
+"""Download a file over HTTP within limits of size, time and memory; fail quickly without a network.
 
-A separate process transfers the file. A malicious answer can cost the libraries that read it any time and memory, and
-nothing can interrupt a name look-up; only that process is affected. The system's apt-get fetches a Debian package,
-which is unpacked without root and without installing it.
+A separate process transfers the file: a malicious answer can make the libraries that read it use any amount of time and
+memory, and nothing can interrupt a name look-up. The system's apt-get fetches a Debian package, which is unpacked
+without root and without being installed.
 """
 
 import os
@@ -40,7 +40,7 @@ _PASSING, _FOR_GOOD = 10, 11  # exit codes of the process: another attempt may s
 
 
 class DownloadError(Exception):
-    """A URL did not deliver its file; the text is the reason in one line. passing: whether a retry may succeed."""
+    """A URL did not deliver its file. The text is the reason, in one line. passing: whether a retry may succeed."""
 
     def __init__(self, reason: str, passing: bool = False) -> None:
         super().__init__(reason)
@@ -50,8 +50,8 @@ class DownloadError(Exception):
 def find_unreachable_urls(urls: Sequence[str]) -> dict[str, str]:
     """Request the headers of all URLs at once; return the reason for each URL that did not answer.
 
-    This takes at most CONNECT_SECONDS; a plain request can take that for each address of a host, and more for its name.
-    The threads are daemons, because nothing can interrupt a name look-up.
+    This takes at most CONNECT_SECONDS; a plain request can take as long for each address of a host, and longer for its
+    name. The threads are daemons, because nothing can interrupt a name look-up.
     """
     reasons = dict.fromkeys(urls, f"no answer within {CONNECT_SECONDS:g} s")
 
@@ -61,7 +61,7 @@ def find_unreachable_urls(urls: Sequence[str]) -> dict[str, str]:
             requests.head(url, timeout=2 * CONNECT_SECONDS, headers=HEADERS).close()
             del reasons[url]
         except Exception as error:  # as in ``transfer``
-            reasons[url] = _reason(error)
+            reasons[url] = _error_reason(error)
 
     threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in urls]
     for thread in threads:
@@ -82,7 +82,7 @@ def download(url: str, target: Path, max_bytes: int) -> None:
     for attempt in range(ATTEMPTS):
         time.sleep(BACKOFF_SECONDS * attempt)
         try:
-            return _attempt(url, target, max_bytes)
+            return _attempt_download(url, target, max_bytes)
         except DownloadError as error:
             if not error.passing:
                 raise
@@ -90,20 +90,20 @@ def download(url: str, target: Path, max_bytes: int) -> None:
     raise DownloadError(f"{last} ({ATTEMPTS} attempts)")
 
 
-def _attempt(url: str, target: Path, max_bytes: int) -> None:
+def _attempt_download(url: str, target: Path, max_bytes: int) -> None:
     """Transfer the file once in a separate process. Raises DownloadError."""
     with (
         Child(__name__, url, str(target.absolute()), max_bytes) as child,
         tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=None) as progress,
     ):
-        reason = child.receive() and _last_words(child, target, progress)  # at first, it is ready
+        reason = child.receive() and _final_report(child, target, progress)  # at first, it is ready
         code = child.exit_code()
     if code != 0:
         raise DownloadError(reason or f"the process that downloads it {describe_exit_code(code)}", code == _PASSING)
 
 
-def _last_words(child: Child, target: Path, progress: tqdm) -> str:
-    """Wait until the process reports a failure, or ends; return its report. Raises DownloadError if it is too slow."""
+def _final_report(child: Child, target: Path, progress: tqdm) -> str:
+    """Wait until the process reports a failure or ends; return the report. Raises DownloadError if it is too slow."""
     received, deadline = 0, Deadline(PATIENCE_SECONDS)
     while True:
         try:
@@ -119,7 +119,7 @@ def _last_words(child: Child, target: Path, progress: tqdm) -> str:
 
 
 def main(url: str, target: str, max_bytes: int) -> None:
-    """Transfer the file in this process, in limited memory; send the reason to the parent if that fails."""
+    """Transfer the file in this process, in limited memory; send the reason of a failure to the parent process."""
     limit_resource(resource.RLIMIT_AS, MEMORY_BYTES)
     link = socket.socket(fileno=0)
     link.send(READY)
@@ -147,14 +147,14 @@ def transfer(url: str, target: Path, max_bytes: int) -> None:
     except MemoryError as error:
         raise DownloadError(f"its answer takes more than {MEMORY_BYTES >> 20} MB of memory") from error
     except (requests.URLRequired, requests.TooManyRedirects, requests.exceptions.InvalidURL) as error:
-        raise DownloadError(_reason(error)) from error
+        raise DownloadError(_error_reason(error)) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise DownloadError(_reason(error), passing=True) from error
+        raise DownloadError(_error_reason(error), passing=True) from error
     except Exception as error:  # a strange answer can make the libraries raise anything
-        raise DownloadError(f"its answer is not understood ({_reason(error)})") from error
+        raise DownloadError(f"its answer is not understood ({_error_reason(error)})") from error
 
 
-def _reason(error: BaseException) -> str:
+def _error_reason(error: BaseException) -> str:
     """Return the innermost cause of an error, such as "Connection refused"; outer errors have longer, vaguer texts."""
     while error.__context__ is not None:
         error = error.__context__
@@ -187,10 +187,10 @@ Acquire::Languages "none";
 
 
 class DebianError(Exception):
-    """The package is not available; the text is the reason in one line."""
+    """A Debian package is not available; the text is the reason, in one line."""
 
 
-def unpack(package: str, directory: Path) -> Path:
+def unpack_debian_package(package: str, directory: Path) -> Path:
     """Download ``package`` and unpack it below ``directory``; return the root of its tree.
 
     It uses the system's package lists, and if that fails, fresh private lists. apt-get and dpkg-deb write only below

@@ -1,4 +1,4 @@
-"""Resize image files, with output bit-identical to that of the networks' Resize layer."""
+"""Resize image files; the output is bit-identical to that of the networks' Resize layer."""
 
 import argparse
 import os
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resize_files(options: argparse.Namespace) -> None:
-    """Resize every file and print its name. Raises UserError; no file remains incomplete."""
+    """Resize every file and print its name. Raises UserError. An interruption leaves no incomplete file."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
     layer = Resize("resize", options.size, options.rule)
@@ -78,30 +78,30 @@ def resize_files(options: argparse.Namespace) -> None:
         raise UserError(f"{target} is not a folder, but there are {len(files)} files: name a folder for them")
     if options.split is not None:
         path = _output_path(target, f"{SPLITS[options.split][0].name}.gz")
-        _check_new(path)
-        _write(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images[:, None])
+        _require_absent(path)
+        _write_resized(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images[:, None])
         return
     targets = [_output_path(target, file.name) for file in files]
     # Check all before writing any: no file is overwritten, or read after another one replaced it.
     for file, path in zip(files, targets, strict=True):
         open_regular(file).close()
-        _check_new(path)
+        _require_absent(path)
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
-        _write(path, layer, read_images(file))
+        _write_resized(path, layer, read_images(file))
 
 
 def _output_path(target: Path, name: str) -> Path:
     return target / name if target.is_dir() else target
 
 
-def _check_new(path: Path) -> None:
+def _require_absent(path: Path) -> None:
     if os.path.lexists(path):
         raise UserError(f"{path} already exists: name another file or folder, or remove it first")
 
 
-def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
+def _write_resized(path: Path, layer: Resize, images: np.ndarray) -> None:
     size, (count, channels, *_) = layer.size, images.shape
     shape = (count, size, size) if channels == 1 else (count, channels, size, size)
     if len(shape) == 4 and size in CHANNELS:
@@ -114,11 +114,11 @@ def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
             "choose a smaller --size"
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=None) as bar:
-        write_idx_parts(path, shape, _resized(images, layer, bar.update), overwrite=False)
+        write_idx_parts(path, shape, _resize_parts(images, layer, bar.update), overwrite=False)
     print(escape_unprintable(f"{path}: {len(images):,} images of {size} x {size}"))
 
 
-def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:
+def _resize_parts(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:
     for at in range(0, len(images), CHUNK):
         part = images[at : at + CHUNK]
         yield layer.reference(part, {})

@@ -1,7 +1,7 @@
 """Find, verify and fetch the files of Fashion-MNIST.
 
-It has 10 classes of 28×28 grey images: Xiao, Rasul and Vollgraf, 2017
-(https://github.com/zalandoresearch/fashion-mnist). The program uses no file before it has checked the SHA-256 of the
+The data set has 10 classes of 28×28 grey images (Xiao, Rasul and Vollgraf, 2017,
+https://github.com/zalandoresearch/fashion-mnist). The program uses no file before it has checked the SHA-256 of the
 whole content.
 """
 
@@ -27,7 +27,7 @@ CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
 
 
 class DataFile(Frozen):
-    """One IDX file. sha256: of the uncompressed content, because mirrors may compress it differently."""
+    """An IDX file of Fashion-MNIST. sha256: of the uncompressed content, as mirrors may compress it differently."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,20 +72,25 @@ DIR_VARIABLE = "FASHION_MNIST_DIR"
 
 
 class Split(NamedTuple):
-    """Verified content: images (N, 28, 28) uint8, labels (N,) uint8, and the directory of the files."""
+    """The verified content of a split: images (N, 28, 28) uint8, labels (N,) uint8, and the files' directory."""
 
     images: np.ndarray
     labels: np.ndarray
     directory: Path
 
 
-def read_ahead(split: str, data_dir: Path | None = None) -> None:
+def start_reading(split: str, data_dir: Path | None = None) -> None:
     """Start to read an existing split in another thread. A later ``open_split`` returns it, or reports the fault."""
-    for directory in search_dirs(data_dir):
-        if all(existing_copies(file, directory) for file in SPLITS[split]):
-            with suppress(RuntimeError):  # no more threads can be started
-                _ahead[split, directory] = ThreadPoolExecutor(1).submit(_read_split, split, directory)
-            return
+    directory = find_directory(split, data_dir)
+    if directory is not None:
+        with suppress(RuntimeError):  # no more threads can be started
+            _ahead[split, directory] = ThreadPoolExecutor(1).submit(_read_split, split, directory)
+
+
+def find_directory(split: str, data_dir: Path | None = None) -> Path | None:
+    """Return the first of ``search_dirs`` with files of the split, which it does not check; None if there is none."""
+    directories = search_dirs(data_dir)
+    return next((one for one in directories if all(existing_copies(file, one) for file in SPLITS[split])), None)
 
 
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
@@ -111,7 +116,7 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
     return _read_split(split, fetch(split), allocate)
 
 
-_ahead: dict[tuple[str, Path], Future[Split]] = {}  # what ``read_ahead`` reads, by split and directory
+_ahead: dict[tuple[str, Path], Future[Split]] = {}  # what ``start_reading`` reads, by split and directory
 
 
 def _environment_dir() -> Path | None:
@@ -120,7 +125,7 @@ def _environment_dir() -> Path | None:
 
 
 def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the directories to search: ``data_dir`` if given, otherwise the variable's, the cache, the system's."""
+    """Return the directories to search: ``data_dir`` if given; else $FASHION_MNIST_DIR's, the cache, the system's."""
     if data_dir is not None:
         return (data_dir,)
     variable = _environment_dir()
@@ -128,7 +133,7 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def existing_copies(file: DataFile, directory: Path) -> list[Path]:
-    """Return the existing paths of ``file`` in ``directory``, gzipped or plain, without checking them."""
+    """Return the paths of the copies of ``file`` in ``directory``, gzipped or plain; they are not checked."""
     return [path for path in (directory / f"{file.name}.gz", directory / file.name) if may_exist(path)]
 
 
@@ -141,7 +146,10 @@ def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> n
 
 
 def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
-    """Return the first good copy of ``file`` in ``directory``. Raises UserError about the first bad one or none."""
+    """Return the first good copy of ``file`` in ``directory``.
+
+    Raises UserError about a bad copy, or if there is none.
+    """
     failures = []
     for path in existing_copies(file, directory):
         try:
@@ -155,7 +163,7 @@ def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None
 
 
 def _take_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
-    """Return the split that was read ahead, or else read it."""
+    """Return the split that ``start_reading`` has read, or read it now."""
     ahead = _ahead.pop((split, directory), None)
     if ahead is None or ahead.exception() is not None:
         return _read_split(split, directory, allocate)
@@ -172,7 +180,7 @@ def _read_split(split: str, directory: Path, allocate: Allocate | None = None) -
     return Split(_read_copy(images, directory, allocate), _read_copy(labels, directory), directory)
 
 
-def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
+def recognise_split(images: np.ndarray, labels: np.ndarray | None) -> str | None:
     """Return the split that has exactly these uint8 images (N, 28, 28) and, if given, labels (N,); otherwise None."""
     for split, files in SPLITS.items():
         given = [(file, array) for file, array in zip(files, (images, labels), strict=True) if array is not None]
@@ -202,7 +210,7 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
         raise UserError(f"cannot store data in {directory}: {error.strerror}; {remedy}") from error
     print_to_stderr(f"fetching the {split} split of Fashion-MNIST into {directory}")
     failures: list[str] = []
-    for source in (_from_mirrors, _from_debian):
+    for source in (_download_from_mirrors, _copy_from_debian):
         if missing:
             missing = source(missing, directory, failures)
     if missing:
@@ -225,8 +233,8 @@ def _has_good_copy(file: DataFile, directory: Path) -> bool:
     return True
 
 
-def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Download ``files``; return those that no mirror had. It does not retry a mirror that failed."""
+def _download_from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
+    """Download ``files``; return those that no mirror had. A mirror that failed is not asked again."""
     from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
@@ -255,7 +263,7 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
     return missing
 
 
-def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
+def _copy_from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
     """Copy ``files``, and those of the other split, from the Debian package; return the files that it lacks."""
     from data_tools import download
 
@@ -264,7 +272,7 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
     scratch = temporary_path_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:
         scratch.mkdir()
-        tree = download.unpack(DEBIAN_PACKAGE, scratch)
+        tree = download.unpack_debian_package(DEBIAN_PACKAGE, scratch)
         for file in (file for pair in SPLITS.values() for file in pair):
             for path in existing_copies(file, tree / PACKAGE_PATH):
                 # Keep the other split, too, but never replace a file by it.

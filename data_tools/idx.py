@@ -21,7 +21,7 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.files.reading import open_regular
 from app.files.writing import replace_atomically
-from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, Gzip, faults_as_user_errors
+from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, GzipReader, faults_as_user_errors
 
 Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
@@ -43,7 +43,7 @@ CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them a
 
 
 def allocate_pageable(nbytes: int) -> np.ndarray:
-    """Return ordinary memory; the default of ``allocate``."""
+    """Return ordinary memory, (nbytes,) uint8."""
     return np.empty(nbytes, np.uint8)
 
 
@@ -72,14 +72,14 @@ def read_idx(
         content = allocate(nbytes)
         filled = source.readinto(content.data)
         if filled < nbytes:
-            raise too_short(filled, nbytes)
+            raise too_short_error(filled, nbytes)
         if source.readinto(memoryview(bytearray(1))):
-            raise too_long(nbytes)
+            raise too_long_error(nbytes)
         return content.reshape(shape)
 
 
 class Layout(Frozen):
-    """The shape of an IDX file's items. offset: position in bytes of the items. size: bytes of the file."""
+    """The position of the items in an IDX file. shape: of the items. offset: of their first byte. size: of the file."""
 
     shape: tuple[int, ...]
     offset: int
@@ -95,16 +95,19 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
     with faults_as_user_errors(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         shape, source = _open_items(file, size, ranks)
-        offset, zipped, nbytes = 4 + 4 * len(shape), isinstance(source, Gzip), math.prod(shape)
+        offset, zipped, nbytes = 4 + 4 * len(shape), isinstance(source, GzipReader), math.prod(shape)
         if not zipped and size - offset < nbytes:
-            raise too_short(size - offset, nbytes)
+            raise too_short_error(size - offset, nbytes)
         if not zipped and size - offset > nbytes:
-            raise too_long(nbytes)
+            raise too_long_error(nbytes)
         return Layout(shape, offset, zipped, size)
 
 
 def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
-    """Return the shape of the items, checked against the file's size in bytes, and the content after the header."""
+    """Return the shape of the items and a reader of the content after the header.
+
+    The shape is checked against ``size``, the length of the file in bytes.
+    """
     start = file.read(16)
     if not start:
         raise BadFileError("is empty")
@@ -123,12 +126,12 @@ def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tupl
     return shape, source
 
 
-def too_short(found: int, nbytes: int) -> BadFileError:
+def too_short_error(found: int, nbytes: int) -> BadFileError:
     """Return the error for content that ends after ``found`` bytes of items."""
     return BadFileError(f"is too short: {found} of the {nbytes} bytes that its header declares")
 
 
-def too_long(nbytes: int) -> BadFileError:
+def too_long_error(nbytes: int) -> BadFileError:
     """Return the error for content that continues after its items."""
     return BadFileError(f"is too long: data follows the {nbytes} bytes that its header declares")
 
@@ -138,18 +141,18 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
     file.seek(0)
     zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)
-    return Gzip(file, size) if zipped else file  # type: ignore[return-value]
+    return GzipReader(file, size) if zipped else file  # type: ignore[return-value]
 
 
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
-    """Return the one of ``shapes``, all of which an old header may mean, that fits the length of the content.
+    """Return the one of ``shapes`` that fits the length of the content; an old header leaves several open.
 
-    most: limit of the bytes of the items.
+    most: limit of the size of the items in bytes.
     """
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _open_content(file, size), 4 + 4 * len(min(shapes))
     found = size - start
-    if isinstance(source, Gzip):
+    if isinstance(source, GzipReader):
         left = start + max(sizes.values(), default=0) + 1
         found, block = -start, memoryview(bytearray(CHUNK))
         while filled := source.readinto(block[: min(left - start - found, CHUNK)]):
@@ -163,7 +166,7 @@ def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: i
 
 
 def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the shape in the header; for an old header of unknown byte order, the shapes in both orders."""
+    """Return the shape in the header; for the old systems' headers, the shapes in both byte orders."""
     magic = bytearray(4)
     filled = source.readinto(memoryview(magic))
     if filled == 0:
@@ -190,7 +193,7 @@ def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...
 
 
 def _describe_expected_items(ranks: tuple[int, ...]) -> str:
-    """Return what the items must be and how to convert them, for an intact file with other items."""
+    """Return what the items must be and how to convert them, for the error about an intact file."""
     return f"{EXPECTED[ranks]}: {CONVERT}"
 
 
@@ -209,13 +212,13 @@ def _not_idx_error(start: bytes, source: _Source) -> BadFileError:
     )
 
 
-def _header(shape: tuple[int, ...]) -> bytes:
+def _encode_header(shape: tuple[int, ...]) -> bytes:
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, UBYTE, len(shape), *shape)
 
 
 def content_sha256(array: np.ndarray) -> str:
     """Return the SHA-256, in hexadecimal, of the uncompressed IDX file of this C-contiguous uint8 array."""
-    digest = hashlib.sha256(_header(array.shape))
+    digest = hashlib.sha256(_encode_header(array.shape))
     digest.update(array.data)
     return digest.hexdigest()
 
@@ -238,7 +241,7 @@ def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarr
         if path.name.endswith(".gz"):
             zipped = gzip.GzipFile("", "wb", GZIP_LEVEL, fileobj=target, mtime=0)
             target = opened.enter_context(zipped)  # type: ignore[assignment]
-        target.write(_header(shape))
+        target.write(_encode_header(shape))
         left = math.prod(shape)
         for part in parts:
             if part.dtype != np.uint8:

@@ -16,20 +16,20 @@ CHUNK = 1 << 18
 
 
 class BadFileError(Exception):
-    """A file is bad; the text is the fault, starting with a verb, and the remedy, to which others add the path."""
+    """A file is bad. The text is the fault, starting with a verb, and the remedy; callers put the path before it."""
 
     def __init__(self, what: str, remedy: str = "get a fresh copy or name another file") -> None:
         super().__init__(f"{what}; {remedy}")
 
 
-class Gzip:
+class GzipReader:
     """Decompresses all members of a gzip file on request; zlib checks CRC and length at the end of each member.
 
-    Use it within ``faults_as_user_errors``.
+    Use it within ``faults_as_user_errors``, which reports its faults.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        """file: open file at its beginning. size: bytes of the file."""
+        """Start at the beginning of an open file of ``size`` bytes."""
         self._file = file
         self._max_members = MAX_MEMBERS + size // MEMBER_BYTES
         self._inflater = zlib.decompressobj(wbits=31)

@@ -170,9 +170,13 @@ def freed_device_memory() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def outside(tmp_path_factory: pytest.TempPathFactory) -> Outside:
-    """Notes what tries to fetch something."""
-    return Outside(tmp_path_factory.mktemp("outside"))
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    """Notes what tries to fetch something, by this process or by one that it starts."""
+    found = Outside(tmp_path_factory.mktemp("outside"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in found.environment().items():
+            patch.setenv(name, value)
+        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -128,7 +128,7 @@ class Thread:
         for _ in range(2):
             self._run(engine, images, outputs, items, "page-locked")
         route = "chunks replayed" if engine.direct is None else engine.direct.how
-        if not engine.replays(images, outputs):
+        if not engine.replays_graph_for(images, outputs):
             self.differences.append(f"{self._plan}: a batch of {len(items)} images was not captured")
         for _ in range(TIMES):
             items = self._items(count=len(items))

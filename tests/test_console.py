@@ -22,7 +22,7 @@ from app.commands import parsers as common
 from app.network import reference
 from app.network.definitions import LENET5
 from app.terminal.console import colour_verdicts, run_guarded
-from data_tools.commands import data_parser
+from data_tools.commands import command_parser
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import COMMAND, ROOT, check_error, parsers, shell, write_good_files
 
@@ -109,7 +109,7 @@ def test_the_reference_takes_as_many_threads_as_there_is_room_for(monkeypatch: p
     monkeypatch.setattr(
         processor, "resource", SimpleNamespace(getrlimit=lambda _: (1, 1), RLIMIT_AS=0, RLIM_INFINITY=-1)
     )
-    monkeypatch.setattr(reference, "usable_cores", lambda: 4)
+    monkeypatch.setattr(reference, "core_count", lambda: 4)
     images = random_images(LENET5, 40)
     found = reference.compute_reference(random_graph(LENET5), images)
     np.testing.assert_array_equal(found.labels, random_graph(LENET5).reference(images).argmax(axis=1))
@@ -117,7 +117,7 @@ def test_the_reference_takes_as_many_threads_as_there_is_room_for(monkeypatch: p
 
 def every_parser() -> dict[str, argparse.ArgumentParser]:
     found = parsers()
-    for action in data_parser()._actions:
+    for action in command_parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             found |= {f"data_tools {name}": parser for name, parser in action.choices.items()}
     return found
@@ -148,7 +148,7 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
 def test_what_is_mistyped_in_another_program() -> None:
     for arguments, nearest in ((["ftech"], "fetch"), (["info", "--splti", "test"], "--split")):
         with pytest.raises(UserError, match=rf"; did you mean {nearest}\?"):
-            data_parser().parse_args(arguments)
+            command_parser().parse_args(arguments)
 
 
 COLOURED = "answers \033[32mPASSED\033[0m: 1; agreement \033[31mFAILED\033[0m, not FAILEDs"

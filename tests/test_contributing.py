@@ -99,7 +99,7 @@ SOFT = "input = [1, 28, 28]\n" + layers_toml(
 CHECK = """
 from app.cuda.compiler import compile_kernel
 from app.kernels.problems import ActivationProblem
-from app.kernels.registry import find, variants
+from app.kernels.registry import find_variant, variants
 from app.kernels.train.train import FOLDER
 from app.layers import ACTIVATIONS
 from app.network.definitions import LENET5, NETWORKS
@@ -112,15 +112,15 @@ assert [node.name for node in nodes] == [
     "conv1+softsign1+pool1", "softsign2", "flatten+fc1+softsign3", "fc2+argmax"
 ], nodes
 row, problem = variants("activation")[0], ActivationProblem(77, "softsign")
-compile_kernel(row.path, row.config(problem).defines, "sm_90a")
+compile_kernel(row.path, row.launch_config(problem).defines, "sm_90a")
 compile_kernel(FOLDER / "train_activation_gradient.cu", {"SIZE": 77, "ACTIVATION": "SOFTSIGN"}, "sm_90a")
 for node in nodes:
     if "soft" in node.name:
-        compile_kernel(node.variant.path, node.variant.config(node.problem).defines, "sm_90a")
-own = find("conv", "my-own")
+        compile_kernel(node.variant.path, node.variant.launch_config(node.problem).defines, "sm_90a")
+own = find_variant("conv", "my-own")
 head = plan(random_graph(LENET5), "sm_90a", Choices(kernels={"conv": own})).nodes[0]
 assert head.variant is own
-compile_kernel(own.path, own.config(head.problem).defines, "sm_90a")
+compile_kernel(own.path, own.launch_config(head.problem).defines, "sm_90a")
 """
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 TESTS = ["tests/layers/test_layers.py", "tests/layers/test_layer_rules.py", "tests/layers/test_gradients.py"]
@@ -210,7 +210,7 @@ def test_its_kernels_equal_the_reference(copy: Path, request: pytest.FixtureRequ
 def test_a_name_that_kernels_do_not_know_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     row = variants("activation")[0]
-    unknown = row.config(ActivationProblem(77, "unheard_of")).defines
+    unknown = row.launch_config(ActivationProblem(77, "unheard_of")).defines
     slope: dict[str, str | int] = {"SIZE": 77, "ACTIVATION": "UNHEARD_OF"}
     for path, defines in ((row.path, unknown), (FOLDER / "train_activation_gradient.cu", slope)):
         with pytest.raises(RuntimeError, match="UNHEARD_OF"):

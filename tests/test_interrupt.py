@@ -1,7 +1,9 @@
 """Ctrl-C, SIGTERM and SIGHUP at any moment: one line, exit code 2, soon, and nothing half-written."""
 
+import io
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.base.interrupts import INTERRUPTED, SIGNALS
+from app.base.interrupts import INTERRUPTED, SIGNALS, progress_bar
 from app.cli import main
 from app.engine.cpu import CpuEngine
 from app.engine.interface import Outputs
@@ -213,3 +215,12 @@ def test_while_the_report_is_written(
     assert main(command) == 2
     assert capsys.readouterr().err == f"{INTERRUPTED}\n"
     assert listing(tmp_path) == before
+
+
+def test_a_progress_bar_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := io.StringIO())
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    with progress_bar(5, desc="steps") as progress:
+        progress(2)
+        progress(3)
+    assert " 5/5 " in terminal.getvalue()

@@ -88,11 +88,12 @@ def test_two_outputs_are_two_files(names: tuple[str, str], place: Path, refuses:
 
 @pytest.mark.parametrize("option", OUTPUTS)
 def test_a_file_that_is_there_is_replaced_only_on_request(option: str, place: Path) -> None:
-    """Whoever wrote it; a link that leads nowhere is something, too."""
+    """Whoever wrote it; a link that leads nowhere is something, too. A file to start from replaces none."""
+    remedy = "remove it first" if option == "init" else "replace it with --overw"
     (place / "old").write_text('{"schema": "lenet5-inference/bench/1"}')
     (place / "link").symlink_to(place / "nothing")
     for name in ("old", "link"):
-        with pytest.raises(UserError, match=f"{name} exists: name another --{option}, or replace it with --overw"):
+        with pytest.raises(UserError, match=f"{name} exists: name another --{option}, or {remedy}"):
             check_outputs({option: Path(name), "overwrite": False})
         check_outputs({option: Path(name), "overwrite": True})
 
@@ -119,6 +120,7 @@ def test_a_file_that_another_program_writes_meanwhile_is_kept(place: Path, monke
 JSON: dict[str, tuple[str, dict[str, Any]]] = {
     "graph": ("graph", {"network": "lenet5", "fused": True}),
     "check": ("check --fc naive --shape 5,3 --device cpu", {"kernel": "naive"}),
+    "learn": ("learn", {"schema": "lenet5-inference/learn/1"}),
     "export": ("export weights.h5 --out new.npz", {"written": "new.npz", "format": "npz"}),
     "import": ("import weights.h5 --network lenet5 --out new.h5", {"written": "new.h5", "network": "lenet5"}),
     "predict": ("predict images --out new.csv", {"images": 3, "written": ["new.csv"]}),

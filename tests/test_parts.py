@@ -92,7 +92,9 @@ echo "$2 sees $8"
 def test_planted_errors_compile_and_are_checked(technique: str) -> None:
     """Without a GPU: they are kernels as any other, and the script looks for each."""
     row = planted(technique)
-    assert compile_kernel(row.path, row.config(ActivationProblem(77, "relu")).defines, "sm_90a").startswith(b"\x7fELF")
+    assert compile_kernel(row.path, row.launch_config(ActivationProblem(77, "relu")).defines, "sm_90a").startswith(
+        b"\x7fELF"
+    )
     assert technique in sanitize.PLANTED
 
 

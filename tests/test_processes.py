@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.base.interrupts import SIGNALS
-from app.base.processes import describe_exit_code, signals_blocked
-from app.base.processor import available_cores, divide_cores, format_cores, usable_cores
+from app.base.processes import block_signals, describe_exit_code
+from app.base.processor import core_count, core_numbers, divide_cores, format_cores
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,7 +32,7 @@ def test_the_end_in_words(code: int | None, words: str) -> None:
 
 
 def test_only_the_first_process_reacts_to_ctrl_c() -> None:
-    with signals_blocked():
+    with block_signals():
         process = get_context("spawn").Process(target=signal.pause, daemon=True)
         process.start()
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(SIGNALS)
@@ -64,7 +64,7 @@ def test_a_process_ends_with_the_one_that_started_it(before: bool) -> None:
 
 
 def test_own_cores() -> None:
-    assert available_cores() == sorted(os.sched_getaffinity(0)) and usable_cores() == len(available_cores())
+    assert core_numbers() == sorted(os.sched_getaffinity(0)) and core_count() == len(core_numbers())
 
 
 @pytest.mark.parametrize(

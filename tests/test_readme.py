@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.engine.request import STREAMS, default_chunk
+from app.engine.request import STREAMS, default_chunk_size
 from app.terminal.console import BUG, USER_ERROR
 from data_tools.__main__ import main as data_tools_main
 
@@ -87,6 +87,6 @@ def test_the_benchmarks_name_the_default_chunk() -> None:
     told = re.search(
         r"The defaults, four streams and chunks of ([\d,]+) images \(a fifth of the batch\), take ([\d.]+) ms\.", text
     )
-    assert told is not None and told[1] == f"{default_chunk(10_000):,}" and STREAMS == 4
+    assert told is not None and told[1] == f"{default_chunk_size(10_000):,}" and STREAMS == 4
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {told[1]} | "))
     assert row.split(" | ")[STREAMS].startswith(f"{told[2]} ")

@@ -20,7 +20,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.commands.parsers import COMMANDS, parser_of
 from app.terminal.console import Parser
-from data_tools.commands import data_parser
+from data_tools.commands import command_parser
 from tests.support.shell import ROOT
 
 SOURCES = [ROOT / "main.py", *(path for room in ("app", "data_tools") for path in sorted((ROOT / room).rglob("*.py")))]
@@ -127,7 +127,7 @@ def test_commands_without_their_interpreter() -> None:
 def test_commands_of_data_tools() -> None:
     found = named(r"python -m data_tools(?= )")
     assert len(found) > 10
-    (commands,) = (action for action in data_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    (commands,) = (action for action in command_parser()._actions if isinstance(action, argparse._SubParsersAction))
     for one in found:
         assert one.words[0] in commands.choices, one
         check(one._replace(words=one.words[1:]), commands.choices[one.words[0]])

@@ -13,7 +13,7 @@ from app.cuda.device import describe_cpu
 from app.engine.buffers import AT_ONCE, DIRECT
 from app.main_job.overlap import Timeline, describe_bottleneck, pipeline_usage
 from app.main_job.report import as_text, build_report
-from app.main_job.result import Compared, Outcome, Timing, layer_row
+from app.main_job.result import ComparedRun, Outcome, Timing, layer_row
 from app.network.definitions import LENET5
 from app.network.verdicts import Accuracy, Agreement, Reference, compare_labels, judge_answers
 from app.network.weights import Weights
@@ -111,7 +111,7 @@ def test_the_raw_copy_of_the_same_bytes_is_set_beside_the_run() -> None:
 def test_the_last_lines_tell_what_another_precision_gains(precision: str, arithmetic: str, changed: int) -> None:
     labels = LABELS.copy()
     labels[:changed] += 1
-    compared = Compared(precision, arithmetic, Timing((2.0,)), labels)
+    compared = ComparedRun(precision, arithmetic, Timing((2.0,)), labels)
     near = replace(STORED, margins=np.full(BATCH, 0.005), magnitudes=np.full(BATCH, 5, np.float32))
     outcome = replace(GPU, end_to_end=Timing((5.0,)), compared=compared)
     agreement = compare_labels(labels[:40], near, "stored float64 reference", arithmetic)
@@ -272,7 +272,7 @@ def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -
 def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_path: Path) -> None:
     timing = Timing((ms,) * 20)
     layers = (timed(timing),)
-    compared = Compared("fp16", "float16", timing, LABELS)
+    compared = ComparedRun("fp16", "float16", timing, LABELS)
     outcome = replace(GPU, end_to_end=timing, on_card=timing, raw_copy=timing, layers=layers, op_times=layers)
     told = report(replace(outcome, compared=compared), compared=AGREED)
     write_json(told, written := tmp_path / "report.json")

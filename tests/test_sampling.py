@@ -117,7 +117,7 @@ def test_processes_fit_in_memory(
 ) -> None:
     monkeypatch.setattr(sampling, "why_no_gpu", lambda: "none" if gpu_gib is None else None)
     monkeypatch.setattr(sampling, "describe_gpu", lambda: {"memory_bytes": (gpu_gib or 0) << 30})
-    monkeypatch.setattr(sampling, "usable_cores", lambda: cores)
+    monkeypatch.setattr(sampling, "core_count", lambda: cores)
     monkeypatch.setattr(sampling.os, "sysconf", {"SC_PHYS_PAGES": host_gib << 18, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert worker_count() == count
 

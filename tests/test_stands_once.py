@@ -15,14 +15,16 @@ import pytest
 from app.commands.run import RunRequest
 
 ROOT = Path(__file__).parent.parent
-LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")  # each is read by itself
+EXERCISES = ROOT / "app" / "ladder" / "exercises"
+# Each is read by itself.
+LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm", EXERCISES, EXERCISES / "solutions")
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 57_400,
-    "lines of Python in app without comments, docstrings and blank lines": 31_800,
-    "lines of tests": 43_500,
-    "tracked files": 932,
+    "lines of sources": 60_700,
+    "lines of Python in app without comments, docstrings and blank lines": 33_450,
+    "lines of tests": 47_250,
+    "tracked files": 1_040,
 }
 
 
@@ -36,7 +38,7 @@ def files(*endings: str) -> dict[str, str]:
 DOORS = {
     "a schema by hand": (r"json-schema\.org", ("app/records/derive.py",)),
     "another way from images to labels": (
-        r"def (stream|feed|run_on_card)\(",
+        r"def (stream|prepare_feeding|run_on_card)\(",
         (
             "app/engine/interface.py",
             "app/engine/cpu.py",

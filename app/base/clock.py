@@ -31,10 +31,10 @@ class Timer:
 
 
 class Stopwatch:
-    """Measure the one-off costs of a program in ms. spent: name → ms so far, in the order of the first booking.
+    """Measure the one-off costs of a program in ms. spent: name → ms so far, in the order in which names first came.
 
-    The stopwatch of main.py starts with the program; it books the time since the creation of the process, which the
-    interpreter's start-up took, under ``start``. In other programs it starts when it is created.
+    The stopwatch of main.py starts with the program, and adds the time since the creation of the process, in which the
+    interpreter started, under ``start``. In other programs it starts when it is created.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Stopwatch:
         self._began = self._last - sum(self.spent.values()) / 1e3
 
     def lap(self, name: str) -> None:
-        """Add the ms since the last lap to the sum of ``name``."""
+        """Add the ms since the last lap to the time of ``name``."""
         at = now()
         self.spent[name] = self.spent.get(name, 0.0) + (at - self._last) * 1e3
         self._last = at

@@ -27,7 +27,7 @@ def _exit_interrupted(*_: object) -> None:
 
 
 def install_exit_handlers() -> None:
-    """End this program with one line and exit code 2 on every later signal, except signals that it ignores already.
+    """End this program with one line and exit code 2 on every later signal, except ignored signals.
 
     A program calls this before it imports anything more.
     """
@@ -60,7 +60,7 @@ def raise_on_interrupt() -> AbstractContextManager[None]:
     return _temporary_signal_handler(signal.SIG_DFL, _exit_interrupted, by=signal.default_int_handler)
 
 
-def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
+def call_on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
     """Call ``action`` on Ctrl-C while the block runs, unless the process ignores or handles Ctrl-C otherwise."""
     return _temporary_signal_handler(signal.default_int_handler, by=lambda *_: action())
 
@@ -71,7 +71,7 @@ def exit_on_interrupt() -> AbstractContextManager[None]:
     Use it for blocks that need no clean-up but load C extensions, which turn KeyboardInterrupt into an ImportError, or
     use HDF5, whose callbacks lose it.
     """
-    return on_interrupt(_exit_interrupted)
+    return call_on_interrupt(_exit_interrupted)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
         if noted:
             raise KeyboardInterrupt
 
-    with on_interrupt(lambda: noted.append(True)):
+    with call_on_interrupt(lambda: noted.append(True)):
         yield raise_deferred_interrupt
     raise_deferred_interrupt()
 

@@ -6,15 +6,14 @@ from app.base.frozen import Frozen
 class Precision(Frozen):
     """One precision in which a network can be computed.
 
-    name: as on the command line and in reports. dtype: type of the multiplication, a problem's ``dtype``.
-    near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its class in charts.
-    stored: type of activations in memory between the layers.
-    coarse: operands are rounded to 11 significant bits before the multiplication.
-    calibrated: needs numbers in the weights file that were calibrated on images; not for every network.
-    offered: available on the command line. paired: some kernels compute two layers in it.
-    fallback: dtype of the layers that no kernel serves in this precision, or none as fast; empty if one always does.
-    peers: the precision of equal accuracy that other systems are timed in; empty if none.
-    jax: JAX's name for the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
+    name: its name on the command line and in reports. dtype: type of the multiplication, the ``dtype`` of a problem.
+    near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its CSS class in charts. stored:
+    type of activations in memory between the layers. coarse: whether operands are rounded to 11 significant bits before
+    the multiplication. calibrated: whether the weights file needs numbers that were calibrated on images; not for every
+    network. offered: whether the command line has it. paired: whether some kernels compute two layers in it. fallback:
+    dtype of the layers that no kernel computes in this precision, or none as fast; empty if one always does. peers: the
+    precision of equal accuracy for other systems; empty if none. jax: JAX's name for the multiplication of float32.
+    cudnn: name of cuDNN's row in ``bench``.
     """
 
     name: str

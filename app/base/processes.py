@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from app.base.interrupts import SIGNALS
 
-LOOK_SECONDS = 0.1
-STOPPED_LOOKS = 20
+CHECK_SECONDS = 0.1
+STOPPED_CHECKS = 20
 _PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
-def signals_blocked() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Block Ctrl-C, SIGTERM and SIGHUP in this thread while the block runs. New processes and threads inherit the mask.
 
     A terminal or a scheduler sends these signals to every process. Only the first process may react: it ends the
@@ -43,26 +43,23 @@ def end_with_parent(parent: int) -> None:
 
 
 def limit_resource(what: int, most: int) -> None:
-    """Limit a resource of this process to ``most``, or to the hard limit if that is lower.
-
-    what: a constant of the module ``resource``.
-    """
+    """Limit a resource, a constant of the module ``resource``, to ``most`` or to a lower hard limit."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 class StopDetector:
-    """Detect that a child process was stopped, for example by SIGSTOP: waiting for it would take for ever."""
+    """Detects that a child process is stopped, for example by SIGSTOP: to wait for it would take for ever."""
 
     def __init__(self, child: int | None) -> None:
         """Detect stops of the process with the id ``child``."""
         assert child is not None, "it has been started"
         self._child, self._found = child, 0
 
-    def stopped(self) -> bool:
-        """Check once; return whether each of the last STOPPED_LOOKS checks found the child stopped.
+    def check_stopped(self) -> bool:
+        """Check once; return whether each of the last STOPPED_CHECKS checks found the child stopped.
 
-        Call it about every LOOK_SECONDS. A single check does not suffice: a terminal's Ctrl-Z and ``fg`` stop and
+        Call it about every CHECK_SECONDS. A single check does not suffice: a terminal's Ctrl-Z and ``fg`` stop and
         continue the processes one by one.
         """
         try:
@@ -70,11 +67,11 @@ class StopDetector:
         except ChildProcessError:  # it has ended
             found = None
         self._found = self._found + 1 if found else 0
-        return self._found >= STOPPED_LOOKS
+        return self._found >= STOPPED_CHECKS
 
 
 def describe_exit_code(code: int | None) -> str:
-    """Return how a process ended, as words that follow its name. code: its exit code, negative for a signal."""
+    """Return how a process ended, in words that follow the process's name. code: negative for a signal."""
     if code is None:
         return "ended in an unknown way"
     if code >= 0:

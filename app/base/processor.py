@@ -17,16 +17,16 @@ libraries takes as much."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
-def available_cores() -> list[int]:
+def core_numbers() -> list[int]:
     """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return [*range(os.cpu_count() or 1)]
 
 
-def usable_cores() -> int:
+def core_count() -> int:
     """Return the number of cores that this process may use."""
-    return len(available_cores())
+    return len(core_numbers())
 
 
 def divide_cores(cores: Sequence[int], count: int) -> list[Sequence[int]]:
@@ -51,7 +51,7 @@ def keep_freed_memory() -> None:
 
 
 class _OneBlasThread:
-    """Number of running ``one_blas_thread`` blocks, and the thread counts from before the first of them."""
+    """Counts the running ``one_blas_thread`` blocks, and keeps the thread counts from before the first one."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

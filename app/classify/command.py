@@ -23,15 +23,15 @@ from app.classify.pieces import (
     piece_size,
     select_image_ranges,
 )
-from app.classify.report import Tally, as_text, build_report
+from app.classify.report import Totals, as_text, build_report
 from app.classify.runners import open_runner
 from app.classify.shards import Shard, ShardError, find_shards, open_shard
 from app.classify.worker import WorkerSettings
 from app.commands.classify import ClassifyRequest
 from app.engine.request import UNLABELLED
 from app.files import hdf5_process
-from app.main_job.images import fitting_graph
-from app.network.definitions import is_listed
+from app.main_job.images import graph_for_images
+from app.network.definitions import is_listed_network
 from app.network.graph import Graph, load_network
 from app.records.classify import Identity
 from app.terminal.output import publish_report
@@ -41,8 +41,8 @@ NAMED = 3  # most unreadable shards that the final error names
 
 
 @dataclass
-class Faults:
-    """The unreadable shards among ``shards`` and the reason for each; ``add`` prints each at once."""
+class UnreadableShards:
+    """The unreadable ones among ``shards`` shards, with the reason for each; ``add`` prints each at once."""
 
     shards: int
     found: dict[Path, str] = field(default_factory=dict)
@@ -66,15 +66,15 @@ class Faults:
 
 
 @dataclass
-class Work:
+class ClassifyRun:
     """One run of ``classify``. windows: (first image, number of images) to classify in each shard. place: a device."""
 
     shards: Sequence[Shard]
     windows: Sequence[Window]
     place: DeviceInfo
     folder: OutputFolder
-    faults: Faults
-    tally: Tally = field(default_factory=Tally)
+    unreadable: UnreadableShards
+    tally: Totals = field(default_factory=Totals)
 
     def classify_remaining(self, runner: Runner) -> None:
         """Classify the remaining shards and store the results. Raises UserError if the work cannot go on."""
@@ -85,13 +85,13 @@ class Work:
         ):
             for piece, answer in answers:
                 if isinstance(answer, PieceFault):
-                    self.faults.add(piece.shard.path, answer.reason)
+                    self.unreadable.add(piece.shard.path, answer.reason)
                     self.folder.discard_unfinished(piece.number)
-                elif piece.shard.path not in self.faults.found:
+                elif piece.shard.path not in self.unreadable.found:
                     try:
                         self._store_result(piece, answer)
                     except ShardError as error:
-                        self.faults.add(piece.shard.path, str(error))
+                        self.unreadable.add(piece.shard.path, str(error))
                 bar.update(piece.count)
 
     def _remaining_pieces(self) -> Iterator[Piece]:
@@ -99,7 +99,7 @@ class Work:
         size = piece_size(self.place)
         for number in self.folder.remaining_shards:
             for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
-                if piece.shard.path not in self.faults.found:
+                if piece.shard.path not in self.unreadable.found:
                     yield piece
 
     def _store_result(self, piece: Piece, result: PieceResult) -> None:
@@ -125,8 +125,8 @@ def classify(request: ClassifyRequest) -> int:
         with exit_on_interrupt():
             network, weights = load_network(request.network, request.weights)
             paths = find_shards(request.shards)
-            faults = Faults(len(paths))
-            graph, shards = _open_shards(request, paths, network, faults)
+            unreadable = UnreadableShards(len(paths))
+            graph, shards = _open_shards(request, paths, network, unreadable)
             parts = select_image_ranges([shard.count for shard in shards], request.start, request.count)
             folder = OutputFolder(
                 request.folder,
@@ -143,11 +143,11 @@ def classify(request: ClassifyRequest) -> int:
                 device=request.device,
                 precision=request.precision,
                 logits=request.logits,
-                compressed=any(shard.sequential for shard in shards),
+                compressed=any(shard.is_sequential for shard in shards),
             )
         runner, place, check_interrupt = stack.enter_context(open_runner(request, settings))
         identity = Identity(
-            network=_display_name(network),
+            network=_network_display_name(network),
             weights=weights.sha256,
             precision=place.arithmetic,
             classes=graph.class_count,
@@ -162,7 +162,7 @@ def classify(request: ClassifyRequest) -> int:
         for note in folder.notes:
             print_to_stderr(f"note: {note}")
         timer = Timer()
-        work = Work(shards, parts, place, folder, faults)
+        work = ClassifyRun(shards, parts, place, folder, unreadable)
         try:
             work.classify_remaining(runner)
         except KeyboardInterrupt:
@@ -172,16 +172,16 @@ def classify(request: ClassifyRequest) -> int:
             raise UserError(f"interrupted; {done}: run this again with --resume") from None
         seconds = timer.seconds
     if not folder.receipts:
-        raise faults.unreadable_shards_error()
-    figures = build_report(network.network, weights, folder, [*faults.found.values()], work.tally, seconds)
+        raise unreadable.unreadable_shards_error()
+    figures = build_report(network.network, weights, folder, [*unreadable.found.values()], work.tally, seconds)
     publish_report(figures, as_text, request.output)
-    if faults.found:
-        raise faults.unreadable_shards_error()
+    if unreadable.found:
+        raise unreadable.unreadable_shards_error()
     return 0
 
 
 def _open_shards(
-    request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Faults
+    request: ClassifyRequest, paths: list[Path], graph: Graph, unreadable: UnreadableShards
 ) -> tuple[Graph, list[Shard]]:
     """Open the shards and return the network for their images. All images must have one shape and type.
 
@@ -197,7 +197,7 @@ def _open_shards(
             try:
                 shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
                 if not shards:
-                    graph = fitting_graph(graph, _empty_dataset(shard))
+                    graph = graph_for_images(graph, _empty_dataset(shard))
                 elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
                     forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
                     raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
@@ -205,19 +205,19 @@ def _open_shards(
             except UserError as error:
                 if request.start or request.count is not None:
                     raise  # ``select_image_ranges`` needs its number of images
-                faults.add(path, str(error))
+                unreadable.add(path, str(error))
     if not shards:
-        raise faults.unreadable_shards_error()
+        raise unreadable.unreadable_shards_error()
     return graph, shards
 
 
-def _display_name(graph: Graph) -> str:
-    """Return the network's name; a user's network that shares a listed name is marked as such."""
+def _network_display_name(graph: Graph) -> str:
+    """Return the network's name, marked if it is a user's network with the name of a listed one."""
     network = graph.network
-    return network.name if is_listed(network) else f"{network.name} ({network.digest[:12]})"
+    return network.name if is_listed_network(network) else f"{network.name} ({network.digest[:12]})"
 
 
 def _empty_dataset(shard: Shard) -> Dataset:
-    """Return a ``Dataset`` without images, with the shard's shape and type, to check these against the network."""
+    """Return a ``Dataset`` without images, but with the shard's shape and type, to check both against the network."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.shape))
     return Dataset(images, None, None, str(shard.path), None)

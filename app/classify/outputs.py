@@ -16,11 +16,11 @@ from typing import cast
 import numpy as np
 
 from app.base.errors import UserError
-from app.classify.pieces import count_right
-from app.classify.receipts import DTYPES, KINDS, Unfinished, file_sha256, read_receipt, receipt_mismatch, write_receipt
+from app.classify.pieces import count_correct
+from app.classify.receipts import DTYPES, KINDS, TempFiles, file_sha256, read_receipt, receipt_mismatch, write_receipt
 from app.classify.shards import Shard, ShardError
 from app.files.reading import may_exist
-from app.files.writing import check_unlocked, locked
+from app.files.writing import check_unlocked, hold_lock
 from app.records.classify import Identity, Receipt, Results
 
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
@@ -63,7 +63,7 @@ class OutputFolder:
         self._resume = resume
         self._replace = resume or overwrite
         self._names = _result_base_names(shards)
-        self._unfinished: dict[int, Unfinished] = {}
+        self._unfinished: dict[int, TempFiles] = {}
         self.identity: Identity
         self.receipts: dict[int, Receipt] = {}
         self.kept: frozenset[int] = frozenset()
@@ -98,7 +98,7 @@ class OutputFolder:
         """
         self.identity = identity
         _make_folder(self.folder)
-        with locked(self.folder / LOCK, self._busy_message, "name another --out"):
+        with hold_lock(self.folder / LOCK, self._busy_message, "name another --out"):
             self._check_inputs_not_overwritten()
             self._load_earlier_results(progress)
             shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)  # left by a killed run
@@ -122,15 +122,15 @@ class OutputFolder:
 
         number: index of the shard. first: index in the shard of the first of these images. labels: (n,) uint8. logits:
         (n, classes) float32, ignored unless wanted. correct: number of right labels; None if unknown. Results that
-        arrive twice count once. Raises UserError if a file cannot be written, and ShardError if the shard was written
-        meanwhile or its true labels cannot be read; then removes the unfinished files of the shard.
+        arrive twice count once. Raises UserError if a file cannot be written. Raises ShardError if the shard was
+        written meanwhile or its true labels cannot be read; the unfinished files of the shard are then removed.
         """
         begin, _ = self._windows[number]
         try:
             if number not in self._unfinished:
                 shapes = self._result_shapes(number)
                 paths = {kind: self._result_path(number, kind) for kind in self._kinds}
-                self._unfinished[number] = Unfinished(self.folder / UNFINISHED, paths, shapes)
+                self._unfinished[number] = TempFiles(self.folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
             return self._finish_shard(number) if unfinished.is_complete else None
@@ -149,9 +149,9 @@ class OutputFolder:
         shard.check_unchanged()
         unfinished = self._unfinished[number]
         correct = unfinished.correct
-        if correct is None and shard.labelled:
+        if correct is None and shard.is_labelled:
             try:
-                correct = self._count_right(number, unfinished.labels_path)
+                correct = self._count_correct(number, unfinished.labels_path)
             except UserError as error:
                 raise ShardError(str(error)) from error
         receipt: Receipt = {
@@ -233,8 +233,8 @@ class OutputFolder:
             if file_sha256(file) != digests[kind] or not self._has_expected_array(file, number, kind):
                 return f"{file} is not what was written"
         correct = receipt["correct"]
-        if self._shards[number].labelled:  # the true labels may differ from the earlier run's
-            correct = self._count_right(number, self._result_path(number, "labels"))
+        if self._shards[number].is_labelled:  # the true labels may differ from the earlier run's
+            correct = self._count_correct(number, self._result_path(number, "labels"))
         self.receipts[number] = {**receipt, "correct": correct}
         return None
 
@@ -254,13 +254,13 @@ class OutputFolder:
         _, count = self._windows[number]
         return {"labels": (count,), "logits": (count, self.identity["classes"])}
 
-    def _count_right(self, number: int, path: Path) -> int:
+    def _count_correct(self, number: int, path: Path) -> int:
         """Count the right labels in a result file. Raises UserError if the true labels cannot be read."""
         shard, (first, count) = self._shards[number], self._windows[number]
         labels = np.load(path, mmap_mode="r")
-        with shard.reader() as reader:
+        with shard.open_reader() as reader:
             return sum(
-                count_right(labels[at : at + COMPARED_LABELS], shard, reader, first + at, self.identity["classes"])
+                count_correct(labels[at : at + COMPARED_LABELS], shard, reader, first + at, self.identity["classes"])
                 for at in range(0, count, COMPARED_LABELS)
             )
 

@@ -29,7 +29,7 @@ class Piece(Frozen):
     @property
     def nbytes(self) -> int:
         """Return the size of the images in bytes."""
-        return self.count * self.shard.image_bytes
+        return self.count * self.shard.bytes_per_image
 
 
 class DeviceInfo(Frozen):
@@ -49,8 +49,8 @@ class DeviceInfo(Frozen):
 
 
 @dataclass
-class Seconds:
-    """Seconds that a worker's feeders spent on each activity, summed over the feeders.
+class ActivitySeconds:
+    """ActivitySeconds that a worker's feeders spent on each activity, summed over the feeders.
 
     read, decompress: reading plain and compressed shards into memory. wait: waiting until the device frees a buffer.
     compute: computing on the processor.
@@ -77,7 +77,7 @@ class PieceResult(Frozen):
     logits: np.ndarray | None
     correct: int | None
     place: DeviceInfo
-    seconds: Seconds
+    seconds: ActivitySeconds
 
 
 class PieceFault(Frozen):
@@ -99,7 +99,7 @@ class Runner(Protocol):
         """
 
 
-def count_right(labels: np.ndarray, shard: Shard, reader: ShardReader, first: int, classes: int) -> int:
+def count_correct(labels: np.ndarray, shard: Shard, reader: ShardReader, first: int, classes: int) -> int:
     """Return how many of ``labels``, (n,) uint8, equal the true labels of a shard's images from ``first`` on.
 
     classes: number of classes of the network. Raises UserError if the true labels cannot be read, or are not labels
@@ -141,6 +141,6 @@ def cut_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> 
     """Yield the pieces of a shard's images, cut at multiples of ``size``; a sequential shard is one piece."""
     at, end = first, first + count
     while at < end:
-        stop = end if shard.sequential else min((at // size + 1) * size, end)
+        stop = end if shard.is_sequential else min((at // size + 1) * size, end)
         yield Piece(number, shard, at, stop - at)
         at = stop

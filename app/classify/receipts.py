@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.classify.shards import Shard
 from app.files.checks import BadValueError
 from app.files.reading import open_regular, read_json
-from app.files.writing import json_text, publish_unfinished, replace_atomically, unwritable_error
+from app.files.writing import json_text, rename_unfinished, replace_atomically, unwritable_error
 from app.records.classify import Identity, Receipt
 from app.records.derive import check_of
 
@@ -56,7 +56,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _check_receipt(value: Any) -> Receipt:
-    """Return a checked receipt, which has at most as many right labels as images. Raise BadValueError otherwise."""
+    """Return the checked receipt. Raises BadValueError, also for more right labels than images."""
     found: Receipt = check_of(Receipt)(value)
     correct, images = found["correct"], found["images"]
     if correct is not None and correct > images:
@@ -64,10 +64,10 @@ def _check_receipt(value: Any) -> Receipt:
     return found
 
 
-class Unfinished:
+class TempFiles:
     """The temporary files of a shard's results; the caller publishes or removes them.
 
-    correct: number of right labels so far; None once it is unknown.
+    correct: number of right labels so far; None once a part's number is unknown.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -75,13 +75,13 @@ class Unfinished:
 
         Raises UserError.
         """
-        self._arrays: dict[str, _Array] = {}
+        self._arrays: dict[str, _NpyFile] = {}
         self._left = shapes["labels"][0]
         self._written: set[int] = set()
         self.correct: int | None = 0
         try:
             for kind, path in paths.items():
-                self._arrays[kind] = _Array(folder / path.name, path, shapes[kind], DTYPES[kind])
+                self._arrays[kind] = _NpyFile(folder / path.name, path, shapes[kind], DTYPES[kind])
         except BaseException:
             self.remove()
             raise
@@ -125,7 +125,7 @@ class Unfinished:
             array.remove()
 
 
-class _Array:
+class _NpyFile:
     """An NPY file; callers write its rows at any position, in any order."""
 
     def __init__(self, temporary: Path, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -159,7 +159,7 @@ class _Array:
         """Close the temporary file and rename it to its final name. Raises UserError."""
         try:
             self._stream.close()
-            publish_unfinished(self.temporary, self._path, overwrite=overwrite)
+            rename_unfinished(self.temporary, self._path, overwrite=overwrite)
         except OSError as error:
             raise unwritable_error(self._path, error) from error
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from app.classify.outputs import OutputFolder
-from app.classify.pieces import DeviceInfo, Piece, PieceResult, Seconds
+from app.classify.pieces import ActivitySeconds, DeviceInfo, Piece, PieceResult
 from app.network.network import Network
 from app.network.weights import Weights
 from app.records.classify import Classified, Classify, Device, LaneSeconds, Rates
@@ -23,12 +23,12 @@ LIMITS = {
 
 
 @dataclass
-class Share:
+class ImageTotals:
     """Images classified by one device or by all devices, and the seconds spent, summed over the feeder threads."""
 
     images: int = 0
     nbytes: int = 0
-    seconds: Seconds = field(default_factory=Seconds)
+    seconds: ActivitySeconds = field(default_factory=ActivitySeconds)
 
     def add(self, piece: Piece, result: PieceResult) -> None:
         """Add the images and seconds of a piece."""
@@ -51,17 +51,17 @@ class Share:
 
 
 @dataclass
-class Tally:
-    """Totals of a run so far. devices: share of each device, by host and name. writing: seconds of writing results."""
+class Totals:
+    """Totals of a run so far. devices: totals of each device, by host and name. writing: seconds of writing results."""
 
-    devices: dict[tuple[str, str], tuple[DeviceInfo, Share]] = field(default_factory=dict)
-    whole: Share = field(default_factory=Share)
+    devices: dict[tuple[str, str], tuple[DeviceInfo, ImageTotals]] = field(default_factory=dict)
+    whole: ImageTotals = field(default_factory=ImageTotals)
     writing: float = 0.0
 
     def add(self, piece: Piece, result: PieceResult) -> None:
         """Add the images and seconds of a piece."""
         place = result.place
-        _, share = self.devices.setdefault((place.host, place.device), (place, Share()))
+        _, share = self.devices.setdefault((place.host, place.device), (place, ImageTotals()))
         for each in (share, self.whole):
             each.add(piece, result)
 
@@ -74,7 +74,7 @@ class Tally:
 
 
 def build_report(
-    network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float
+    network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Totals, seconds: float
 ) -> Classify:
     """Return the report. unreadable: the reason for each unreadable shard. seconds: duration of the run."""
     receipts, kept = results.receipts, results.kept
@@ -100,7 +100,7 @@ def build_report(
     }
 
 
-def _device_record(place: DeviceInfo, share: Share, seconds: float) -> Device:
+def _device_record(place: DeviceInfo, share: ImageTotals, seconds: float) -> Device:
     return {
         "host": place.host,
         "device": place.device,
@@ -113,7 +113,7 @@ def _device_record(place: DeviceInfo, share: Share, seconds: float) -> Device:
     }
 
 
-def _throughput_record(share: Share, seconds: float) -> Rates:
+def _throughput_record(share: ImageTotals, seconds: float) -> Rates:
     return {
         "images": share.images,
         "images_per_s": share.images / seconds,

@@ -11,7 +11,7 @@ from typing import Any
 from app.base.errors import print_to_stderr
 from app.base.frozen import Frozen
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
-from app.base.processor import available_cores, divide_cores, format_cores
+from app.base.processor import core_numbers, divide_cores, format_cores
 from app.classify.pieces import CPU_PIECE, GPU_PIECE, DeviceInfo, Piece, PieceFault, PieceResult, Runner
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cluster import require_dask
@@ -20,11 +20,11 @@ from app.cuda.cards import VARIABLE, parse_device_list
 
 
 class DeviceQuery(Frozen):
-    """A request for the description of a worker's device, sent like a piece."""
+    """A request for the description of a worker's device, which is sent like a piece."""
 
 
 class WorkerOpener(Frozen):
-    """Open a worker in the process that calls this object. ``app.cluster`` pickles it and sends it to that process."""
+    """Opens a worker in the process that calls this object. ``app.cluster`` pickles the object and sends it there."""
 
     settings: WorkerSettings
 
@@ -32,7 +32,7 @@ class WorkerOpener(Frozen):
     def __call__(
         self, name: str | None
     ) -> Iterator[Callable[[Piece | DeviceQuery], PieceResult | PieceFault | DeviceInfo]]:
-        """Yield a function that answers pieces. name: of the worker in the report; None for the device's number."""
+        """Yield a function that answers pieces. name: the worker's name in the report; None for the device's number."""
         with Worker(replace(self.settings, label=name)) as worker:
 
             def answer(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:
@@ -57,8 +57,8 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
     if request.scheduler is not None:
         require_dask("--scheduler")
         with exit_on_interrupt():
-            from app.cluster.runner import cluster_runner
-        with _multi_process_runner(partial(cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
+            from app.cluster.runner import open_cluster_runner
+        with _open_process_runner(partial(open_cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
             yield found
         return
     workers: list[tuple[str, dict[str, str]]] = []
@@ -82,24 +82,24 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
     require_dask("--devices" if request.devices else "--workers")
     with exit_on_interrupt():
         from app.cluster.clusters import LocalWorker
-        from app.cluster.runner import IN_FLIGHT, local_runner
-    groups = divide_cores(available_cores(), len(workers))
+        from app.cluster.runner import IN_FLIGHT, open_local_runner
+    groups = divide_cores(core_numbers(), len(workers))
     local = [
         LocalWorker(name or f"cpu:{format_cores(cores)} ({number})", environment, cores)
         for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)
     ]
     in_flight = max(IN_FLIGHT, len(groups[0])) if settings.compressed else IN_FLIGHT
-    with _multi_process_runner(partial(local_runner, WorkerOpener(settings), local, in_flight)) as found:
+    with _open_process_runner(partial(open_local_runner, WorkerOpener(settings), local, in_flight)) as found:
         yield found
 
 
 @contextmanager
-def _multi_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
+def _open_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
     """Open a runner on several processes, with an estimate of the seconds that a piece takes."""
     rate = 1.0
 
     def estimate(piece: Piece | DeviceQuery) -> float:
-        return 1.0 if isinstance(piece, DeviceQuery) or piece.shard.sequential else piece.count / rate
+        return 1.0 if isinstance(piece, DeviceQuery) or piece.shard.is_sequential else piece.count / rate
 
     with deferred_interrupts() as check_interrupt, runner(estimate=estimate, check=check_interrupt) as running:
         ((_, place),) = running.run([DeviceQuery()])

@@ -18,10 +18,10 @@ from app.base.clock import Deadline
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.interrupts import deferred_interrupts
-from app.classify.flights import Feeder, Flight, FlightQueue
-from app.classify.pieces import GPU_PIECE, Answers, DeviceInfo, Piece, PieceFault, PieceResult, count_right
+from app.classify.active_pieces import ActivePiece, ActivePieceQueue, Feeder
+from app.classify.pieces import GPU_PIECE, Answers, DeviceInfo, Piece, PieceFault, PieceResult, count_correct
 from app.cuda import device as devices
-from app.engine.interface import Engine, Feeding
+from app.engine.interface import Engine, FeedingOptions
 from app.engine.opening import open_engine
 from app.layers import Softmax
 from app.network.graph import Graph
@@ -67,7 +67,7 @@ class Worker:
         device, self.why_cpu = devices.choose_device(settings.device)
         with devices.translate_gpu_errors():
             self._engine = _open_engine(settings, device)
-            self._flights = FlightQueue(self._engine.block)
+            self._queue = ActivePieceQueue(self._engine.block)
             self._bodies: list[Callable[[Feeder], None]] = []  # they keep the feeders' memory alive until ``close``
             self._opened = threading.Semaphore(0)
             self._threads = [
@@ -78,9 +78,9 @@ class Worker:
                 thread.start()
             for _ in self._threads:
                 self._opened.acquire()
-            if self._flights.ended is not None:
+            if self._queue.ended is not None:
                 self.close()
-                raise self._flights.ended
+                raise self._queue.ended
             found = self._engine.describe()
             device = settings.label or found.device
             self.place = DeviceInfo(
@@ -88,13 +88,13 @@ class Worker:
             )
 
     def _run_feeder(self, index: int) -> None:
-        """Classify blocks until the flights end: what feeder thread ``index`` runs."""
-        with self._flights.open_feeder() as feeder:
+        """Classify blocks until the queue ends; feeder thread ``index`` runs this."""
+        with self._queue.open_feeder() as feeder:
             try:
-                body = self._engine.feed(index)
+                body = self._engine.prepare_feeding(index)
                 self._bodies.append(body)
             except BaseException as error:
-                self._flights.end(error)  # before ``__init__`` reads it
+                self._queue.end(error)  # before ``__init__`` reads it
                 raise
             finally:
                 self._opened.release()
@@ -106,33 +106,33 @@ class Worker:
         After an exception the worker cannot be used again.
         """
         try:
-            with piece.shard.reader() as reader:
-                flight = Flight(piece, reader, self._settings.graph.class_count if self._settings.logits else None)
+            with piece.shard.open_reader() as reader:
+                active = ActivePiece(piece, reader, self._settings.graph.class_count if self._settings.logits else None)
                 with devices.translate_gpu_errors():
-                    self._flights.classify(flight)
+                    self._queue.classify(active)
                 correct = None
                 if piece.shard.labels_readable_by_piece:
                     classes = self._settings.graph.class_count
-                    correct = count_right(flight.labels, piece.shard, reader, piece.first, classes)
+                    correct = count_correct(active.labels, piece.shard, reader, piece.first, classes)
         except UserError as error:
-            if self._flights.ended is not None:
+            if self._queue.ended is not None:
                 raise
             return PieceFault(str(error))
-        if flight.logits is not None and self._softmax:
+        if active.logits is not None and self._softmax:
             with np.errstate(divide="ignore"):
-                np.log(flight.logits, out=flight.logits)
-        return PieceResult(flight.labels, flight.logits, correct, self.place, flight.seconds)
+                np.log(active.logits, out=active.logits)
+        return PieceResult(active.labels, active.logits, correct, self.place, active.seconds)
 
     def close(self) -> None:
         """End the pieces in flight and free all memory, except memory that a hanging feeder uses."""
         closed = WorkerClosedError("the worker was closed")
-        self._flights.end(closed)
+        self._queue.end(closed)
         deadline = Deadline(JOIN_SECONDS)
         for thread in self._threads:
             thread.join(deadline.seconds_left)
         if any(thread.is_alive() for thread in self._threads):
-            self._flights.abandon_hanging_feeders()
-        elif devices.is_fatal_cuda_error(self._flights.ended or closed):
+            self._queue.abandon_hanging_feeders()
+        elif devices.is_fatal_cuda_error(self._queue.ended or closed):
             _on_lost_cards.append(self)
         else:
             self._bodies.clear()
@@ -149,7 +149,7 @@ def _open_engine(settings: WorkerSettings, device: str) -> Engine:
     """Return the engine for the worker's settings. Raises UserError."""
     if device == "cpu":
         NetworkRequest(precision=settings.precision).reject_gpu_options()
-    fed = Feeding(settings.logits, settings.compressed)
+    fed = FeedingOptions(settings.logits, settings.compressed)
     return open_engine(settings.graph, Choices(settings.precision), device=device, dtype=settings.dtype, fed=fed)
 
 
@@ -160,7 +160,7 @@ POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 class LocalRunner:
     """Classify several pieces of shards at a time on one worker.
 
-    Small and compressed pieces occupy few of the threads that read images, so more of them run at a time.
+    Small and compressed pieces keep few of the reading threads busy, so more of these pieces run at a time.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -193,11 +193,11 @@ class LocalRunner:
         if sum(piece.count for piece, _ in self._finished) > GPU_PIECE:
             return False
         running = self._running.values()
-        images = sum(0 if piece.shard.sequential else piece.count for piece in running)
+        images = sum(0 if piece.shard.is_sequential else piece.count for piece in running)
         return len(running) < AHEAD or images < GPU_PIECE
 
     def _collect_finished(self) -> None:
-        """Remove finished pieces from those in flight and keep their results; if there are none, wait briefly."""
+        """Move finished pieces from those in flight to the results; if there are none, wait briefly."""
         if self._running:
             done, _ = wait(self._running, 0 if self._finished else POLL_SECONDS, FIRST_COMPLETED)
             self._finished.extend((self._running.pop(future), future) for future in done)

@@ -66,7 +66,7 @@ class LocalWorker(Frozen):
 
 
 @asynccontextmanager
-async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
+async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
     """Start a cluster whose workers have the plugin; yield its client. The cluster restarts a worker that ends.
 
     in_flight: number of tasks that each worker runs at the same time. Raises UserError if the processes do not start.
@@ -84,7 +84,7 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         spec = {
             worker.name: {"cls": Nanny, "options": common | {"env": dict(worker.environment)}} for worker in workers
         }
-        deaths = Deaths()
+        deaths = WorkerDeathReporter()
         scheduler = {"cls": Scheduler, "options": own | {"plugins": [deaths]}}
         cluster = SpecCluster(spec, scheduler, asynchronous=True, silence_logs=CRITICAL)
         starting = asyncio.ensure_future(cluster)
@@ -105,8 +105,8 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
             await cluster.close()
 
 
-class Deaths(SchedulerPlugin):
-    """Report each worker process that ends or stops answering. expected: true while the cluster shuts down."""
+class WorkerDeathReporter(SchedulerPlugin):
+    """Report each worker process that ends or stops answering. expected: whether the cluster is shutting down."""
 
     def __init__(self) -> None:
         self.expected = False
@@ -131,7 +131,7 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _kill_worker(nanny: Nanny) -> None:
-    """Kill the worker process of a nanny: it has nothing to save, and a hanging process would delay the end."""
+    """Kill the worker process of a nanny: the process has nothing to save, and could hang at the end."""
     nanny.close_gracefully()
     with suppress(ProcessLookupError):
         if nanny.pid:
@@ -144,7 +144,7 @@ YOUNG_SECONDS = 60.0  # the process of a folder newer than this may not have loc
 
 @contextmanager
 def scratch_folder() -> Iterator[str]:
-    """Yield a temporary folder and remove it at the end. First remove the folders of processes that were killed.
+    """Yield a temporary folder and remove it at the end. First remove the folders of killed processes.
 
     Each process locks its folder, and the system releases the lock when the process ends. On a file system without
     locks, the folders of killed processes remain.
@@ -184,7 +184,7 @@ ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
 
 
 @asynccontextmanager
-async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
+async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
     """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client. In the block, its workers have the plugin.
 
     Raises UserError if the scheduler or a worker cannot be used.

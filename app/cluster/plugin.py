@@ -1,4 +1,4 @@
-"""Define the code that runs on a worker: a plugin that opens the engine once, and a task that gives pieces to it."""
+"""Define the code that runs on a worker: a plugin that opens the engine once, and a task that passes pieces to it."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ class EnginePlugin(WorkerPlugin):
             if not self._engine.done():
                 self._engine.set_exception(error)
 
-    def engine(self) -> Engine:
+    def wait_for_engine(self) -> Engine:
         """Wait until the engine is open; return it, or raise the exception that opening it raised."""
         try:
             return self._engine.result()
@@ -77,7 +77,7 @@ def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
     If the GPU is lost, end the process: all its later CUDA calls would fail. Dask then starts a new process.
     """
     try:
-        engine = get_worker().plugins[name].engine()
+        engine = get_worker().plugins[name].wait_for_engine()
         if len(pieces) == 1:
             return [engine(pieces[0])]
         with ThreadPoolExecutor(min(len(pieces), MOST_AT_ONCE)) as pool:

@@ -17,8 +17,8 @@ from distributed.comm import CommClosedError
 from tqdm import tqdm
 
 from app.base.errors import UserError
-from app.base.processes import signals_blocked
-from app.cluster.clusters import LocalWorker, apply_defaults, local_cluster, running_cluster, silence_dask_logging
+from app.base.processes import block_signals
+from app.cluster.clusters import LocalWorker, apply_defaults, connect_to_cluster, silence_dask_logging, start_cluster
 from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
 
 IN_FLIGHT = 2  # tasks at a time in each worker of this machine
@@ -38,41 +38,41 @@ GONE = "the scheduler is gone: start it and its workers again, then run this aga
 
 
 @contextmanager
-def local_runner(
+def open_local_runner(
     opener: Opener,
     workers: Sequence[LocalWorker],
     in_flight: int = IN_FLIGHT,
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
-) -> Iterator[Runner]:
+) -> Iterator[ClusterRunner]:
     """Start worker processes on this machine and yield a runner.
 
-    in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``Runner``.
+    in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
-    cluster = local_cluster(workers, in_flight, plugin)
-    with Runner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
+    cluster = start_cluster(workers, in_flight, plugin)
+    with ClusterRunner(cluster, plugin.name, estimate, check).run_dask_thread() as runner:
         yield runner
 
 
 @contextmanager
-def cluster_runner(
+def open_cluster_runner(
     opener: Opener,
     address: str,
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
-) -> Iterator[Runner]:
+) -> Iterator[ClusterRunner]:
     """Connect to the scheduler at ``address`` and yield a runner. Raises UserError if its workers cannot be used.
 
-    Each thread of a worker runs one task at a time. estimate, check: as for ``Runner``.
+    Each thread of a worker runs one task at a time. estimate, check: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {})
-    cluster = running_cluster(address, plugin)
-    with Runner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
+    cluster = connect_to_cluster(address, plugin)
+    with ClusterRunner(cluster, plugin.name, estimate, check).run_dask_thread() as runner:
         yield runner
 
 
-class Runner:
+class ClusterRunner:
     """Send pieces to the workers of a cluster and yield their answers.
 
     A task consists of one or more pieces. Tasks reach Dask's thread through its event loop, and answers return through
@@ -127,10 +127,10 @@ class Runner:
                 raise self._error
 
     @contextmanager
-    def running_dask_thread(self) -> Iterator[Runner]:
+    def run_dask_thread(self) -> Iterator[ClusterRunner]:
         """Run Dask's thread, connected to the cluster, while the block runs."""
         thread = Thread(target=self._run_event_loop, name="Dask", daemon=True)
-        with signals_blocked():  # inherited by Dask's threads and processes
+        with block_signals():  # inherited by Dask's threads and processes
             thread.start()
         try:
             self._wait_for_entry(self._ready)

@@ -18,6 +18,7 @@ examples:
   python main.py bench --batches 100,1000,10000 --plot plots --json bench.json
   python main.py bench --shape 12,33,33,24,5,1
                                              one convolution: C,H,W,M,K,S
+  python main.py bench mine.cu               your own file among all steps
   python main.py bench --peers               the application, PyTorch and JAX
   python main.py bench --peers --batch 1 --only ours,torch
   python main.py bench --peers --network lenet5,mlp --batches 1,100,10000
@@ -30,20 +31,32 @@ median is steady (see --noise). bench flushes the L2 cache between runs, unless
 FAILED = "a result was wrong"
 
 OF_KERNELS = ("shape", "l2", "noise", "plot", "save_tuning")
+OF_FILES = ("save_tuning", "peers", "batches", "plot")
 OF_PEERS = ("search", "precision", "rounds")
 
 
 class BenchRequest(Frozen, kw_only=True):
     """Options of ``bench``, which times kernels, or whole systems with ``peers``.
 
-    Raises UserError for an option of the other kind. network with ``peers``, shape, batches, only, precision:
-    comma-separated texts. None means all layers, ``batch`` alone, and all rows.
+    network with ``peers``, shape, batches, only, precision: comma-separated texts; None stands for all layers, for
+    ``batch`` alone, and for all rows. Raises UserError for an option that applies only without ``peers``, or only with
+    it.
     """
 
+    file: Path | None = option(
+        "time your own kernel, too, on the layers of its kind (see docs/your-kernel.md)",
+        name="file",
+        nargs="?",
+        group="what",
+    )
+    like: str | None = option(
+        "FILE takes the arguments, launch and constants of this kernel, such as conv:direct",
+        name="--as",
+        metavar="NAME",
+    )
     network: str = option(
         "name of the network to time, or its .toml file; with --peers: several (default: lenet5)",
         "lenet5",
-        group="what",
         metavar="NAME,…",
     )
     shape: str | None = option(
@@ -82,6 +95,10 @@ class BenchRequest(Frozen, kw_only=True):
     save_tuning: bool = option("store the times; 'auto' then chooses kernels by them (not with --only)", False)
 
     def __post_init__(self) -> None:
+        if self.file is not None:
+            self._refuse_options(OF_FILES, f"does not go with a file of your own ({self.file}): leave it out")
+        elif self.like is not None:
+            raise UserError(f"--as {self.like} is for a file of your own: name FILE.cu, or leave it out")
         if self.peers:
             self._refuse_options(OF_KERNELS, "is for timing kernels: leave it out with --peers")
             if self.search:

@@ -13,8 +13,8 @@ examples:
 The cache is $LENET_CACHE_DIR, else $XDG_CACHE_HOME/lenet5-inference, else
 ~/.cache/lenet5-inference. What --clear removes is made again when needed:
 kernels are compiled, data are fetched. Tuning tables and peer settings
-stay, since sweep and bench measured them, and so does every file that this
-program did not write.
+stay, since sweep and bench measured them, and so does the progress of `learn`
+and every file that this program did not write.
 """
 
 

@@ -35,7 +35,7 @@ nevertheless; 3 a bug.
 
 
 class ClassifyRequest(Frozen, kw_only=True):
-    """Options of ``classify``; an option that was not given is None. Raises UserError for options that contradict."""
+    """Options of ``classify``; options not given are None. Raises UserError for options that contradict each other."""
 
     shards: list[str] = option(
         "files of images: IDX (.gz or not), NPY or HDF5, of any size; a pattern in quotes, as 'day-*.npy'; or @LIST, a "

@@ -24,7 +24,7 @@ def _option_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action
 
 
 def _option_values(action: argparse.Action) -> list[str]:
-    """Return the values that an option accepts, if they can be listed; otherwise an empty list."""
+    """Return the values that an option accepts; an empty list if there are too many to list."""
     from app.cuda.cards import DEVICES
     from app.network.definitions import NETWORKS
 
@@ -64,7 +64,7 @@ def _bash_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
 
 def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     lines = [
-        f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_shell_quoted(summaries[one])}"
+        f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_quote_for_shell(summaries[one])}"
         for one in summaries
     ]
     for name, parser in parsers.items():
@@ -75,13 +75,13 @@ def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
             options = [(one.lstrip("-"), dashes[one.count("-", 0, 2)]) for one in action.option_strings]
             names = " ".join(f"{kind} {option}" for option, kind in options)
             values = _option_values(action)
-            takes = "" if action.nargs == 0 else f" -x -a {_shell_quoted(' '.join(values))}" if values else " -r"
-            about = _shell_quoted((action.help or "").partition(" (")[0][:MOST])
-            lines.append(f"complete -c {COMMAND} -n {_shell_quoted(place)} {names}{takes} -d {about}")
+            takes = "" if action.nargs == 0 else f" -x -a {_quote_for_shell(' '.join(values))}" if values else " -r"
+            about = _quote_for_shell((action.help or "").partition(" (")[0][:MOST])
+            lines.append(f"complete -c {COMMAND} -n {_quote_for_shell(place)} {names}{takes} -d {about}")
     return "\n".join([*lines, ""])
 
 
-def _shell_quoted(text: str) -> str:
+def _quote_for_shell(text: str) -> str:
     """Return the text as a quoted word of the shell."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

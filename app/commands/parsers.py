@@ -24,6 +24,7 @@ COMMANDS = {
     "precompile": "Compile the kernels of python main.py before its first run.",
     "check": "Check one kernel on small shapes, also without a GPU.",
     "bench": "Check and time every kernel, layer by layer (GPU).",
+    "learn": "Mend and write ten kernels, exercises that check judges.",
     "ladder": "Climb the ladder: each step's predicted and measured time.",
     "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
     "profile": "Time the kernels, copies and CUDA calls of python main.py (GPU).",
@@ -78,15 +79,15 @@ class _Completion(argparse.Action):
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:
-    """Return the command's frozen request, made of the values that ``parser_of(name)`` parsed.
+    """Return the request of a command, made from the values that ``parser_of(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """
     return read_request(_request_type(name), vars(options))
 
 
-def body_module(name: str) -> str:
-    """Return the module that runs the command, relative to app. The program imports it only to run the command."""
+def command_module(name: str) -> str:
+    """Return the module that implements the command, relative to app. It is imported only to run the command."""
     body: str = _options_module(name).BODY
     return body
 

@@ -96,14 +96,14 @@ class PredictRequest(Frozen, kw_only=True):
     output: Output = options("report", what="the report")
 
     @property
-    def line_by_line(self) -> bool:
+    def answers_each_line(self) -> bool:
         """Return whether each file name on standard input is answered before the next one is read."""
         return self.paths == ["-"] and self.out is None
 
     def __post_init__(self) -> None:
         csv, json = self.format == CSV, self.output.json
         for name, given in ("--format csv", csv), ("--show", self.show), ("--chunk", self.chunk), ("--json", json):
-            if given and self.line_by_line:
+            if given and self.answers_each_line:
                 raise UserError(f"{name} is not for answers line by line: add --out to read the whole list first")
         if self.format is not None and self.out not in (None, "-"):
             raise UserError(f"--format {self.format} is for standard output: the ending of --out {self.out} says it")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from app.base.frozen import Frozen
-from app.engine.request import Pipeline, gpu_option
+from app.engine.request import ChunkOptions, gpu_option
 from app.planning.request import NetworkRequest
 from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
@@ -27,7 +27,7 @@ class ProfileRequest(Frozen, kw_only=True):
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number_type(1), metavar="N")
     device: str = gpu_option()
     network: NetworkRequest = options("network")
-    pipeline: Pipeline = options("pipeline (GPU)")
+    pipeline: ChunkOptions = options("pipeline (GPU)")
     trace: Path | None = option("write a timeline to FILE, for Perfetto or chrome://tracing", group="output")
     timeline: Path | None = option(
         "draw one multiprocessor's warpgroups, and the bus against the kernels, to FILE (HTML; lenet5 on Hopper)",
@@ -41,7 +41,7 @@ class ProfileRequest(Frozen, kw_only=True):
 
 
 def rerun_arguments(request: ProfileRequest) -> list[str]:
-    """Return arguments of ``main.py`` that profile the same run in a second process, without timeline and counters."""
+    """Return arguments with which ``main.py`` profiles the same run again, without timeline and counters."""
     network = request.network
     flags = {"no-fuse": not network.fuse, "no-sparse": not network.sparse, "latency": network.latency}
     values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}

@@ -28,7 +28,7 @@ FAILED = "a point gave wrong results"
 
 
 class SweepRequest(Frozen, kw_only=True):
-    """Options of ``sweep``. Raises UserError unless they name one kernel or the pipeline, and all of them apply."""
+    """Options of ``sweep``. Raises UserError unless they name one kernel or the pipeline, and apply to it."""
 
     conv: str | None = option("kernel for convolutions to sweep", metavar="NAME")
     fc: str | None = option("kernel for fully connected layers to sweep", metavar="NAME")

@@ -26,7 +26,7 @@ _shown: list["NumberedCard"] = []  # the GPU that ``show`` has chosen, if any
 
 
 class NumberedCard(Frozen):
-    """A GPU by CUDA's number. visible: CUDA_VISIBLE_DEVICES of a process that must see only this GPU."""
+    """A GPU with CUDA's number. visible: CUDA_VISIBLE_DEVICES of a process that must see only this GPU."""
 
     number: int
     visible: str
@@ -107,7 +107,7 @@ def _create_context() -> None:
 def select_visible_device(device: str) -> str:
     """Make the GPU of ``cuda:N`` the only visible one; return ``device`` without the number. Raises UserError.
 
-    Call it before CUDA starts. If ``device`` has a number, it starts the driver.
+    The function starts the driver if ``device`` has a number. Call it before CUDA starts.
     """
     number = device_number(device)
     if number is None:
@@ -188,7 +188,7 @@ def describe_gpu_count(count: int) -> str:
 
 
 def main() -> None:
-    """Run the child process of ``visible_cards``: answer how many GPUs the driver sees, or why there are none."""
+    """Run the child process of ``visible_cards``: reply with the number of GPUs, or the reason why there are none."""
     from app.files.child_process import answer_requests
 
     def reply_device_count(_: bytes) -> bytes:

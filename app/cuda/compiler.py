@@ -43,19 +43,19 @@ def import_nvrtc() -> Any:
     return binding
 
 
-class Library(Frozen):
-    """The NVRTC library in use: its path, its version (major, minor), and a hash that identifies the build."""
+class NvrtcLibrary(Frozen):
+    """The NVRTC library in use. version: (major, minor). build: a hash that identifies the build."""
 
     path: str
     version: tuple[int, int]
     build: str
 
 
-def find_library() -> Library:
+def find_nvrtc() -> NvrtcLibrary:
     """Return the NVRTC library that CuPy loads. Raise UserError if it is missing."""
     version = import_nvrtc().getVersion()
     path = _loaded_nvrtc_path(version[0])
-    return Library(path, version, build_hash(path))
+    return NvrtcLibrary(path, version, build_hash(path))
 
 
 @cache
@@ -69,7 +69,7 @@ def _loaded_nvrtc_path(major: int) -> str:
 
 @cache
 def build_hash(path: str) -> str:
-    """Return a hash of what identifies a build of a library (64-bit ELF): its size and its notes with the build ID."""
+    """Return a hash of a library's size and of its notes with the build ID, to identify the build (64-bit ELF)."""
     with Path(path).open("rb") as file:
         header = file.read(64)
         (table,) = struct.unpack_from("<Q", header, 0x20)
@@ -125,19 +125,19 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
     Raises UserError if NVRTC is missing or the cache cannot be written. A kernel that does not compile is a bug: it
     raises RuntimeError with file, options and the compiler's log.
     """
-    library, texts, flags = find_library(), read_with_includes(path), compile_options(defines, arch, debug)
+    library, texts, flags = find_nvrtc(), read_with_includes(path), compile_options(defines, arch, debug)
     cached = _cache_path(library, path, texts, flags)
-    cubin = _read_cached(cached)
+    cubin = _read_cached_cubin(cached)
     if cubin is None:
         cubin, _ = _compile(library, path.name, texts, flags)
-        _write_cached(cached, cubin)
+        _write_cached_cubin(cached, cubin)
     return cubin
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
-    """Return whether the cache has undamaged machine code of this kernel. Raises UserError as ``compile_kernel``."""
+    """Return whether the cache has undamaged machine code of this kernel. Raises the errors of ``compile_kernel``."""
     return (
-        _read_cached(_cache_path(find_library(), path, read_with_includes(path), compile_options(defines, arch)))
+        _read_cached_cubin(_cache_path(find_nvrtc(), path, read_with_includes(path), compile_options(defines, arch)))
         is not None
     )
 
@@ -148,7 +148,7 @@ def check_cache_permissions() -> None:
         raise UserError(f"cannot store compiled kernels: {reason}")
 
 
-def _cache_path(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
+def _cache_path(library: NvrtcLibrary, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
     """Return the path of the cache file for these sources, options and NVRTC build."""
     key = hashlib.sha256(
         repr((library.version, library.build, flags, path.name, sorted(texts.items()))).encode()
@@ -159,9 +159,9 @@ def _cache_path(library: Library, path: Path, texts: Mapping[str, str], flags: t
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
     """Compile a kernel without the cache; return the assembler's log: registers, shared memory and spills.
 
-    Raises as ``compile_kernel`` does.
+    Raises the errors of ``compile_kernel``.
     """
-    library = find_library()
+    library = find_nvrtc()
     uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # NVRTC's cache would give no log
     _, log = _compile(
         library, path.name, read_with_includes(path), (*compile_options(defines, arch), "--ptxas-options=-v", *uncached)
@@ -169,7 +169,7 @@ def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> 
     return log
 
 
-def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> tuple[bytes, str]:
+def _compile(library: NvrtcLibrary, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> tuple[bytes, str]:
     from app.cuda.compiler_process import compile_program  # imported only here: most runs find all in the cache
 
     headers = {name: text for name, text in texts.items() if name != source}
@@ -184,7 +184,7 @@ def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tup
     return cubin, log
 
 
-def _read_cached(path: Path) -> bytes | None:
+def _read_cached_cubin(path: Path) -> bytes | None:
     """Return machine code from the cache; None if the file is missing, damaged, or writable by another user."""
     if not is_trusted(path):
         return None
@@ -197,7 +197,7 @@ def _read_cached(path: Path) -> bytes | None:
     return cubin if header == _CACHE_FORMAT + hashlib.sha256(cubin).digest() else None
 
 
-def _write_cached(path: Path, cubin: bytes) -> None:
+def _write_cached_cubin(path: Path, cubin: bytes) -> None:
     """Write machine code under a temporary name and rename it, so that no process reads an incomplete file."""
     try:
         create_private_folder(path.parent)

@@ -1,12 +1,13 @@
 """Run NVRTC in child processes, many at once, so that any thread can compile and Ctrl-C interrupts it.
 
-NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ended or crashed the whole
+NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ends or crashes the whole
 program. Blocking the signals does not help, because other threads still receive them.
 """
 
 import atexit
 import ctypes
 import marshal
+import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,11 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.interrupts import deferred_interrupts
-from app.base.processor import usable_cores
+from app.base.processes import limit_resource
+from app.base.processor import core_count
 from app.files.child_process import Child, answer_requests
 
+SECONDS = 100  # of CPU time for one kernel; ours take the compiler up to 10
 _idle: list[Child] = []  # idle processes; list operations are atomic, so threads need no lock
 
 
@@ -47,6 +50,8 @@ def compile_program(
 
 
 def _compiler_exit_error(name: str, code: int | None) -> Exception:
+    if code == -signal.SIGXCPU:
+        return RuntimeError(f"{name} takes the compiler more than {SECONDS} s")
     if code == -signal.SIGKILL:
         return UserError(f"the compiler was killed at {name}, perhaps out of memory: free some, and try again")
     return RuntimeError(f"the compiler ended with code {code} at {name}")
@@ -59,11 +64,13 @@ def _terminate_idle_compilers() -> None:
 
 
 def main(library: str) -> None:
-    """Run a child process: compile what the parent requests, until it ends. Imports no CuPy, which is slow."""
+    """Run a child process: compile what the parent requests, until the parent ends. Imports no CuPy, which is slow."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def compile_request(request: bytes) -> bytes:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit_resource(resource.RLIMIT_CPU, SECONDS + int(used.ru_utime + used.ru_stime))
         try:
             return marshal.dumps(_compile_in_process(nvrtc, *marshal.loads(request)))
         except RuntimeError as error:
@@ -113,7 +120,7 @@ def compile_on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Ite
 
     If one call raises, or the user interrupts, calls that have not begun are cancelled and the exception is raised.
     """
-    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
+    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(core_count()) as pool:
 
         def compile_item(item: Item) -> Result:
             check_interrupt()

@@ -78,7 +78,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     lap("nvrtc")
     try:  # either call creates a context: a full or exclusively used GPU refuses
         with nullcontext() if number is None else cupy.cuda.Device(number):
-            major, minor = capability()
+            major, minor = compute_capability()
             if (major, minor) < OLDEST_ARCHITECTURE:
                 return (
                     f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels support"
@@ -105,7 +105,7 @@ def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None)
 
 
 def require_gpu(who: str) -> None:
-    """Raise UserError if no GPU can be used. who: beginning of its text. During the check, Ctrl-C ends the process."""
+    """Raise UserError if no GPU can be used. who: the text's first words. Ctrl-C during the check ends the process."""
     with exit_on_interrupt():
         reason = why_no_gpu()
     if reason is not None:
@@ -116,7 +116,7 @@ def require_gpu(who: str) -> None:
 def translate_gpu_errors() -> Iterator[None]:
     """Turn CUDA errors that the user can correct into UserErrors while the block runs; other errors pass unchanged.
 
-    It imports no CuPy.
+    The function imports no CuPy.
     """
     try:
         yield
@@ -142,7 +142,7 @@ def is_fatal_cuda_error(error: BaseException) -> bool:
     return False
 
 
-def capability() -> tuple[int, int]:
+def compute_capability() -> tuple[int, int]:
     """Return the current GPU's compute capability, such as (9, 0)."""
     import cupy
 
@@ -151,7 +151,7 @@ def capability() -> tuple[int, int]:
 
 
 def describe_gpu() -> dict[str, Any]:
-    """Return the report's record of the GPU, its driver and the CUDA libraries."""
+    """Return the GPU, its driver and the CUDA libraries, as reports record them."""
     import cupy
 
     current = cupy.cuda.runtime.getDevice()
@@ -162,7 +162,7 @@ def describe_gpu() -> dict[str, Any]:
         "name": properties["name"].decode(),
         "number": original_device_number(current),
         "bus": cupy.cuda.runtime.deviceGetPCIBusId(current),
-        "architecture": architecture_name(*capability()),
+        "architecture": architecture_name(*compute_capability()),
         "multiprocessors": properties["multiProcessorCount"],
         "memory_bytes": properties["totalGlobalMem"],
         "driver": kernel_driver_version(),
@@ -173,7 +173,7 @@ def describe_gpu() -> dict[str, Any]:
 
 
 def describe_cpu(threads: int) -> dict[str, Any]:
-    """Return the report's record of the processor."""
+    """Return the processor, as reports record it. threads: number of threads that compute."""
     import numpy
 
     return {"kind": "cpu", "name": _cpu_model_name(), "threads": threads, "numpy": numpy.__version__}

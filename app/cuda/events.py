@@ -1,4 +1,4 @@
-"""Measure time on the device by CUDA events, in milliseconds, and use streams that other libraries own."""
+"""Measure time on the device by CUDA events, in milliseconds, and use streams of other libraries."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from cupy.cuda import runtime
 
 
 class EventPair:
-    """Two reusable CUDA events, before and after the work that ``record_around`` enqueues."""
+    """Two reusable CUDA events: one before and one after the work that ``record_around`` enqueues."""
 
     def __init__(self) -> None:
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
@@ -42,8 +42,8 @@ def time_by_events(
     return tuple(pair.ms for pair in pairs)
 
 
-class Marks:
-    """Events that are recorded during a run, on any streams, and reused by later runs.
+class EventSequence:
+    """CUDA events that a run records on any streams and that later runs reuse.
 
     ready: number of events to create in advance.
     """
@@ -69,12 +69,12 @@ class Marks:
 
     @property
     def ms(self) -> list[float]:
-        """Return the ms from the first event to each event, itself included. The device must have reached them."""
+        """Return the ms from the first event to each event, including the first. The device must have reached them."""
         first, *_ = self._events
         return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]
 
 
-class Borrowed:
+class BorrowedStream:
     """A stream of another library, given by its pointer, with the protocol that CuPy reads."""
 
     def __init__(self, pointer: int) -> None:
@@ -86,5 +86,5 @@ class Borrowed:
 
 
 def stream_from_pointer(pointer: int) -> cupy.cuda.Stream:
-    """Return a CuPy stream for a pointer; its owner must keep the stream alive."""
-    return cupy.cuda.Stream.from_external(Borrowed(pointer))
+    """Return a CuPy stream for the pointer of a stream, which its owner must keep alive."""
+    return cupy.cuda.Stream.from_external(BorrowedStream(pointer))

@@ -22,7 +22,7 @@ from app.cuda.memory import is_pinned
 
 
 class BatchGraph:
-    """The CUDA graph of a batch. It is captured when a second call has the same arrays (images, then outputs)."""
+    """The CUDA graph of a batch, captured when a second call has the same arrays (images, then outputs)."""
 
     def __init__(self) -> None:
         self._arrays: tuple[np.ndarray, ...] = ()  # kept alive, so that no other arrays get their addresses
@@ -88,7 +88,7 @@ DEVICE_WIDE = RLock()
 Size = tuple[int, int, int]
 
 
-class _Node(ctypes.Structure):
+class _KernelNodeParams(ctypes.Structure):
     """The driver's CUDA_KERNEL_NODE_PARAMS_v2: a kernel with its grid, block and arguments."""
 
     _fields_ = (
@@ -116,14 +116,14 @@ class KernelGraph:
         self._last: ctypes.c_void_p | None = None
 
     def add_kernel(
-        self, function: int, values: int, grid: Size, threads: int, shared_bytes: int, *, dependent: bool, cluster: int
+        self, function: int, values: int, grid: Size, block: Size, shared_bytes: int, *, dependent: bool, cluster: int
     ) -> None:
         """Add a kernel after the last one, and copy its arguments. values: address of an array of their addresses.
 
-        dependent, cluster: as for ``Function``.
+        dependent, cluster: as for ``LoadedKernel``.
         """
         node, ahead = ctypes.c_void_p(), self._last
-        parameters = _Node(function, grid, (threads, 1, 1), shared_bytes, values)
+        parameters = _KernelNodeParams(function, grid, block, shared_bytes, values)
         waits = ahead is not None and not dependent
         link = ctypes.byref(ahead) if ahead is not None else None
         launch_attributes.call_driver(

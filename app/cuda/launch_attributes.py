@@ -50,7 +50,7 @@ def supports_dependent_launch() -> bool:
     return version >= DEPENDENT_SINCE
 
 
-def attributed_launcher(
+def make_attributed_launcher(
     function: int,
     values: ctypes.Array[ctypes.c_void_p],
     block: tuple[int, int],
@@ -63,26 +63,26 @@ def attributed_launcher(
     """Return a function of a stream pointer and a size that launches ``function``.
 
     values: addresses of the arguments, read at each launch. block: threads, and bytes of dynamic shared memory. grid:
-    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x.
-    launch_plain: function that launches sizes that need no attributes; CuPy's launch takes less host time. dependent:
-    whether the kernel may start before the one ahead of it ends.
+    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x. launch_plain:
+    function that launches sizes that need no attributes; CuPy's launch takes less host time. dependent: whether the
+    kernel may start before the previous one ends.
     """
     kernel = ctypes.c_void_p(function)
     early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
 
     @lru_cache(KEPT_SIZES)
-    def configured(size: Any) -> tuple[_Config, Any] | None:
+    def launch_config(size: Any) -> tuple[_Config, Any] | None:
         blocks = cluster(size) if cluster else 1
         together = _Attribute(number=CLUSTER_DIMENSION, value=(blocks, 1, 1))  # omitted for 1: it would slow the launch
         attributes = [early] * dependent + [together] * (blocks > 1)
-        if not attributes:
+        if not attributes or not grid(size)[0]:
             return None
         array = (_Attribute * len(attributes))(*attributes)
         config = _Config(grid(size), (block[0], 1, 1), block[1], attributes=array, attribute_count=len(attributes))
         return config, ctypes.byref(config)
 
     def launch(stream: int, size: Any) -> None:
-        found = configured(size)
+        found = launch_config(size)
         if found is None:
             launch_plain(stream, size)
         else:

@@ -21,29 +21,29 @@ class NvmlDevice:
 
     def energy_mj(self) -> int | None:
         """Return the energy used since the driver was loaded, in millijoules."""
-        return self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        return self._query("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_mw(self) -> int | None:
         """Return the power draw in milliwatts; newer GPUs report the mean of the last second."""
-        return self._ask("nvmlDeviceGetPowerUsage")
+        return self._query("nvmlDeviceGetPowerUsage")
 
     def power_limit_mw(self) -> int | None:
         """Return the enforced power limit in milliwatts."""
-        return self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        return self._query("nvmlDeviceGetEnforcedPowerLimit")
 
     def sm_clock_mhz(self) -> int | None:
         """Return the SM clock in MHz."""
-        return self._ask("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM)
+        return self._query("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM)
 
     def highest_sm_clock_mhz(self) -> int | None:
         """Return the highest possible SM clock in MHz."""
-        return self._ask("nvmlDeviceGetMaxClockInfo", self._library.NVML_CLOCK_SM)
+        return self._query("nvmlDeviceGetMaxClockInfo", self._library.NVML_CLOCK_SM)
 
     def temperature_c(self) -> int | None:
         """Return the GPU's temperature in degrees Celsius."""
-        return self._ask("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU)
+        return self._query("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU)
 
-    def _ask(self, function: str, *arguments: Any) -> int | None:
+    def _query(self, function: str, *arguments: Any) -> int | None:
         with suppress(self._library.NVMLError):
             return int(getattr(self._library, function)(self._handle, *arguments))
         return None

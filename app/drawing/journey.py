@@ -1,4 +1,4 @@
-"""Draw a bar for every step of the ladder on a logarithmic time scale, with its prediction; slower steps included."""
+"""Draw a bar for each step of the ladder on a logarithmic time scale, with its prediction, even if it is slower."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,16 +9,29 @@ from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, SHORT
 from app.drawing import svg
 
-HEIGHT, LEFT, WIDTH, RIGHT, TOP = 24, 210, 560, 190, 66
+HEIGHT = 24  # of a bar's row, in pixels
 SAME = 0.03  # relative differences below this count as none
 Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
-class Bar(Frozen):
-    """One bar. ms: measured. predicted_ms: predicted before the measurement, None without a prediction.
+class Layout(Frozen):
+    """Pixels: where bars begin, how wide they are, and the texts behind them. ratios: whether these texts have them."""
 
-    ratio: time of the step that it continues ÷ time of this step, None without bar. step: None for other systems, 0 for
-    cuBLAS; both are grey. link: address of the step's page, or empty.
+    left: int
+    top: int
+    width: int
+    right: int
+    ratios: bool
+
+
+WIDE, NARROW = Layout(160, 66, 560, 150, ratios=True), Layout(144, 110, 130, 66, ratios=False)
+
+
+class Bar(Frozen):
+    """The bar of a step. ms: measured time. predicted_ms: time predicted before the measurement, or None.
+
+    ratio: time of the step that it continues ÷ time of this step; None if that step has no bar. step: its number; None
+    for other systems, 0 for cuBLAS; the bars of both are grey. link: address of the step's page, or empty.
     """
 
     name: str
@@ -49,7 +62,10 @@ def step_label(name: str, dtype: str, step: int | None) -> str:
 def measured_predecessor(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
-    """Return the nearest measured predecessor of a step, in the same format or otherwise fp32; None without bar."""
+    """Return the nearest measured predecessor of a step in the same format, or else in fp32; None if there is none.
+
+    since: step → step that it continues.
+    """
     while (before := since.get(name)) is not None:
         for key in ((before, dtype), (before, "float32")):
             if is_measured(*key):
@@ -68,7 +84,7 @@ def bars_from_bench(
     """Return the bars of a bench document, in its order: for one convolution, or for the sum of all (item None).
 
     predicted, links: ms and addresses by name and number format. since: step → step that it continues. The debug build
-    is omitted.
+    gets no bar.
     """
     predicted, links, since = predicted or {}, links or {}, since or {}
     rows = [row for row in document["totals"] if row["kind"] != "debug"]
@@ -85,35 +101,37 @@ def bars_from_bench(
     ]
 
 
-def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
+def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey", layout: Layout = WIDE) -> str:
     """Return a bar chart as SVG: the measured time of each step on a log scale, with a mark at its predicted time.
 
-    Raises ValueError without bars.
+    layout: ``WIDE``, or ``NARROW`` for a phone, where the title must be short. Raises ValueError without bars.
     """
     times = [ms for bar in bars for ms in (bar.ms, bar.predicted_ms) if ms is not None]
     if not times:
         raise ValueError("a journey needs a step")
     low, high = 10 ** (math.floor(math.log10(min(times)))), max(times) * 1.05
-    scale = svg.log_scale(low, high, LEFT, LEFT + WIDTH)
-    bottom = TOP + HEIGHT * len(bars)
-    parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars)]
-    decades = svg.decades(low, high)
-    parts += svg.horizontal_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
+    end = layout.left + layout.width
+    scale = svg.log_scale(low, high, layout.left, end)
+    bottom = layout.top + HEIGHT * len(bars)
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars, end + layout.right)]
+    unit = " ms" if layout.ratios else ""
+    powers_of_ten = svg.powers_of_ten(low, high)
+    parts += svg.horizontal_axis(powers_of_ten, scale, layout.top - 4, bottom, lambda tick: svg.tick_text(tick) + unit)
     for place, bar in enumerate(bars):
-        parts += _bar_row(bar, TOP + place * HEIGHT, scale)
-    return svg.picture(name, title, _describe_bars(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
+        row = "".join(_bar_row(bar, layout.top + place * HEIGHT, scale, layout))
+        parts.append(f'<a href="{escape(bar.link)}">{row}</a>' if bar.link else row)
+    return svg.picture(name, title, _describe_bars(bars), end + layout.right, bottom + 28, parts)
 
 
-def _bar_row(bar: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
+def _bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable[str]:
     colour, end, middle = BY_DTYPE[bar.dtype].colour if bar.step else "c0", scale(bar.ms), top + HEIGHT / 2
-    inner = HEIGHT - 8
-    label = svg.text(bar.label, LEFT - 8, middle + 4, anchor="end")
-    yield f'<a href="{escape(bar.link)}">{label}</a>' if bar.link else label
+    inner, left = HEIGHT - 8, layout.left
+    yield svg.text(bar.label, left - 8, middle + 4, anchor="end")
     yield svg.bar(
-        LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if bar.is_slower else 'full'}", _bar_tooltip(bar)
+        left, top + 4, end - left, inner, f"{colour} {'open' if bar.is_slower else 'full'}", _bar_tooltip(bar)
     )
     if bar.is_slower:  # stripes, so that losers also stand out without colour
-        at = range(int(LEFT) + 6, int(end) - 2, 10)
+        at = range(left + 6, int(end) - 2, 10)
         yield svg.path(
             "".join(f"M{x} {top + 4 + inner:g}l{min(inner, end - x):.4g} {-inner:g}" for x in at), f"{colour} thin"
         )
@@ -124,7 +142,8 @@ def _bar_row(bar: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
             f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
-    yield svg.text(f"{svg.format_number(bar.ms)} ms{_ratio_text(bar)}", after + 6, middle + 4)
+    ratio = _ratio_text(bar) if layout.ratios else ""
+    yield svg.text(f"{svg.format_number(bar.ms)} ms{ratio}", after + 6, middle + 4)
 
 
 def _ratio_text(bar: Bar) -> str:
@@ -136,7 +155,7 @@ def _bar_tooltip(bar: Bar) -> str:
     return f"{bar.label}: {svg.format_number(bar.ms)} ms{before}"
 
 
-def _draw_legend(bars: Sequence[Bar]) -> list[str]:
+def _draw_legend(bars: Sequence[Bar], right: float) -> list[str]:
     formats = dict.fromkeys(bar.dtype for bar in bars if bar.step)
     entries = {SHORT[dtype]: svg.bar(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
     if not all(bar.step for bar in bars):
@@ -146,7 +165,7 @@ def _draw_legend(bars: Sequence[Bar]) -> list[str]:
         entries["slower than the step that it continues"] = sample
     if any(bar.predicted_ms is not None for bar in bars):
         entries["predicted"] = svg.path("M0 -7v14M-4 -7h8M-4 7h8", "mark")
-    return svg.legend(entries, 8, 46)
+    return svg.legend(entries, 8, 46, right)
 
 
 def _describe_bars(bars: Sequence[Bar]) -> str:

@@ -1,4 +1,4 @@
-"""Draw line charts, with a panel for each measure. Names at the ends of lines replace a legend of colours."""
+"""Draw line charts with a panel for each quantity; the names at the ends of the lines replace a legend."""
 
 from collections.abc import Iterable, Sequence
 
@@ -24,7 +24,7 @@ class Line(Frozen):
 
 
 class Panel(Frozen):
-    """One panel of a chart: the lines of one quantity. down: name of the vertical axis."""
+    """A panel of a chart: the lines of one quantity. down: label of the vertical axis."""
 
     down: str
     lines: Sequence[Line]
@@ -39,7 +39,7 @@ def draw_line_chart(
     mark: tuple[float, str] | None = None,
     name: str = "lines",
 ) -> str:
-    """Return a chart as SVG. across: name of the horizontal axis. mark: a number to mark on it, and its label.
+    """Return a chart as SVG. across: label of the horizontal axis. mark: a number to mark on it, and its label.
 
     logarithmic: whether both axes are logarithmic; all values must then be positive. Raises ValueError without a point.
     """

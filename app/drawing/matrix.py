@@ -1,4 +1,4 @@
-"""Draw a grid of cells, coloured more strongly for greater values: alone, or as a heat map with axes."""
+"""Draw a grid of cells whose colours are stronger for greater values: alone, or with axes as a heat map."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,32 +11,32 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """One cell of the grid. strength: of its colour, 0 to 1. said: text in it. told: its tooltip."""
+    """A cell of the grid. strength: of its colour, 0 to 1. text: shown in the cell. tooltip: shown on request."""
 
     strength: float
-    said: str
-    told: str
+    text: str
+    tooltip: str
     kind: str = "c2 full"
 
 
 def draw_cells(
     grid: Sequence[Sequence[Cell | None]], left: float, top: float, width: float, height: float
 ) -> Iterator[str]:
-    """Yield the SVG of rows of cells of the given size, from the top. None leaves a cell empty."""
+    """Yield the SVG of rows of cells, from the top. width, height: of a cell. None leaves a cell empty."""
     for row, line in enumerate(grid):
         for column, cell in enumerate(line):
             if cell is None:
                 continue
             x, y = left + column * width, top + row * height
-            yield svg.bar(x, y, width, height, cell.kind, cell.told, f' fill-opacity="{FULL * cell.strength:.3f}"')
-            if cell.said:
-                yield svg.text(cell.said, x + width / 2, y + height / 2 + 4, anchor="middle")
+            yield svg.bar(x, y, width, height, cell.kind, cell.tooltip, f' fill-opacity="{FULL * cell.strength:.3f}"')
+            if cell.text:
+                yield svg.text(cell.text, x + width / 2, y + height / 2 + 4, anchor="middle")
 
 
 def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") -> str:
-    """Return as SVG a heat map of times, with the shortest framed. down, across: names of the axes, or empty.
+    """Return a heat map of times as SVG; a frame marks the shortest one. down, across: labels of the axes.
 
-    An axis without a name has no labels.
+    An axis with an empty label shows no values.
     """
     times = dict(sorted(ms.items()))
     best = min(times, key=lambda where: times[where])
@@ -65,6 +65,6 @@ def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "he
         parts.append(svg.text(f"{value:,}", left + (column + 0.5) * WIDTH, bottom + 16, anchor="middle"))
     parts.append(svg.text(down, left - 8, TOP - 8, "quiet", "end"))
     parts.append(svg.text(across, right, bottom + 34, "quiet", "end"))
-    told = "; ".join(one.told for line in grid for one in line if one)
+    told = "; ".join(one.tooltip for line in grid for one in line if one)
     width = max(right, 8 + svg.estimate_text_width(title)) + 24
     return svg.picture(name, title, f"Heat map of times. The least is framed. {told}.", width, bottom + 44, parts)

@@ -1,4 +1,4 @@
-"""Draw rooflines: TFLOP/s over FLOPs per byte of device memory, a panel for each number format, labelled points."""
+"""Draw rooflines: TFLOP/s over FLOPs per byte of device memory, with a panel for each number format."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ Key = tuple[str, str]  # a row's name and number format (dtype)
 
 
 class Point(Frozen):
-    """One kernel. step: None for other systems, 0 for cuBLAS.
+    """A kernel in the roofline. step: its number; None for other systems, 0 for cuBLAS.
 
-    intensity: FLOPs per byte; tflops: achieved rate of the layer's operations. measured: whether the hardware counted
+    intensity: FLOPs per byte. tflops: achieved rate of the layer's operations. measured: whether the hardware counted
     the bytes; otherwise each array counts as moved once.
     """
 
@@ -44,8 +44,8 @@ def roofline_points(
 ) -> list[Point]:
     """Return the points of one convolution of a bench document, in its order.
 
-    dram_bytes: by name and number format, the batch's device memory traffic in bytes that the hardware counted. For
-    other rows, each array counts once.
+    dram_bytes: device-memory traffic of the batch in bytes, as the hardware counted it, by name and number format. For
+    other rows, each array counts as moved once.
     """
     dram_bytes = dram_bytes or {}
     (table,) = (table for table in document["tables"] if table["item"] == item)
@@ -60,7 +60,7 @@ def roofline_points(
 
 
 def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Return as SVG the points below the measured peaks of a bench document. Raises ValueError without points."""
+    """Return as SVG points below the measured peaks of a bench document. Raises ValueError without points."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:
@@ -70,7 +70,7 @@ def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str,
 
 
 def _draw_panels(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
-    """Return the chart with panels ``stretch`` times as high. Raises NoRoomError."""
+    """Return the chart with panels ``stretch`` times as high. Raises NoRoomError if labels do not fit."""
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
     parts = [svg.text(title, 8, 20, "head"), *_draw_legend(points)]
@@ -83,15 +83,15 @@ def _draw_panels(points: Sequence[Point], peaks: Mapping[str, Any], title: str, 
         y = svg.log_scale(*ys, panel.y + panel.height, panel.y)
         parts.append(svg.text(f"{SHORT[dtype]}, TFLOP/s ↑", panel.x - 44, panel.y - 12, "head"))
         parts += _draw_axes(x, y, xs, ys, panel)
-        lines, said = _draw_roofs(roofs, bandwidth, x, y, xs, BY_DTYPE[dtype].colour)
-        parts += lines + _draw_points(own, x, y, panel, said)
+        lines, occupied = _draw_roofs(roofs, bandwidth, x, y, xs, BY_DTYPE[dtype].colour)
+        parts += lines + _draw_points(own, x, y, panel, occupied)
     width = max(panel.x + panel.width for panel in panels) + GAP
     height = max(panel.y + panel.height for panel in panels) + GAP
     return svg.picture(name, title, _describe_points(points, peaks), max(width, 760), height, parts)
 
 
 def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
-    """Return a box for each panel, given its number of points: side by side, but a crowded panel alone in a row."""
+    """Return a box for each panel, given its number of points: side by side, but crowded panels alone in a row."""
     found: list[Box] = []
     column, top = 0, float(HEAD + TOP)
     for count in counts:
@@ -152,20 +152,20 @@ def _draw_roofs(
 
 
 def _line_boxes(start: tuple[float, float], stop: tuple[float, float]) -> list[Box]:
-    """Return small boxes that cover a line, so that no label crosses it."""
+    """Return small boxes that cover a line, so that labels can avoid it."""
     steps = max(math.ceil(math.dist(start, stop) / LINE), 1)
     across, down = ((b - a) / steps for a, b in zip(start, stop, strict=True))
     places = [(start[0] + across * at, start[1] + down * at) for at in range(steps + 1)]
     return [Box(px - LINE / 2, py - LINE / 2, LINE, LINE) for px, py in places]
 
 
-def _draw_points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, said: Sequence[Box]) -> list[str]:
+def _draw_points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, occupied: Sequence[Box]) -> list[str]:
     at = [(x(point.intensity), y(point.tflops)) for point in points]
     order = sorted(range(len(at)), key=lambda place: at[place][1])  # from above, so that few leaders cross
     wide = [(at[place], svg.estimate_text_width(points[place].label, 11)) for place in order]
     steps = [where for where, point in zip(at, points, strict=True) if point.step]
     drawn = [box for line in pairwise(steps) if math.dist(*line) > FAR for box in _line_boxes(*line)]
-    boxes = dict(zip(order, place_labels(wide, panel, [*said, *drawn]), strict=True))
+    boxes = dict(zip(order, place_labels(wide, panel, [*occupied, *drawn]), strict=True))
     parts = [svg.path("M" + "L".join(f"{px:.5g} {py:.5g}" for px, py in steps), "c0 thin")] if len(steps) > 1 else []
     for place, ((px, py), point) in enumerate(zip(at, points, strict=True)):
         box = boxes[place]

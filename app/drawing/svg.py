@@ -1,4 +1,4 @@
-"""Draw what all charts share, text, axes, legends and the enclosing picture, and sketches; write charts to files."""
+"""Draw the elements that all charts share (text, axes, legends, the picture) and sketches; write charts to files."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from html import escape, unescape
 from pathlib import Path
 
 from app.base.errors import UserError
-from app.files.reading import first_bytes, may_exist
+from app.files.reading import may_exist, read_first_bytes
 from app.files.writing import replace_atomically
 
 START = '<svg class="chart" '  # of every chart
@@ -26,9 +26,9 @@ def style_sheet() -> str:
 
 def light_style_sheet() -> str:
     """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not support."""
-    palettes, _, rules = style_sheet().partition("chart {  /* every ground */\n")
+    palettes, _, rules = style_sheet().partition("svg.chart {  /* every ground */\n")
     light = dict(re.findall(r"(--chart-\w+): (#\w+);", palettes.partition("@media")[0]))
-    return "chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
+    return "svg.chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
 
 
 def format_number(value: float) -> str:
@@ -55,17 +55,17 @@ def linear_scale(low: float, high: float, start: float, stop: float) -> Scale:
     return lambda value: start + (stop - start) * (value - low) / (high - low)
 
 
-def decades(low: float, high: float) -> list[float]:
+def powers_of_ten(low: float, high: float) -> list[float]:
     """Return the powers of ten within low..high."""
     return [10.0**i for i in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Return the powers of ten within low..high; if there are fewer than two, also their multiples by two and five."""
-    tens = decades(low, high)
+    tens = powers_of_ten(low, high)
     if len(tens) > 1:
         return tens
-    return [tick for ten in decades(low / 10, high) for tick in (ten, 2 * ten, 5 * ten) if low <= tick <= high]
+    return [tick for ten in powers_of_ten(low / 10, high) for tick in (ten, 2 * ten, 5 * ten) if low <= tick <= high]
 
 
 def linear_ticks(high: float, most: int = 6, low: float = 0) -> list[float]:
@@ -82,27 +82,27 @@ def tick_text(value: float) -> str:
 
 
 def text(
-    said: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
+    words: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
-    """Return a text element. kind: its classes. turned: degrees, clockwise. title: its tooltip."""
+    """Return a text element. kind: its CSS classes. turned: degrees, clockwise. title: its tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(said)}</text>"
+    return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(words)}</text>"
 
 
 def path(commands: str, kind: str, more: str = "") -> str:
-    """Return a path element. kind: its classes. more: further attributes."""
+    """Return a path element. kind: its CSS classes. more: further attributes."""
     return f'<path class="{kind}"{more} d="{commands}"/>'
 
 
 def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", more: str = "") -> str:
-    """Return a rectangle. title: its tooltip, also for screen readers. more: further attributes."""
+    """Return a rectangle. kind: its CSS classes. title: its tooltip, also read aloud. more: further attributes."""
     size = f'x="{x:g}" y="{y:g}" width="{max(width, 0.5):g}" height="{height:g}"'
     return f"<rect{_class_attribute(kind)}{more} {size}>{_title_element(title)}</rect>"
 
 
 def dot(x: float, y: float, kind: str, title: str = "", radius: float = 4.5) -> str:
-    """Return a circle. title: as for ``bar``."""
+    """Return a circle. kind: its CSS classes. title: its tooltip, also for screen readers."""
     return f'<circle class="{kind}" cx="{x:g}" cy="{y:g}" r="{radius:g}">{_title_element(title)}</circle>'
 
 
@@ -132,10 +132,15 @@ def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, l
     return parts
 
 
-def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
-    """Return a row of samples with their meanings. entries: meaning → SVG element drawn around (0, 0)."""
-    parts = []
+def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.inf) -> list[str]:
+    """Return samples with their meanings, in rows 22 pixels apart that end before ``right``.
+
+    entries: meaning → SVG element drawn around (0, 0).
+    """
+    parts, left = [], x
     for meaning, sample in entries.items():
+        if x > left and x + 20 + estimate_text_width(meaning) > right:
+            x, y = left, y + 22
         parts.append(f'<g transform="translate({x + 8:g} {y - 4:g})">{sample}</g>')
         parts.append(text(meaning, x + 20, y, "quiet"))
         x += 20 + estimate_text_width(meaning) + 16
@@ -143,7 +148,7 @@ def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
 
 
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Return the whole chart. name: unique in the page. description: what it shows, in words."""
+    """Return the whole chart. name: unique in the page. description: what the chart shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
     return f"{head} {size_attributes(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
@@ -166,7 +171,7 @@ TIP = (  # defines the arrowhead; the id may occur once in a page, and only one 
 class Drawing:
     """A picture that grows to contain the shapes that are added to it. summary: the alternative text.
 
-    keys: meanings of each class of shape, for the legend.
+    keys: meaning of each CSS class of shapes, for the legend.
     """
 
     summary: str
@@ -179,7 +184,7 @@ class Drawing:
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def add_grid(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
-        """Draw a grid of squares of side ``cell`` pixels; ``kind`` is its class."""
+        """Draw a grid of squares with sides of ``cell`` pixels. kind: their CSS class."""
         width, height = columns * cell, rows * cell
         across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
         down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
@@ -189,13 +194,13 @@ class Drawing:
         self._grow_to_contain(x + width, y + height)
 
     def add_rectangle(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
-        """Draw a rectangle; ``title`` says what it is, also in the legend."""
+        """Draw a rectangle. kind: its CSS class. title: what it shows, for its tooltip and the legend."""
         if title and title not in self.keys.setdefault(kind, []):
             self.keys[kind].append(title)
         self.parts.append(bar(x, y, width, height, kind, title))
         self._grow_to_contain(x + width, y + height)
 
-    def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
+    def add_text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
         """Write one line of text."""
         self.parts.append(text(words, x, y, kind, anchor))
         self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
@@ -203,9 +208,9 @@ class Drawing:
     def add_text_lines(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
         """Write lines of text below one another."""
         for number, words in enumerate(lines):
-            self.text(x, y + 17 * number, words, kind)
+            self.add_text(x, y + 17 * number, words, kind)
 
-    def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
+    def add_arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw an arrow."""
         self.parts.append(path(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
         self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
@@ -223,19 +228,19 @@ FILE_START = START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ') 
 def check_chart_folder(folder: Path) -> None:
     """Raise UserError if ``folder`` cannot be created or written to. It creates nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with _convert_os_errors(folder), tempfile.TemporaryFile(dir=existing):
+    with _report_os_errors(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def create_chart_folder(folder: Path) -> None:
     """Check the folder and create it. Raises UserError."""
     check_chart_folder(folder)
-    with _convert_os_errors(folder):
+    with _report_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _convert_os_errors(folder: Path) -> Iterator[None]:
+def _report_os_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -245,12 +250,12 @@ def _convert_os_errors(folder: Path) -> Iterator[None]:
 
 
 def save_chart(chart: str, path: Path, source: str = "") -> Path:
-    """Write a chart as an SVG file and return the path. source: its data, for ``read_chart_source``.
+    """Write a chart as an SVG file and return the path. source: text to store, which ``read_chart_source`` returns.
 
     The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is
-    a file that is no chart of this program.
+    a file that this program did not draw.
     """
-    if may_exist(path) and first_bytes(path, len(FILE_START)) not in (b"", FILE_START.encode()):
+    if may_exist(path) and read_first_bytes(path, len(FILE_START)) not in (b"", FILE_START.encode()):
         raise UserError(
             f"{path} already exists and is not a chart of this program: remove it, or name another --plot folder"
         )

@@ -1,4 +1,4 @@
-"""Draw one multiprocessor's warpgroups over time (multiplying, pooling, waiting), and the bus beside the kernels."""
+"""Draw what one multiprocessor's warpgroups do over time, and how many images are on the bus or in kernels."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 
 def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
-    """Return as SVG the warpgroups of a profile document's ``timeline``: the whole run, and an enlarged part."""
+    """Return the ``timeline`` of a profile document as SVG: a row for each warpgroup, and below an enlarged part."""
     rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
@@ -50,7 +50,7 @@ def idle_share(rows: Sequence[Sequence[Span]]) -> float:
 
 
 def waiting_share(rows: Sequence[Sequence[Span]]) -> float:
-    """Return the share of the warpgroups' time spent waiting for images and writing windows."""
+    """Return the share of the warpgroups' time in which they wait for images or write windows."""
     spent = [(phase, stop - start) for spans in rows for phase, start, stop in spans]
     return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
 
@@ -111,7 +111,7 @@ def _draw_legend() -> list[str]:
 def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
     """Return as SVG how many images were requested over the bus, had arrived and were computed, over time.
 
-    timeline: of a profile document. The horizontal distance of the curves is time, the vertical distance is images in
+    timeline: of a profile document. The horizontal distance of two curves is time; the vertical one is images in
     flight.
     """
     found = timeline["images"]

@@ -1,4 +1,4 @@
-"""Draw the time budget of the fast path: what each stage adds, from tensor-core cycles to labels in host memory."""
+"""Draw how the time of the fast path adds up, from tensor-core cycles to labels in host memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """One stage of the fast path. ms: time including all earlier stages. what: the work that it adds."""
+    """A stage of the fast path. ms: its time and that of all earlier stages. what: the work that it adds."""
 
     name: str
     ms: float
@@ -31,7 +31,7 @@ class Stage(Frozen):
 
 
 def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
-    """Return the stages of a main-job report of lenet5's kernels for Hopper. Raises ValueError for other reports."""
+    """Return the stages of a main-job report on lenet5's kernels for Hopper. Raises ValueError for other reports."""
     convolutions = report["layers"][0]
     if convolutions["kernel"] not in PRODUCTS or report["batch"] != convolutions["images"]:
         raise ValueError("a budget needs a report of lenet5's fast path")
@@ -48,7 +48,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
-    """Return as SVG what each stage adds. copy_ms: time to copy only the images over the bus, drawn as a line."""
+    """Return as SVG what each stage adds. copy_ms: time to copy the images alone over the bus, drawn as a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,58 +34,57 @@ class LoadedPlan:
         self.weights = [
             _upload_packed(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
-        self._for_few: dict[int, tuple[Kernel, Weights]] = {}  # by the node's index
-        for at, node in enumerate(plan.nodes):
-            if node.few is not None:
-                kernel = Kernel(node.few.variant, node.problem, plan.arch, node.few.settings)
-                self._for_few[at] = kernel, _upload_packed(kernel, node.parameters)
+        self._for_few: list[list[tuple[Kernel, Weights]]] = []  # of each node
+        for node in plan.nodes:
+            kernels = [Kernel(few.variant, node.problem, plan.arch, few.settings) for few in node.few]
+            self._for_few.append([(kernel, _upload_packed(kernel, node.parameters)) for kernel in kernels])
 
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
-        """Return a launch of the kernel of node ``at``, or of its two kernels, on these buffers, by the plan's names.
+        """Return a launch of node ``at``'s kernel, or of its several kernels, on these buffers, named as in the plan.
 
         images: the most per launch. early: as for ``Kernel.bind``.
         """
         node = self.plan.nodes[at]
 
-        def bound(kernel: Kernel, weights: Weights) -> Launch:
+        def bind_kernel(kernel: Kernel, weights: Weights) -> Launch:
             arrays = [buffers[node.reads], *weights, *(buffers[name] for name in node.writes)]
             return kernel.bind(arrays, images, early=early)
 
-        if node.few is None:
-            return bound(self.kernels[at], self.weights[at])
-        few = bound(*self._for_few[at])
-        if images <= node.few.most:
-            return few
-        from app.kernels.by_count import LaunchByCount  # imported only here: few plans have two kernels for a node
+        most = [few.most for few in node.few]
+        needed = [*self._for_few[at], (self.kernels[at], self.weights[at])][: bisect_left(most, images) + 1]
+        launches = [bind_kernel(*one) for one in needed]
+        if len(launches) == 1:
+            return launches[0]
+        from app.kernels.by_count import LaunchByCount  # imported only here: few plans have several kernels for a node
 
-        return LaunchByCount(few, bound(self.kernels[at], self.weights[at]), node.few.most)
+        return LaunchByCount(launches, most[: len(launches) - 1])
 
     @property
-    def capturable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture the launches of all kernels."""
-        return all(kernel.capturable for kernel in self.kernels)  # those for few images all are
+        return all(kernel.is_capturable for kernel in self.kernels)  # those for few images all are
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of device memory that the weights occupy."""
-        packed = (*self.weights, *(weights for _, weights in self._for_few.values()))
+        packed = (*self.weights, *(weights for few in self._for_few for _, weights in few))
         return sum(array.nbytes for arrays in packed for array in arrays if array is not None)
 
     def free(self) -> None:
         """Drop the references to kernels and weights, which frees their device memory."""
-        self.kernels, self.weights, self._for_few = [], [], {}
+        self.kernels, self.weights, self._for_few = [], [], []
 
 
 def _upload_packed(kernel: Kernel, parameters: Sequence[np.ndarray | None]) -> Weights:
-    """Upload a node's parameters as the kernel takes them."""
+    """Pack a node's parameters into the arrays that the kernel takes, and upload them."""
     return [None if array is None else upload(array) for array in kernel.pack(parameters)]
 
 
 class Buffers:
-    """The kernels of a plan, bound to buffers for up to ``images`` images.
+    """A plan's kernels, bound to buffers for up to ``images`` images.
 
-    host: buffers in page-locked host memory, by the plan's names for them; the others are allocated on the device, in
-    ``named``. early: as for ``Kernel.bind``.
+    host: buffers in page-locked host memory, by the plan's names for them. The other buffers are allocated on the
+    device, in ``named``. early: as for ``Kernel.bind``.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Buffers:
     def enqueue_kernels(self, images: int, stream: int) -> None:
         """Enqueue the kernels for the first ``images`` images. stream: a pointer."""
         for launch in self.launches:
-            launch.choose(images)(stream, images)
+            launch.launch_for(images)(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
         """Enqueue the copies of the results to page-locked arrays, or to arrays on the device. stream: a pointer."""
@@ -141,7 +141,7 @@ class StreamBuffers(Buffers):
         self.copied = cupy.cuda.Event(disable_timing=True)  # recorded once the staging buffer has been copied
         self.staging: np.ndarray | None = None
 
-    def stage(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
+    def copy_to_staging(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
         """Wait until the page-locked staging buffer is free and copy the images into it; return the copy."""
         staging, self.staging = self.staging, None  # after an exception, helpers may still write to it
         if staging is None:
@@ -155,7 +155,8 @@ class StreamBuffers(Buffers):
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
         """Enqueue the copy in, the kernels and the copy out of at most ``chunk`` page-locked images; return at once.
 
-        outputs: page-locked arrays for as many images. staged: the images are in the staging buffer.
+        outputs: page-locked arrays for as many images. mark: called with these buffers before, between and after the
+        three. staged: the images are in the staging buffer.
         """
         stream = self.stream.ptr
         if mark:
@@ -174,7 +175,7 @@ class StreamBuffers(Buffers):
 
 
 def fork_streams(streams: Sequence[StreamBuffers], submit: Callable[[], None], origin: cupy.cuda.Stream) -> None:
-    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; then make ``origin`` wait for them.
+    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; make ``origin`` wait for that work.
 
     A capture of ``origin`` includes the work that ``submit`` enqueues.
     """
@@ -195,8 +196,8 @@ BUS_BOUND = 400
 DIRECT, AT_ONCE = "read by the first kernel", "copied at once"  # how a replayed batch reaches the card
 
 
-class WholeBatch(Buffers):
-    """A whole page-locked batch, to capture as a CUDA graph. The last kernel writes the labels over the bus.
+class WholeBatchBuffers(Buffers):
+    """Buffers for a whole page-locked batch, to capture as a CUDA graph. The last kernel writes labels over the bus.
 
     direct: the first kernel also reads the images over the bus. Otherwise one copy transfers all images: if the copy
     takes longer than the kernels, cutting it into chunks costs more than the overlap gains. Raises DeviceMemoryError if
@@ -230,7 +231,7 @@ class WholeBatch(Buffers):
 
 
 def next_power_of_two(count: int, least: int) -> int:
-    """Return the smallest power of two from ``count`` and ``least`` on: buffers of such sizes seldom need to grow."""
+    """Return the smallest power of two that is at least ``count`` and ``least``: such buffers seldom need to grow."""
     return 1 << (max(count, least) - 1).bit_length()
 
 

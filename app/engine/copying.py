@@ -18,7 +18,7 @@ from threading import Lock, Thread
 
 import numpy as np
 
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 
 MOST_HELPERS = 3  # beside the caller; more gain little, and other threads of the program need cores, too
 PIECE = 1 << 20  # bytes that a thread copies at a time
@@ -41,13 +41,13 @@ def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -
     bounds = [*pairwise((0, *ends))]
     arrays = target, source
     addresses = target.ctypes.data, source.ctypes.data
-    parts = [_Part(arrays, addresses, start * row, stop * row) for start, stop in bounds]
-    _helpers.call(parts, sum(len(part) for part in parts) - 1)
+    parts = [_CopyPart(arrays, addresses, start * row, stop * row) for start, stop in bounds]
+    _helpers.assign_parts(parts, sum(len(part) for part in parts) - 1)
     try:
         for at, part in enumerate(parts):
             while not part.is_copied():
                 # While helpers copy this part's last pieces, the caller copies pieces of the next part.
-                if not any(later.take() for later in parts[at:]):
+                if not any(later.copy_next_piece() for later in parts[at:]):
                     part.wait()
             yield bounds[at]
     finally:
@@ -55,8 +55,8 @@ def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -
             part.cancel()
 
 
-class _Part:
-    """Bytes ``start`` to ``stop`` of a copy, divided into pieces that the threads take one after another."""
+class _CopyPart:
+    """Bytes ``start`` to ``stop`` of a copy, divided into pieces; each thread takes one piece after another."""
 
     def __init__(
         self, arrays: tuple[np.ndarray, np.ndarray], addresses: tuple[int, int], start: int, stop: int
@@ -70,7 +70,7 @@ class _Part:
     def __len__(self) -> int:
         return self._count
 
-    def take(self) -> bool:
+    def copy_next_piece(self) -> bool:
         """Copy the next piece without Python's global lock; return False if none is left. Any thread may call it."""
         try:
             to, of, nbytes, _ = self._pieces.popleft()
@@ -95,8 +95,8 @@ class _Part:
         self._pieces.clear()
 
 
-class _Helpers:
-    """The helper threads. They start at the first call and end with the interpreter."""
+class _HelperThreads:
+    """The helper threads, which start at the first call and end with the interpreter."""
 
     def __init__(self) -> None:
         self.reset()
@@ -105,10 +105,10 @@ class _Helpers:
         """Forget the threads, because a forked child process has none of them."""
         self._lock = Lock()
         self._threads: list[Thread] = []
-        self._calls: SimpleQueue[list[_Part] | None] = SimpleQueue()
+        self._calls: SimpleQueue[list[_CopyPart] | None] = SimpleQueue()
         self._wanted = MOST_HELPERS
 
-    def call(self, parts: list[_Part], most: int) -> None:
+    def assign_parts(self, parts: list[_CopyPart], most: int) -> None:
         """Give the parts to at most ``most`` helpers, which copy one part after another."""
         if len(self._threads) < self._wanted:
             self._start()
@@ -118,9 +118,9 @@ class _Helpers:
 
     def _start(self) -> None:
         with self._lock:
-            self._wanted = min(MOST_HELPERS, usable_cores() - 1)
+            self._wanted = min(MOST_HELPERS, core_count() - 1)
             while len(self._threads) < self._wanted:
-                thread = Thread(target=_help, args=(self._calls,), name="copying", daemon=True)
+                thread = Thread(target=_run_helper, args=(self._calls,), name="copying", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads are allowed, or the interpreter ends
@@ -138,13 +138,13 @@ class _Helpers:
         self._threads = []
 
 
-def _help(calls: SimpleQueue[list[_Part] | None]) -> None:
+def _run_helper(calls: SimpleQueue[list[_CopyPart] | None]) -> None:
     while (parts := calls.get()) is not None:
         for part in parts:
-            while part.take():
+            while part.copy_next_piece():
                 pass
 
 
-_helpers = _Helpers()
+_helpers = _HelperThreads()
 os.register_at_fork(after_in_child=_helpers.reset)
 atexit.register(_helpers.stop)

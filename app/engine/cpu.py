@@ -10,15 +10,15 @@ import numpy as np
 
 from app.base.clock import Timer
 from app.base.processor import (
-    available_cores,
     check_address_space,
+    core_count,
+    core_numbers,
     format_cores,
     keep_freed_memory,
     one_blas_thread,
-    usable_cores,
 )
 from app.cuda.device import describe_cpu
-from app.engine.interface import BlockSource, Description, Engine, Feeding, Outputs, Progress
+from app.engine.interface import BlockSource, Engine, EngineDescription, FeedingOptions, Outputs, Progress
 from app.layers import Layer
 from app.network.graph import REFERENCE_CHUNK, Graph
 
@@ -26,7 +26,7 @@ THREAD_FLOPS = 80_000_000
 """FLOPs that one core computes in a millisecond or two: a thread with fewer costs more time than it saves."""
 
 
-class Part(NamedTuple):
+class TimedPart(NamedTuple):
     """A part of a network that is timed separately. flops, nbytes: FLOPs, and bytes moved, for one image."""
 
     name: str
@@ -47,10 +47,10 @@ class CpuEngine(Engine):
     library = "NumPy"
     block = REFERENCE_CHUNK
 
-    def __init__(self, graph: Graph, dtype: str = "uint8", fed: Feeding | None = None) -> None:
+    def __init__(self, graph: Graph, dtype: str = "uint8", fed: FeedingOptions | None = None) -> None:
         keep_freed_memory()
         self.graph, self.dtype = graph, dtype
-        self.threads = self.feeders = usable_cores()
+        self.threads = self.feeders = core_count()
         check_address_space(self.threads)
         self._least = min(REFERENCE_CHUNK, -(-THREAD_FLOPS // max(1, sum(part.flops for part in self.timed_parts))))
         self.seconds: dict[str, float] = {}
@@ -60,19 +60,19 @@ class CpuEngine(Engine):
             self._guard.enter_context(one_blas_thread())
 
     def images_per_chunk(self, images: int) -> int:
-        """Return the images per chunk: REFERENCE_CHUNK, or fewer so that each thread gets a worthwhile chunk."""
+        """Return the images per chunk: REFERENCE_CHUNK, or fewer so that each thread gets a chunk worth starting."""
         threads = max(1, min(self.threads, images // self._least))
         return max(1, min(REFERENCE_CHUNK, -(-images // threads)))
 
-    def threads_for(self, images: int) -> int:
+    def thread_count(self, images: int) -> int:
         """Return how many threads to use for ``images`` images: at most one per chunk."""
         return min(self.threads, -(-images // self.images_per_chunk(images)))
 
     @property
-    def timed_parts(self) -> tuple[Part, ...]:
-        """Return the layers; ``seconds`` has the time of each."""
+    def timed_parts(self) -> tuple[TimedPart, ...]:
+        """Return the layers, which are timed separately; ``seconds`` has the time of each."""
         steps = self.graph.steps
-        return tuple(Part(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
+        return tuple(TimedPart(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
         """Classify as ``Engine.run`` does. progress: called after every chunk."""
@@ -84,7 +84,7 @@ class CpuEngine(Engine):
 
         def classify_chunk(start: int) -> None:
             part = images[start : start + chunk]
-            found, labels[start : start + chunk], spent = self.compute(part)
+            found, labels[start : start + chunk], spent = self.compute_chunk(part)
             if logits is not None:
                 logits[start : start + chunk] = found
             with self._lock:
@@ -94,7 +94,7 @@ class CpuEngine(Engine):
                     progress(len(part))
 
         with one_blas_thread(), ExitStack() as stack:
-            several = self.threads_for(len(images)) > 1
+            several = self.thread_count(len(images)) > 1
             # If a chunk fails, or the user interrupts, the pool's map cancels the chunks that have not begun.
             each = stack.enter_context(ThreadPoolExecutor(self.threads)).map if several else map
             for _ in each(classify_chunk, range(0, len(images), chunk)):
@@ -112,10 +112,10 @@ class CpuEngine(Engine):
             outputs = Outputs(np.empty(len(images), np.uint8)) if pair is None else pair[index % 2]
             yield self.run(images, outputs, progress).labels[: len(images)]
 
-    def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare a feeding thread as ``Engine.feed`` does, for blocks of ``block`` images; zeros fill the last block.
+    def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
+        """Prepare a feeding thread as ``Engine.prepare_feeding`` does; zeros fill the last block of ``block`` images.
 
-        NumPy gives an image the same bits in every block; ONNX Runtime promises that only for blocks of one shape.
+        NumPy gives an image the same bits in every block; ONNX Runtime does only in blocks of one shape.
         """
         images = np.zeros((self.block, *self.graph.network.input_shape), self.dtype)
 
@@ -124,12 +124,12 @@ class CpuEngine(Engine):
                 images[block.count :] = 0
                 if block.read(images[: block.count]):
                     timer = Timer()
-                    scores, labels, _ = self.compute(images)
+                    scores, labels, _ = self.compute_chunk(images)
                     block.deliver(labels[: block.count], scores[: block.count], compute=timer.seconds)
 
         return classify
 
-    def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+    def compute_chunk(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
         """Return scores (B, classes), labels (B,) and the seconds of each part for one chunk of images (B, C, H, W)."""
         spent: dict[str, float] = {}
         timer = Timer()
@@ -139,10 +139,10 @@ class CpuEngine(Engine):
 
         return *self.graph.forward(images, np.float32, record_layer_time), spent
 
-    def describe(self) -> Description:
+    def describe(self) -> EngineDescription:
         """Describe the device as ``Engine.describe`` does."""
-        cores = f"cpu:{format_cores(available_cores())}"
-        return Description(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
+        cores = f"cpu:{format_cores(core_numbers())}"
+        return EngineDescription(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
 
     def close(self) -> None:
         """Restore the matrix library's usual number of threads."""

@@ -18,14 +18,14 @@ from cupy.cuda import runtime
 
 from app.base.clock import Timer
 from app.base.precision import SHORT
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda import device
 from app.cuda.cards import original_device_number
 from app.cuda.events import time_by_events
 from app.cuda.memory import pinned_array
 from app.engine.buffers import StreamBuffers
 from app.engine.gpu import GpuEngine
-from app.engine.interface import Block, BlockSource, Description, Feeding, Outputs
+from app.engine.interface import Block, BlockSource, EngineDescription, FeedingOptions, Outputs
 from app.planning.plan import ExecutionPlan
 
 FEEDERS = 16  # a core of an H100's virtual machine copied 3.4 GB/s from the page cache, 16 cores 36; the bus takes 55
@@ -37,17 +37,17 @@ DEVICE_BYTES = 512 << 20  # most device memory per thread
 TIMED = 5  # timed copies, and timed runs of the kernels
 
 
-def block_and_threads(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
+def block_and_threads(plan: ExecutionPlan, fed: FeedingOptions) -> tuple[int, int]:
     """Return the number of images per block, and the number of threads that feed the engine."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
     block = COMPRESSED_BLOCK if fed.compressed else BLOCK
     most = min(block, BLOCK_BYTES // image_bytes, DEVICE_BYTES // device_bytes)
-    cores = usable_cores()
+    cores = core_count()
     return max(most, 1), cores if fed.compressed else min(FEEDERS, max(cores, 2))
 
 
-def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[BlockSource], None]:
+def make_feeding_loop(slots: Sequence[BlockSlot], buffers: StreamBuffers) -> Callable[[BlockSource], None]:
     """Return the function that a feeding thread runs: it classifies the blocks of a source until the source ends."""
 
     def classify(source: BlockSource) -> None:
@@ -67,26 +67,26 @@ def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Blo
 
 
 class FedGpuEngine(GpuEngine):
-    """An engine that chooses chunk size and streams for the threads that feed it."""
+    """A GPU engine for feeding threads: it chooses the chunk size, and each thread has a stream."""
 
-    def __init__(self, plan: ExecutionPlan, fed: Feeding) -> None:
+    def __init__(self, plan: ExecutionPlan, fed: FeedingOptions) -> None:
         chunk, streams = block_and_threads(plan, fed)
         super().__init__(plan, chunk=chunk, streams=streams)
         self._with_logits = fed.logits
         self._sample = np.empty(0)  # a block's page-locked images, for ``describe``
 
-    def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Allocate the slots and the stream's buffers of one feeding thread, as ``Engine.feed`` requires."""
+    def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
+        """Allocate the slots and the stream's buffers of a feeding thread, as ``Engine.prepare_feeding`` requires."""
         runtime.setDevice(self.device.id)  # cuLaunchKernelEx fails in a thread without a context
         outputs = partial(self.allocate_outputs, self.block, logits=self._with_logits)
-        slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
+        slots = [BlockSlot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
         self._sample = slots[0].images
-        return feeding_loop(slots, self.stream_buffers[index])
+        return make_feeding_loop(slots, self.stream_buffers[index])
 
-    def describe(self) -> Description:
+    def describe(self) -> EngineDescription:
         """Describe the device as ``Engine.describe`` does."""
         with self.device:
-            return Description(
+            return EngineDescription(
                 device=f"cuda:{original_device_number(self.device.id)}",
                 name=device.describe_gpu()["name"],
                 arithmetic=f"{SHORT[self.arithmetic]} on {self.plan.arch}",
@@ -94,7 +94,7 @@ class FedGpuEngine(GpuEngine):
             )
 
 
-class Slot:
+class BlockSlot:
     """Page-locked memory for a block and its results, and the block that the GPU is computing, if any."""
 
     def __init__(self, plan: ExecutionPlan, size: int, outputs: Outputs) -> None:
@@ -124,7 +124,7 @@ class Slot:
 
 
 def measure_bottleneck(buffers: StreamBuffers, images: np.ndarray) -> str:
-    """Return whether a block's copy (``bus``) or its kernels (``kernels``) take longer. Takes a few milliseconds."""
+    """Return which takes longer for a block: its copy (``bus``) or its kernels (``kernels``). Takes milliseconds."""
     stream = buffers.stream
     work: dict[str, Callable[[], None]] = {
         "bus": lambda: buffers.copy_in(images, stream.ptr),

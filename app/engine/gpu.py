@@ -2,8 +2,8 @@
 
 A batch is cut into chunks, which go to the streams one after another. Each stream has its own buffers; its copy in,
 kernels and copy out overlap those of other streams. An engine with a chunk size allocates device buffers when it opens;
-otherwise it does so at the first batch, and again at a larger one. A stream allocates its staging buffer at its first
-chunk of pageable images. The host waits only for a staging buffer that it is about to refill, and at the end.
+any other engine allocates them at the first batch, and again at a larger one. A stream allocates its staging buffer at
+its first chunk of pageable images. The host waits only for a staging buffer that it is about to refill, and at the end.
 
 If a batch comes again in the same page-locked arrays, the engine captures it as a CUDA graph, which it then replays.
 The graph contains the copies and kernels of all chunks. If the first kernel can read images over the bus, the graph
@@ -29,19 +29,19 @@ from app.engine.buffers import (
     LoadedPlan,
     Mark,
     StreamBuffers,
-    WholeBatch,
+    WholeBatchBuffers,
     chunk_slices,
     equal_chunk_slices,
     fork_streams,
     next_power_of_two,
 )
 from app.engine.interface import Engine, Outputs, Progress
-from app.engine.request import STREAMS, default_chunk
+from app.engine.request import STREAMS, default_chunk_size
 from app.planning.plan import LOGITS, ExecutionPlan
 
 if TYPE_CHECKING:
+    from app.engine.card_runner import CardRunner
     from app.engine.copying import Copy
-    from app.engine.on_card import OnCard
     from app.engine.small_batches import SmallBatches
 
 LEAST_CHUNK = 64  # images; buffers for fewer would be replaced at the next larger batch
@@ -84,7 +84,7 @@ class GpuEngine(Engine):
 
     def _forget_graph(self) -> None:
         self._graph = BatchGraph()
-        self.direct: WholeBatch | None = None  # the graph's buffers; None: it replays chunks
+        self.direct: WholeBatchBuffers | None = None  # the graph's buffers; None: it replays chunks
         self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # arguments of the last call that replayed it
 
     def _allocate(self, chunk: int) -> None:
@@ -104,28 +104,28 @@ class GpuEngine(Engine):
 
     def _grow_buffers(self, count: int) -> int:
         """Enlarge the buffers, if allowed, for a batch of ``count`` images; return the images per chunk."""
-        wanted = default_chunk(count)
+        wanted = default_chunk_size(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
             self._allocate(next_power_of_two(wanted, LEAST_CHUNK))
         return min(wanted, self.chunk) if self._grows else self.chunk
 
     @cached_property
-    def on_card(self) -> OnCard:
-        """Return the runner of images on the card, or in host memory that kernels read; import it at the first use."""
-        from app.engine.on_card import OnCard
+    def card_runner(self) -> CardRunner:
+        """Return the runner of images on the card, or in host memory that kernels read; create it at the first use."""
+        from app.engine.card_runner import CardRunner
 
-        return OnCard(self.loaded)
+        return CardRunner(self.loaded)
 
     @cached_property
-    def small(self) -> SmallBatches:
-        """Return the runner of small batches; import it at the first use."""
+    def small_batches(self) -> SmallBatches:
+        """Return the runner of small batches; create it at the first use."""
         from app.engine.small_batches import SmallBatches
 
         return SmallBatches(self.loaded)
 
     @property
     def _buffers(self) -> list[Buffers | SmallBatches]:
-        found = (*self.stream_buffers, self.direct, vars(self).get("small"))
+        found = (*self.stream_buffers, self.direct, vars(self).get("small_batches"))
         return [buffers for buffers in found if buffers is not None]
 
     @property
@@ -144,12 +144,12 @@ class GpuEngine(Engine):
         return Outputs(pinned_array((count,), np.uint8), scores)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """Classify as ``Engine.run`` does. images: of the plan's dtype, C-contiguous. outputs: of ``allocate_outputs``.
+        """Classify as ``Engine.run`` does. outputs: page-locked, from ``allocate_outputs``.
 
-        Images in page-locked memory are copied directly, others through a staging buffer.
+        images: of the plan's dtype, C-contiguous. Images in pageable memory are copied through a staging buffer.
         """
         if outputs is None:
-            outputs = self.run_ordinary(images, leave_logits=False)
+            outputs = self.run_without_graph(images, leave_logits=False)
         elif self._replays_last_call(images, outputs):
             if self._busy:
                 self.wait()
@@ -157,63 +157,63 @@ class GpuEngine(Engine):
         else:
             self.submit(images, outputs, chunk=self._grow_buffers(len(images)))
             self.wait()
-            if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.capturable:
+            if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.is_capturable:
                 self._graph.capture_if_repeated(
                     [images, *outputs.arrays], partial(self._make_capturable_enqueue, images, outputs)
                 )
                 self._busy = False  # the capture enqueued nothing
-                if not self.replays(images, outputs):
+                if not self.replays_graph_for(images, outputs):
                     self.direct = None
         if progress is not None:
             progress(len(images))
         return outputs
 
-    def run_ordinary(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
+    def run_without_graph(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
         """Classify with page-locked results that later calls reuse; return copies of them. Captures no graph.
 
         leave_logits: return the logits of a large batch as a new array in GPU memory, complete on return.
         """
-        small = self.small
+        small = self.small_batches
         replay = small.replays.get(images.shape)
         if replay is not None and images.dtype == self._input_dtype:
             return replay(images)
         count = len(images)
         if not count:
             return Outputs(np.empty(0, np.uint8), np.empty((0, self._classes), self._scores))
-        self.plan.check(images)
-        if count <= small.most and (replay := small.replay(images)) is not None:
+        self.plan.check_images(images)
+        if count <= small.most and (replay := small.make_replay(images)) is not None:
             return replay(images)
         if count <= MOST_READ and self.plan.nodes[0].variant.reads_host:
-            return self.on_card.run_from_host(images, leave_logits=leave_logits)
+            return self.card_runner.run_from_host(images, leave_logits=leave_logits)
         from app.engine.copying import copy_by_threads
 
         if self._busy:  # the call before was interrupted
             self.wait()
         chunk = self._grow_buffers(count)
-        outputs, _ = self.on_card.results(count, leave_logits=leave_logits)
+        outputs, _ = self.card_runner.allocate_results(count, leave_logits=leave_logits)
         self.submit(images, outputs, chunk=chunk, copy=copy_by_threads)
         self.wait()
         return outputs.copy()
 
     def _replays_last_call(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return what ``replays`` returns; the arrays of the last call are recognised as objects, which is faster."""
+        """Return what ``replays_graph_for`` returns, faster: compare the arrays with the last call's as objects."""
         if images is not self._last[0] or outputs is not self._last[1]:
-            self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
+            self._last = (images, outputs) if self.replays_graph_for(images, outputs) else (None, None)
         return self._last[0] is not None
 
     def _make_capturable_enqueue(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
         """Return a function that enqueues the batch on a given stream and allocates nothing."""
         self.direct = None
         for direct in () if self._always_in_chunks else (True, False):
-            if WholeBatch.can_replay_arrays(self.plan, [images, *outputs.arrays], direct=direct):
+            if WholeBatchBuffers.can_replay_arrays(self.plan, [images, *outputs.arrays], direct=direct):
                 with suppress(DeviceMemoryError):
-                    self.direct = WholeBatch(self.loaded, images, outputs, direct=direct)
+                    self.direct = WholeBatchBuffers(self.loaded, images, outputs, direct=direct)
                     return self.direct.enqueue
 
         return partial(fork_streams, self.stream_buffers, partial(self.submit, images, outputs))
 
-    def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return whether ``run`` replays a CUDA graph for these arrays: at least the last two runs used them."""
+    def replays_graph_for(self, images: np.ndarray, outputs: Outputs) -> bool:
+        """Return whether ``run`` replays a CUDA graph for these arrays: at least the last two runs used the same."""
         return self._graph.has_graph_for([images, *outputs.arrays])
 
     def submit(
@@ -228,10 +228,11 @@ class GpuEngine(Engine):
     ) -> None:
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
-        chunk: images per chunk, by default and at most the engine's. parts: chunks and their streams, by default those
-        of ``chunk_slices``. copy: function that copies pageable images to page-locked memory.
+        mark: as for ``StreamBuffers.enqueue``. chunk: images per chunk, by default and at most the engine's. parts:
+        chunks and their streams, by default those of ``chunk_slices``. copy: function that copies pageable images to
+        page-locked memory.
         """
-        self.plan.check(images)
+        self.plan.check_images(images)
         if len(outputs.labels) < len(images):
             raise ValueError(f"outputs for {len(outputs.labels)} images are too short for {len(images)}")
         self._busy = True
@@ -241,7 +242,7 @@ class GpuEngine(Engine):
                 chunk_slices(len(images), chunk or self.chunk), itertools.cycle(self.stream_buffers), strict=False
             )
         for part, buffers in parts:
-            source = images[part] if pinned else buffers.stage(images[part], copy)
+            source = images[part] if pinned else buffers.copy_to_staging(images[part], copy)
             buffers.enqueue(source, outputs.slice_view(part), mark, staged=not pinned)
 
     def wait(self) -> None:
@@ -280,15 +281,15 @@ class GpuEngine(Engine):
             before = None if images is None else (index % 2, len(images))
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue images in GPU memory as ``OnCard.run`` does. The host does not wait."""
-        return self.on_card.run(len(images), images.data.ptr, stream)
+        """Enqueue images in GPU memory as ``CardRunner.run`` does. The host does not wait."""
+        return self.card_runner.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:
         """Free device memory, streams and kernels."""
         with self.device:
             self._forget_graph()
             self.stream_buffers = []
-            for name in {"on_card", "small"} & vars(self).keys():
+            for name in {"card_runner", "small_batches"} & vars(self).keys():
                 getattr(self, name).free()
             self.loaded.free()
 

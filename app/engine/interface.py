@@ -59,17 +59,17 @@ class BlockSource(Protocol):
         """Return the next block. Return None at the end, or without ``wait`` if none is available now."""
 
 
-class Feeding(NamedTuple):
+class FeedingOptions(NamedTuple):
     """Options of an engine into which several threads read blocks. logits: whether it delivers logits with the labels.
 
-    compressed: a block takes milliseconds to decompress, so each core gets a thread, and blocks are small.
+    compressed: whether threads decompress blocks, which takes milliseconds: each core gets a thread, with small blocks.
     """
 
     logits: bool = False
     compressed: bool = False
 
 
-class Description(NamedTuple):
+class EngineDescription(NamedTuple):
     """Device and arithmetic of an engine. device: ``cuda:0`` or ``cpu:0-3`` (its cores). name: of the GPU or processor.
 
     arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``; engines with equal arithmetic give equal results to
@@ -85,9 +85,9 @@ class Description(NamedTuple):
 class Engine(ABC):
     """One network on one device. A context manager; ``opening.open_engine`` makes it.
 
-    arithmetic: the coarsest type of any layer's products. software: version of each further library that computes.
-    feeders: number of threads that may call ``feed``, if the engine was opened for that. block: most images that each
-    of them reads at a time.
+    arithmetic: the coarsest type in which any layer multiplies. software: version of each further library that
+    computes. feeders: number of threads that may call ``prepare_feeding``, if the engine was opened for feeding. block:
+    most images that each feeder reads at a time.
     """
 
     arithmetic: str
@@ -112,14 +112,14 @@ class Engine(ABC):
         allocates outputs of the first array's length. An array must not change until its labels are yielded.
         """
 
-    def feed(self, index: int) -> Callable[[BlockSource], None]:
+    def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
         """Prepare the caller as feeding thread ``index``; return a function that classifies a source to its end.
 
         Call this and ``describe`` only if the engine was opened with ``fed``.
         """
         raise NotImplementedError
 
-    def describe(self) -> Description:
+    def describe(self) -> EngineDescription:
         """Return device and arithmetic. On a GPU, time the copy and the kernels of a block for some milliseconds."""
         raise NotImplementedError
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from app.base.clock import Timer
 from app.base.errors import UserError
-from app.engine.cpu import CpuEngine, Part
-from app.engine.interface import CPU_ENGINE, NUMPY, Feeding
+from app.engine.cpu import CpuEngine, TimedPart
+from app.engine.interface import CPU_ENGINE, NUMPY, FeedingOptions
 from app.files.checks import format_for_error
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
@@ -32,7 +32,7 @@ class OnnxEngine(CpuEngine):
 
     library = "ONNX Runtime"
 
-    def __init__(self, graph: Graph, dtype: str = "uint8", fed: Feeding | None = None) -> None:
+    def __init__(self, graph: Graph, dtype: str = "uint8", fed: FeedingOptions | None = None) -> None:
         super().__init__(graph, dtype, fed)
         self._library = import_onnx_runtime()
         self.software = {"onnxruntime": self._library.__version__}
@@ -40,12 +40,12 @@ class OnnxEngine(CpuEngine):
         self._session_for(dtype)
 
     @property
-    def timed_parts(self) -> tuple[Part, ...]:
+    def timed_parts(self) -> tuple[TimedPart, ...]:
         """Return the whole graph as one part: bytes of images and labels, and the FLOPs of all layers."""
         flops = sum(step.layer.flops(step.in_shape) for step in self.graph.steps)
-        return (Part(WHOLE, flops, int(np.prod(self.graph.network.input_shape)) + 1),)
+        return (TimedPart(WHOLE, flops, int(np.prod(self.graph.network.input_shape)) + 1),)
 
-    def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+    def compute_chunk(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
         """Return scores (B, classes), labels (B,) and the graph's seconds for one chunk of images (B, C, H, W)."""
         if images.dtype != np.uint8:
             images = images.astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""Open a network's engine on a device. Functions import the engines, because these load libraries and all kernels."""
+"""Open a network's engine on a device. Functions import the engines only when called: these load all kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app.base.errors import UserError, did_you_mean_hint, pip_install_command
 from app.cuda import device as devices
 from app.engine.cpu import CpuEngine
-from app.engine.interface import CPU_ENGINE, NUMPY, Engine, Feeding
+from app.engine.interface import CPU_ENGINE, NUMPY, Engine, FeedingOptions
 from app.files.checks import format_for_error
 from app.network.graph import Graph
 
@@ -21,14 +21,14 @@ REMEDY = pip_install_command("cpu")
 
 
 def open_engine(
-    graph: Graph, choices: Choices | None, *, device: str, dtype: str = "uint8", fed: Feeding | None = None
+    graph: Graph, choices: Choices | None, *, device: str, dtype: str = "uint8", fed: FeedingOptions | None = None
 ) -> Engine:
     """Return an engine for images of the graph's input shape and of ``dtype``.
 
     device: ``cpu``, or ``cuda`` for the current GPU. choices: options for GPU kernels, without tuning; None for the
-    defaults. fed: options of an engine into which several threads read blocks (``Engine.feed``); None for an engine
-    that is given arrays. Raises UserError if no kernels can compute the network, if memory is short, and if
-    ``cpu_engine_class`` raises it.
+    defaults. fed: options of an engine into which several threads read blocks (``Engine.prepare_feeding``); None for an
+    engine that is given arrays. Raises UserError if no kernels can compute the network, if memory is short, or if
+    ``$LENET_CPU_ENGINE`` names no usable engine.
     """
     if device == "cpu":
         return cpu_engine_class()(graph, dtype, fed)

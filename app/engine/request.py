@@ -13,6 +13,7 @@ from app.terminal.output import Output
 
 STREAMS = 4  # chunks in flight at once
 LARGEST_CHUNK = 4096  # images; larger chunks gain nothing
+UNDIVIDED = 256  # images; the copy of so few takes less time than the kernels of a further chunk
 DEFAULT_WARMUP = 5  # untimed runs
 UNLABELLED = "none"  # value of --labels
 
@@ -44,7 +45,7 @@ def data_option(**settings: Any) -> Any:
     return option("file of your own images: IDX (.gz or not), or HDF5 with x and y", **settings)
 
 
-class Pipeline(Frozen, kw_only=True):
+class ChunkOptions(Frozen, kw_only=True):
     """Options that cut a batch into chunks on the GPU."""
 
     streams: int = option(
@@ -54,15 +55,18 @@ class Pipeline(Frozen, kw_only=True):
         metavar="N",
     )
     chunk: int | None = option(
-        "number of images copied to the GPU at a time (default: a fifth of the batch, at most 4096)",
+        "number of images copied to the GPU at a time (default: a batch of up to 256, else a fifth, at most 4096)",
         type=whole_number_type(1),
         metavar="N",
     )
 
 
-def default_chunk(batch: int) -> int:
-    """Return the default number of images per chunk: a fifth of the batch, which fills the GPU and hides the copies."""
-    return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
+def default_chunk_size(batch: int) -> int:
+    """Return the default number of images per chunk.
+
+    A fifth of the batch fills the GPU and hides the copies; a small batch is one chunk.
+    """
+    return max(batch, 1) if batch <= UNDIVIDED else min(-(-batch // 5), LARGEST_CHUNK)
 
 
 def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
@@ -71,7 +75,7 @@ def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
     streamed: more batches follow, so the first chunk need not be small, and fewer, larger chunks are faster.
     """
     equal = -(-batch // -(-batch // LARGEST_CHUNK))
-    return min(asked or (equal if streamed else default_chunk(batch)), batch)
+    return min(asked or (equal if streamed else default_chunk_size(batch)), batch)
 
 
 class LabelledImages(Frozen, kw_only=True):
@@ -88,7 +92,7 @@ class LabelledImages(Frozen, kw_only=True):
 
 
 class ImagesRequest(LabelledImages, kw_only=True):
-    """Options of ``LabelledImages``, and one that repeats the images."""
+    """Options that choose the images and how often they are repeated."""
 
     cycle: bool = option("repeat the images until --batch is reached", False)
 
@@ -104,7 +108,7 @@ class RunRequest(Frozen, kw_only=True):
     device: str = device_option()
     images: ImagesRequest = options("images")
     network: NetworkRequest = options("network")
-    pipeline: Pipeline = options("pipeline (GPU)")
+    pipeline: ChunkOptions = options("pipeline (GPU)")
     repeat: int | None = option(
         "number of timed runs (default: 100 on a GPU, 1000 for up to 100 images; 1 on the CPU and with --cycle)",
         group="measuring and checking",

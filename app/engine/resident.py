@@ -22,7 +22,7 @@ from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR, compile_kernel
 from app.cuda.memory import map_to_device, pinned_array
 from app.engine.buffers import LoadedPlan
-from app.kernels.launch import Entry, load_cubin
+from app.kernels.launch import LoadedKernel, load_cubin
 from app.kernels.variant import SHARED_LIMIT
 from app.layers import Shape
 from app.planning.plan import LOGITS, ExecutionPlan
@@ -42,8 +42,8 @@ NOT_SERVED = (
 )
 
 
-def check_served(plan: ExecutionPlan) -> None:
-    """Raise UserError unless the kernel can compute this plan."""
+def check_plan_supported(plan: ExecutionPlan) -> None:
+    """Raise UserError unless the persistent kernel can compute this plan."""
     names = [node.variant.name for node in plan.nodes]
     served = len(names) == len(SERVED) and all(name in rows for name, rows in zip(names, SERVED, strict=True))
     single_part = all(getattr(node.problem, "weight_parts", 1) == 1 for node in plan.nodes)
@@ -53,33 +53,33 @@ def check_served(plan: ExecutionPlan) -> None:
 
 
 class ResidentKernel:
-    """A persistent kernel with its stream and page-locked memory. One call at a time, from any thread.
+    """A persistent kernel with its stream and page-locked memory. Any thread may call it, one at a time.
 
-    Raises UserError for a plan that it cannot compute.
+    Raises UserError for a plan that the kernel cannot compute.
     """
 
     def __init__(self, loaded_plan: LoadedPlan) -> None:
         plan = loaded_plan.plan
-        check_served(plan)
+        check_plan_supported(plan)
         self._card = cupy.cuda.Device().id
         self._stream = cupy.cuda.Stream(non_blocking=True)
         _, classes = plan.buffers[LOGITS]
-        self._requests = _flagged_words(prod(plan.input_shape) // 4)
-        self._answers = _flagged_words(classes + 1)
+        self._requests = _allocate_flagged_words(prod(plan.input_shape) // 4)
+        self._answers = _allocate_flagged_words(classes + 1)
         self._ended = pinned_array((1,), np.uint32)  # number of the last launch that has ended
         self._ended[0] = 0
         self._launch, self._first_number = ctypes.c_uint32(0), ctypes.c_uint32(0)
         self._number = 1  # of the next request
-        self._kernel = self._bound(loaded_plan)
+        self._kernel = self._compile_launcher(loaded_plan)
         # Views are made here, once: making one takes as long as the bus.
         self._flags, self._first_flags = self._requests[:, :, 1], self._requests[0, :, 1]
         self._words = self._answers.reshape(-1).data
         self._end = self._ended.data
-        self._forms = _forms_by_shape(self._requests, plan.input_shape, classes + 1)
+        self._forms = _request_forms(self._requests, plan.input_shape, classes + 1)
         self._labels = [np.array(label, np.uint8) for label in range(classes + 1)]
 
     def run(self, images: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]] | None:
-        """Classify up to MOST uint8 images, (N, …), or one without N; return labels, and a function for the logits.
+        """Classify up to MOST uint8 images, (N, …), or a single image; return labels, and a function for the logits.
 
         Return None for arrays that do not fit in a request: of another type or shape, not contiguous, or with more
         images. Every Python instruction here adds to the latency.
@@ -101,18 +101,18 @@ class ResidentKernel:
                     if words[last] == flag:
                         break
                 else:
-                    self._check()
+                    self._restart_if_ended()
             while (answer := unpack(words))[1::2] != (flag,) * (last // 2 + 1):
                 pass
             self._number = (self._number + 1) % NUMBERS
         except BaseException:
-            self._abandon()
+            self._abandon_request()
             raise
         if images.ndim == 2:
             return self._labels[answer[-2]].copy(), lambda: _answer_logits(answer, 1)[0]
         return _answer_words(answer, count)[:, -1, 0].astype(UINT8), lambda: _answer_logits(answer, count)
 
-    def _check(self) -> None:
+    def _restart_if_ended(self) -> None:
         """Start the kernel again if it has ended without an answer. Raise the driver's error if it has failed."""
         if self._end[0] == self._launch.value:
             self._start()
@@ -128,7 +128,7 @@ class ResidentKernel:
         finally:
             runtime.setDevice(current)
 
-    def pause(self) -> None:
+    def request_end(self) -> None:
         """Ask the kernel to end, which frees its multiprocessors; return at once."""
         if self._end[0] != self._launch.value:
             self._first_flags.fill(self._number << 4)
@@ -136,19 +136,19 @@ class ResidentKernel:
 
     def close(self) -> None:
         """Ask the kernel to end, and wait until it has ended."""
-        self.pause()
+        self.request_end()
         self._stream.synchronize()
 
-    def _abandon(self) -> None:
+    def _abandon_request(self) -> None:
         """Drop an interrupted request, whether or not the kernel has read it, and wait until the kernel has ended."""
         self._stream.synchronize()
         self._answers[...] = 0
         self._number = (self._number + 2) % NUMBERS
 
-    def _bound(self, loaded_plan: LoadedPlan) -> Callable[[int, int], None]:
+    def _compile_launcher(self, loaded_plan: LoadedPlan) -> Callable[[int, int], None]:
         """Compile the kernel; return a function that launches it, with all arguments bound."""
         plan = loaded_plan.plan
-        entry = Entry(
+        entry = LoadedKernel(
             load_cubin(compile_kernel(SOURCE, compile_time_constants(plan), plan.arch)),
             ENTRY,
             threads=128 * (4 if plan.arithmetic == "float16" else 3),  # warpgroups as in the kernel
@@ -166,14 +166,14 @@ class ResidentKernel:
 
 
 def compile_time_constants(plan: ExecutionPlan) -> dict[str, str | int]:
-    """Return the kernel's compile-time constants: those of the two kernels whose arithmetic it repeats."""
-    convolutions, products = (node.variant.config(node.problem, node.settings).defines for node in plan.nodes)
+    """Return the persistent kernel's compile-time constants: those of the plan's two kernels, which it imitates."""
+    convolutions, products = (node.variant.launch_config(node.problem, node.settings).defines for node in plan.nodes)
     own = {"ROWS", "STAGES", "FEW", "STEP_BLOCKS"}  # of the launch for many images
     shared = {name: value for name, value in products.items() if name not in own}
     return shared | convolutions | {"RESIDENT_BYTES": SHARED_BYTES}
 
 
-def _flagged_words(words: int) -> np.ndarray:
+def _allocate_flagged_words(words: int) -> np.ndarray:
     """Return page-locked memory for MOST rows of words, each beside its flag: (MOST, words, 2) uint32, all zero."""
     array = pinned_array((MOST, words, 2), np.uint32)
     array[...] = 0
@@ -183,8 +183,8 @@ def _flagged_words(words: int) -> np.ndarray:
 Form = tuple[int, np.ndarray, Callable[..., tuple[int, ...]], int]
 
 
-def _forms_by_shape(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
-    """Return the form of the request for each shape of images. words: number of words in the answer to an image.
+def _request_forms(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
+    """Return the form of a request for each shape of images. words: number of words in the answer to an image.
 
     A form contains the number of images, the view of ``requests`` that receives them, the function that unpacks their
     answers, and the index of the last flag in the answers.

@@ -33,7 +33,7 @@ def graph_batch_size(count: int) -> int:
 class SmallBatches:
     """Run batches of up to ``most`` images, in buffers that grow with the batches, and wait for the results.
 
-    replays: maps a shape of images to the function that ``replay`` returned for it.
+    replays: maps a shape of images to the function that ``make_replay`` returned for that shape.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
@@ -42,7 +42,7 @@ class SmallBatches:
         self._loaded = loaded
         self._buffers: _SmallBuffers | None = None
 
-    def replay(self, images: np.ndarray) -> Replay | None:
+    def make_replay(self, images: np.ndarray) -> Replay | None:
         """Return a function that classifies images of this shape and type, or None if the buffers do not fit.
 
         images: (N, C, H, W), of the plan's input dtype. The function takes such images and returns results in pageable
@@ -56,7 +56,7 @@ class SmallBatches:
             except DeviceMemoryError:
                 self.most = len(images) - 1
                 return None
-        replay = self.replays[images.shape] = self._buffers.replay(images.shape)
+        replay = self.replays[images.shape] = self._buffers.make_replay(images.shape)
         return replay
 
     @property
@@ -98,8 +98,8 @@ class _SmallBuffers(Buffers):
         self._graphs: dict[int, KernelGraph] = {}
         self._graphed = all(launch.launches_only_kernels for launch in self.launches)
 
-    def replay(self, shape: tuple[int, ...]) -> Replay:
-        """Return what ``SmallBatches.replay`` returns. Look up here all that the returned function needs."""
+    def make_replay(self, shape: tuple[int, ...]) -> Replay:
+        """Return what ``SmallBatches.make_replay`` returns. For speed, look up all that the function needs."""
         count, wait, stream = shape[0], self._stream.synchronize, self._stream.ptr
         given = self._images[:count]
         target, (labels, logits) = given.reshape(shape), self._results.slice_view(slice(0, count))

@@ -1,7 +1,4 @@
-"""Find the cache directory, and decide whether to trust its files.
-
-If other users could write kernels there, this program would run them.
-"""
+"""Find the cache directory, and decide whether to trust its files: other users must not provide kernels to run."""
 
 import os
 import shlex
@@ -16,9 +13,9 @@ _told: set[Path] = set()
 
 
 def cache_dir() -> Path:
-    """Return the user's cache directory for data and compiled kernels (absolute; it need not exist).
+    """Return the user's cache directory for data and compiled kernels: absolute, and perhaps not existing yet.
 
-    ``$LENET_CACHE_DIR``, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
+    It is ``$LENET_CACHE_DIR`` if set, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
     """
     own = os.environ.get("LENET_CACHE_DIR", "")
     shared = os.environ.get("XDG_CACHE_HOME", "")
@@ -46,7 +43,7 @@ def create_private_folder(folder: Path) -> None:
 def why_untrusted(path: Path) -> str | None:
     """Return why the program must not use ``path``, a file of the cache; None if it may, or if the file does not exist.
 
-    Neither the file nor the two folders above it may belong to another user except root, or be writable by one.
+    The file and the two folders above it must belong to this user or root, and no other user may write to them.
     """
     reasons = map(_distrust_reason, (path.parent.parent, path.parent, path))
     return next((reason for reason in reasons if reason is not None), None)
@@ -64,7 +61,7 @@ def is_trusted(path: Path) -> bool:
 def store_private(path: Path, text: str) -> None:
     """Write a file of the cache for this user only, atomically.
 
-    Raises UserError if it cannot be written, or lies where another user could write it.
+    Raises UserError if it cannot be written, or if another user could write to its folder.
     """
     if (reason := why_untrusted(path)) is not None:
         raise UserError(f"cannot store the results: {reason}")

@@ -14,13 +14,13 @@ MAX_SHOWN = 60  # the most characters of a value in an error
 
 
 class BadValueError(ValueError):
-    """A value was refused. The text is the reason, in one printable line."""
+    """A value is not acceptable. The text is the reason, in one printable line."""
 
 
 def _predicate_check(
     holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value
 ) -> Check:
-    """Return a check that raises the value's ``fault`` unless ``holds(value)``, and returns ``then(value)``."""
+    """Return a check that returns ``then(value)`` if ``holds(value)``, and else raises BadValueError with ``fault``."""
 
     def check(value: Any) -> Any:
         if not holds(value):
@@ -42,7 +42,7 @@ def whole_number_check(least: int | None = None, most: int | None = None) -> Che
 
 
 def number_check(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:
-    """Return a check for a number from ``least`` (above it if ``above``) to ``most``; the check returns a float."""
+    """Return a check for a number from ``least``, or above it if ``above``, to ``most``. The check returns a float."""
     highest = sys.float_info.max if most is None else most
     within = _predicate_check(
         lambda value: least <= value <= highest and not (above and value == least),  # NaN is neither
@@ -77,7 +77,7 @@ def choice_check(*values: str) -> Check:
     return _predicate_check(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
 
 
-def nullable(check: Check) -> Check:
+def nullable_check(check: Check) -> Check:
     """Return a check for null or for a value that passes ``check``."""
     return lambda value: None if value is None else check(value)
 
@@ -115,10 +115,7 @@ def mapping_check(check: Check) -> Check:
 
 
 def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
-    """Return a check for a JSON object with exactly these names. others: allow unknown names too.
-
-    optional: names that may be missing.
-    """
+    """Return a check for a JSON object with these names, some of them optional. others: allow unknown names."""
     needed = checks.keys() - set(optional)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -143,8 +140,8 @@ def document_check(schema: str, check: Check) -> Check:
     return check_both
 
 
-def parsed_json(content: str) -> Any:
-    """Return the value that JSON text contains. Raise BadValueError for a name twice in an object, NaN or infinity."""
+def parse_json(content: str) -> Any:
+    """Return the value of a JSON text. Raises BadValueError for NaN, infinity, or a name twice in an object."""
     try:
         return json.loads(content, object_pairs_hook=_refuse_duplicate_names, parse_constant=_refuse_nonfinite_constant)
     except BadValueError:

@@ -1,8 +1,7 @@
 """Start helper processes: Python programs that work for this process and end with it.
 
-The processes exchange short messages over a socket, which is the helper's standard input. Requests and answers are in
-files in memory (``memory_file``), so neither process ever waits until the other reads. Only this process receives
-Ctrl-C.
+The two processes exchange short messages over a socket, which is the helper's standard input. Requests and answers lie
+in files in memory (``memory_file``), so neither process waits until the other reads. Only this process receives Ctrl-C.
 """
 
 import os
@@ -17,7 +16,7 @@ from typing import BinaryIO
 
 from app.base.clock import Deadline
 from app.base.errors import UserError
-from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent
+from app.base.processes import CHECK_SECONDS, StopDetector, end_with_parent
 
 MESSAGE_BYTES = 4096
 MAX_FILES = 8  # the most with one message
@@ -78,7 +77,7 @@ class Child(AbstractContextManager["Child"]):
     def ask(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
         """Send a request to a process that runs ``answer_requests``; return its answer, empty if it closed its socket.
 
-        files: open files that the process needs. seconds: limit of the wait. Raises as ``receive`` does.
+        files: open files that the process needs. seconds: limit of the wait. Raises errors as ``receive`` does.
         """
         with memory_file(request) as exchange:
             with suppress(ConnectionError):  # if it has ended, ``receive`` will tell
@@ -93,12 +92,12 @@ class Child(AbstractContextManager["Child"]):
         Raises TimeoutError after ``seconds``, and UserError if the process was stopped.
         """
         deadline = Deadline(seconds)
-        self._link.settimeout(LOOK_SECONDS)
+        self._link.settimeout(CHECK_SECONDS)
         while True:
             try:
                 return self._link.recv(MESSAGE_BYTES)
             except TimeoutError:
-                if self._stop.stopped():
+                if self._stop.check_stopped():
                     raise UserError(f"helper process {self._process.pid} was stopped by a signal: try again") from None
                 if deadline.is_over:
                     raise
@@ -136,7 +135,7 @@ def _read_descriptor(descriptor: int) -> bytes:
 
 @_report_resource_shortage()
 def memory_file(content: bytes = b"") -> BinaryIO:
-    """Return a file in memory with this content; its size can be sealed. Raises UserError."""
+    """Return a file in memory with this content. Its size can be fixed later. Raises UserError."""
     file = os.fdopen(os.memfd_create("lenet5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     try:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Define records of what is read from HDF5 files, and write HDF5 files that are reproducible to the byte."""
+"""Define what can be read from HDF5 files, and write HDF5 files that are reproducible byte for byte."""
 
 import hashlib
 import uuid
@@ -18,12 +18,12 @@ PLAIN = "store it as plain numbers in this file"
 Attribute = str | int | float | list[int] | list[float]
 
 
-class Wanted(Frozen):
+class ReadRequest(Frozen):
     """The attributes and datasets to read from the root of a file, if they exist.
 
-    arrays: names of datasets; None for all. max_bytes: limit of the size of all datasets together. too_large: remedy
-    for larger ones. group: a group of the root; its datasets at any depth are read instead, with their paths from the
-    root as names.
+    arrays: names of datasets; None for all. max_bytes: limit of the size of all datasets together. too_large: remedy in
+    the error for larger ones. group: a group of the root; if given, its datasets at any depth are read, and their names
+    are their paths from the root.
     """
 
     arrays: tuple[str, ...] | None
@@ -33,8 +33,8 @@ class Wanted(Frozen):
     group: str = ""
 
 
-class Contents(Frozen):
-    """The data read from the root of a file, or from one of its groups.
+class FileContents(Frozen):
+    """The data that was read from the root of a file, or from one of its groups.
 
     names: sorted names of everything there except groups. arrays: integers or floats of up to 8 bytes, native byte
     order, C-contiguous, writable.
@@ -45,7 +45,7 @@ class Contents(Frozen):
     attributes: dict[str, Attribute]
 
 
-class Described(Frozen):
+class StoredDataset(Frozen):
     """How a file stores a dataset of its root.
 
     offset: position in bytes of its numbers, which are C-contiguous and in the byte order of ``dtype``; None if only
@@ -58,11 +58,11 @@ class Described(Frozen):
     band: int
 
 
-ReadHdf5 = Callable[[Path, bytes | None, Wanted], Contents]
+ReadHdf5 = Callable[[Path, bytes | None, ReadRequest], FileContents]
 """Reads a file as ``hdf5_process.read_untrusted`` does; its ``Reader.read`` does it for many files by one process."""
 
 
-def printable(text: str, length: int = 200) -> str:
+def printable_line(text: str, length: int = 200) -> str:
     """Return the text as one line of at most ``length`` characters, with unprintable ones escaped."""
     shown = escape_unprintable(text[:length])
     return shown if len(shown) <= length and len(text) <= length else f"{shown[: length - 1]}…"
@@ -71,8 +71,8 @@ def printable(text: str, length: int = 200) -> str:
 def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
     """Return the SHA-256 of named arrays and a text; it does not depend on how a file stores the arrays.
 
-    The hash covers the text in UTF-8, then for each array, sorted by name, a line with name, type and shape, and the
-    array's bytes in little-endian order.
+    The hash covers the text ``head`` in UTF-8, then for each array, sorted by name, a line with name, type and shape,
+    and the array's bytes in little-endian order.
     """
     digest = hashlib.sha256(head.encode())
     for name, array in sorted(arrays.items()):
@@ -83,10 +83,7 @@ def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
 
 
 def build_hdf5_bytes(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
-    """Return the bytes of an HDF5 file with these datasets and attributes in its root; equal input gives equal bytes.
-
-    Raises MemoryError.
-    """
+    """Return an HDF5 file with these datasets and attributes; equal input gives equal bytes. Raises MemoryError."""
     import h5py
 
     # The oldest format: every reader knows it, and every version of HDF5 writes it alike.

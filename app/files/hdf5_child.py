@@ -15,7 +15,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.processes import limit_resource
 from app.files.child_process import answer_requests
-from app.files.hdf5 import Wanted
+from app.files.hdf5 import ReadRequest
 from app.files.hdf5_strict import StrictFile, open_strict, read_contents
 
 METADATA_BYTES = 256 << 20  # of memory for everything except datasets: headers, names, the index of chunks
@@ -33,7 +33,7 @@ def _answer_request(message: bytes, source: int, result: int) -> bytes:
     """Write the arrays that a request asks for into the file ``result``; return the rest of the answer as JSON."""
     request = json.loads(message)
     size = os.fstat(source).st_size if request["in_memory"] else 0
-    memory = _Memory(result, IMAGE_COPIES * size)
+    memory = _SharedMemoryFile(result, IMAGE_COPIES * size)
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit_resource(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + request["seconds"])
     answer: dict[str, Any]
@@ -48,20 +48,20 @@ def _answer_request(message: bytes, source: int, result: int) -> bytes:
     return json.dumps(answer).encode()
 
 
-def _answer_contents(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
-    found = read_contents(file, Wanted(**request["wanted"]), memory.allocate)
+def _answer_contents(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
+    found = read_contents(file, ReadRequest(**request["wanted"]), memory.allocate)
     arrays = zip(found.arrays.items(), memory.offsets, strict=True)
     described = [(name, array.dtype.str, array.shape, offset) for (name, array), offset in arrays]
     return {"names": found.names, "arrays": described, "attributes": found.attributes}
 
 
-def _answer_descriptions(file: StrictFile, request: dict[str, Any], _: _Memory) -> dict[str, Any]:
+def _answer_descriptions(file: StrictFile, request: dict[str, Any], _: _SharedMemoryFile) -> dict[str, Any]:
     names = file.names()
     found = [(name, file.describe(name)) for name in request["datasets"] if name in names]
     return {"names": names, "datasets": [(name, one.dtype.str, one.shape, one.offset, one.band) for name, one in found]}
 
 
-def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
+def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
     array = file.read_rows(request["dataset"], request["first"], request["count"], memory.allocate)
     return {"rows": (array.dtype.str, array.shape, memory.offsets[0])}
 
@@ -69,10 +69,10 @@ def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _Memory) -> 
 _ANSWERS = {"contents": _answer_contents, "descriptions": _answer_descriptions, "rows": _answer_rows}
 
 
-class _Memory:
-    """A file in shared memory for arrays, and the limit of this process's memory, which grows with the file.
+class _SharedMemoryFile:
+    """A file in shared memory that arrays are written to, and the memory limit of this process, which grows with it.
 
-    offsets: position in bytes of each array.
+    offsets: position of each array in bytes.
     """
 
     def __init__(self, descriptor: int, image: int) -> None:
@@ -83,7 +83,7 @@ class _Memory:
         self._raise_memory_limit(METADATA_BYTES + image)
 
     def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
-        """Return an array within the file; implements ``hdf5_strict.Allocate``."""
+        """Return a new array of dtype ``kind`` within the file. chunk: bytes of a chunk, for the memory limit."""
         nbytes = math.prod(shape) * kind.itemsize
         self._raise_memory_limit(nbytes + CHUNK_COPIES * chunk)
         self.offsets.append(self._end)

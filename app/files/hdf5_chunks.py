@@ -1,4 +1,4 @@
-"""Check the chunks of HDF5 datasets: the program must know their filters, and no chunk may be incomplete."""
+"""Check the chunks of HDF5 datasets: the program must know their filters, and every chunk must be complete."""
 
 import itertools
 import math
@@ -37,8 +37,8 @@ def _chunk_grid_shape(dataset: h5py.Dataset) -> list[int]:
     return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
 
 
-def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
-    """Return whether one of the chunks of these rows is missing or incomplete. nbytes: of a chunk in memory.
+def chunks_incomplete(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
+    """Return whether a chunk of these rows is missing or incomplete. nbytes: size of a chunk in memory.
 
     HDF5 would return zeros for a missing chunk, and read beyond the end of a chunk that is too short.
     """
@@ -58,7 +58,7 @@ def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: in
 
 
 def _is_complete_chunk(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Return whether the stored bytes decompress to ``nbytes``. filters: codes, in the order of their application."""
+    """Return whether the stored bytes decompress to ``nbytes``. filters: codes, in the order of application."""
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32
     inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)

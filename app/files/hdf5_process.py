@@ -1,7 +1,7 @@
 """Read HDF5 files in another process and check its answers. (shipped.py reads files of a known hash in this process.)
 
 HDF5 is not built for malicious files: a damaged file can crash the library, corrupt its memory or keep it busy for
-ever. Then only the other process ends (hdf5_child.py). Both ways check every dataset before they read it
+ever. In such a case only the other process ends (hdf5_child.py). Both ways check every dataset before they read it
 (hdf5_strict.py). Modules import h5py only inside functions: a program that reads through the other process needs no
 h5py.
 """
@@ -29,14 +29,14 @@ from app.files.checks import (
     choice_check,
     list_check,
     mapping_check,
-    nullable,
+    nullable_check,
     object_check,
     string,
     tuple_check,
     whole_number_check,
 )
 from app.files.child_process import Child, memory_file
-from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Described, Wanted, printable
+from app.files.hdf5 import MAX_FILE_BYTES, Attribute, FileContents, ReadRequest, StoredDataset, printable_line
 from app.files.hdf5_start import take_or_start_child
 from app.files.reading import HDF5, open_regular
 
@@ -50,7 +50,7 @@ MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
+def read_untrusted(path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
     """Return the wanted parts of a file that may be damaged or malicious; a separate process reads it.
 
     content: the bytes of the file, if they are known already. Raises UserError for every fault of the file.
@@ -62,8 +62,8 @@ def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Content
 class Reader(AbstractContextManager["Reader"]):
     """Reads files one by one in a process that starts at the first file and ends with the ``with`` block.
 
-    If a file crashes the process, the next file gets a new one. The process also ends with the thread that started it.
-    A reader serves threads that share it one after another.
+    If a file crashes the process, a new one reads the next file. The process also ends with the thread that started it.
+    Threads that share a reader wait for each other.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Reader(AbstractContextManager["Reader"]):
             self._child.end()
         self._child = None
 
-    def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
+    def read(self, path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
         """Return the wanted parts of one file, as ``read_untrusted`` does. Raises UserError."""
         request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
         with (
@@ -90,29 +90,28 @@ class Reader(AbstractContextManager["Reader"]):
             arrays = {name: _map_shared_array(result, *parts) for name, *parts in answer["arrays"]}
             _require_requested(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
             _require_requested(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
-            return Contents(names, arrays, attributes)
+            return FileContents(names, arrays, attributes)
 
-    def describe(self, path: Path, source: BinaryIO, datasets: Sequence[str]) -> tuple[list[str], dict[str, Described]]:
-        """Return the names in the root of a file of any size, and how the file stores those of ``datasets`` that exist.
+    def describe(
+        self, path: Path, source: BinaryIO, datasets: Sequence[str]
+    ) -> tuple[list[str], dict[str, StoredDataset]]:
+        """Return the names in the root of a file of any size, and how it stores each of ``datasets`` that exists.
 
-        Raises UserError as ``read`` does, except for a large size.
+        Raises UserError as ``read`` does, but not for a large file.
         """
         with self._request_answer(path, source, {"what": "descriptions", "datasets": datasets}, 0) as (answer, _):
             found = {
-                name: Described(tuple(shape), np.dtype(kind), offset, band)
+                name: StoredDataset(tuple(shape), np.dtype(kind), offset, band)
                 for name, kind, shape, offset, band in answer["datasets"]
             }
             _require_requested(found.keys() <= set(datasets))
             _require_requested(all(one.dtype.isnative or one.offset is not None for one in found.values()))
             return answer["names"], found
 
-    def rows(
+    def read_rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
-        """Return rows of shape ``shape`` (N, ...) of a dataset of the root, from row ``first`` on. Files have any size.
-
-        Raises UserError.
-        """
+        """Return rows of shape (N, ...), from row ``first`` on, of a dataset of the root. Raises UserError."""
         request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
         with self._request_answer(path, source, request, math.prod(shape) * dtype.itemsize) as (answer, result):
             array = _map_shared_array(result, *answer["rows"])
@@ -125,8 +124,8 @@ class Reader(AbstractContextManager["Reader"]):
     ) -> Iterator[tuple[Any, int]]:
         """Yield the checked answer to a request about ``source``, and the descriptor of the file with its arrays.
 
-        nbytes: size of the answer, which determines the time limit. A ValueError in the block means that the answer is
-        invalid.
+        nbytes: size of the answer, which determines the time limit. If the block raises ValueError, the answer is
+        reported as invalid.
         """
         with self._lock, _report_resource_shortage(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
@@ -150,7 +149,7 @@ class Reader(AbstractContextManager["Reader"]):
             try:
                 found = json.loads(answer)
                 if "error" in found:
-                    raise UserError(printable(str(found["error"]), MAX_ERROR_CHARACTERS))
+                    raise UserError(printable_line(str(found["error"]), MAX_ERROR_CHARACTERS))
                 if "memory" in found:
                     raise MemoryError("there")
                 yield _ANSWERS[request["what"]](found), result.fileno()
@@ -192,7 +191,9 @@ def _report_resource_shortage(path: Path) -> Iterator[None]:
         wrong = "reading it takes more memory than there is, or than its datasets need"
         raise UserError(f"{path}: {wrong}; free some, or get a fresh copy") from error
     except OSError as error:
-        raise UserError(f"cannot read {path}: {printable(str(error))}; end other programs, and try again") from error
+        raise UserError(
+            f"cannot read {path}: {printable_line(str(error))}; end other programs, and try again"
+        ) from error
 
 
 def _require_requested(holds: bool) -> None:
@@ -237,7 +238,7 @@ _ANSWERS: dict[str, Check] = {
         {
             "names": _NAMES,
             "datasets": list_check(
-                tuple_check(string, _TYPE, _SHAPE, nullable(_SIZE), whole_number_check(1, sys.maxsize))
+                tuple_check(string, _TYPE, _SHAPE, nullable_check(_SIZE), whole_number_check(1, sys.maxsize))
             ),
         }
     ),

@@ -1,6 +1,6 @@
-"""Start the process that reads HDF5 files early, so that it gets ready while this process imports NumPy.
+"""Start the process that reads HDF5 files early, so that it starts up while this process imports NumPy.
 
-It takes as long to start as the imports of NumPy and h5py take. This module must therefore not import NumPy.
+To start, it takes as long as the imports of NumPy and h5py. This module must therefore not import NumPy.
 """
 
 import os
@@ -18,7 +18,7 @@ def take_or_start_child() -> Child:
 
 
 def start_children_early(files: int) -> None:
-    """Start ``files`` processes, one for each file to read. If that fails, reading the files reports the error."""
+    """Start ``files`` processes, one for each file to read. If a start fails, the later read reports the error."""
     with suppress(UserError):
         _ahead.extend(_start_child() for _ in range(files))
 

@@ -1,7 +1,7 @@
-"""Read HDF5 strictly: check the header and the chunks of every dataset before reading it.
+"""Read HDF5 files strictly: check the header and the chunks of every dataset before reading it.
 
-Links and datasets may refer to other files (even from a file opened from memory), two kilobytes can declare petabytes,
-compressed data may expand without limit, and missing data reads as zeros.
+Links and datasets may refer to other files, even if the file was opened from memory. Two kilobytes can declare
+petabytes. Compressed data may expand without limit. Missing data reads as zeros.
 """
 
 import math
@@ -23,10 +23,10 @@ from app.files.hdf5 import (
     MAX_ATTRIBUTE_BYTES,
     PLAIN,
     Attribute,
-    Contents,
-    Described,
-    Wanted,
-    printable,
+    FileContents,
+    ReadRequest,
+    StoredDataset,
+    printable_line,
 )
 
 MAX_NAMES = 1000
@@ -60,11 +60,11 @@ class StrictFile:
         self._paths: set[bytes] = set()  # through groups that are hard links
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of everything in the root except groups; ``array`` refuses those that cannot be read.
+        """Return the names of everything in the root except groups; ``read_array`` refuses names that cannot be read.
 
-        Raises UserError if there are more than MAX_NAMES, groups included, or a name is longer than MAX_NAME_BYTES.
+        Raises UserError if there are more than MAX_NAMES, groups included, or if a name is longer than MAX_NAME_BYTES.
         """
-        with _faults_as_user_errors(self._path):
+        with _report_faults_as_user_errors(self._path):
             found = self._link_names(self._id)
             return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
 
@@ -73,7 +73,7 @@ class StrictFile:
 
         It follows only hard links. Raises UserError as ``names`` does for each group, and for more than MAX_PATHS.
         """
-        with _faults_as_user_errors(self._path):
+        with _report_faults_as_user_errors(self._path):
             name = group.encode()
             groups = [name] if self._id.links.exists(name) and self._is_group(name) else []
             for parent in groups:  # which grows
@@ -105,14 +105,14 @@ class StrictFile:
         name: str,
         max_bytes: int = MAX_ARRAY_BYTES,
         allocate: Allocate = _allocate_ordinary,
-        too_large: str = Wanted.too_large,
+        too_large: str = ReadRequest.too_large,
     ) -> np.ndarray:
         """Return the root's dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
 
         too_large: remedy for a dataset of more than ``max_bytes``. Raises UserError for such a dataset, and if it is
         missing, unreadable, already read by another name, or anything but plain numbers that this file stores entirely.
         """
-        with _faults_as_user_errors(self._path):
+        with _report_faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, max_bytes, too_large)
             return self._read_rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
 
@@ -121,30 +121,30 @@ class StrictFile:
 
         Raises UserError as ``read_array`` does, and if the dataset does not have these rows.
         """
-        with _faults_as_user_errors(self._path):
+        with _report_faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, sys.maxsize)
             if not dataset.shape or first + count > len(dataset):
-                raise UserError(f"{self._path}: dataset {printable(repr(name))} is shorter than it was; run again")
+                raise UserError(f"{self._path}: dataset {printable_line(repr(name))} is shorter than it was; run again")
             return self._read_rows(name, dataset, first, count, allocate)
 
-    def describe(self, name: str) -> Described:
-        """Describe the root's dataset ``name``, of any size. Otherwise raises UserError as ``read_array`` does."""
-        with _faults_as_user_errors(self._path):
+    def describe(self, name: str) -> StoredDataset:
+        """Return how the file stores the root's dataset ``name``, of any size. Raises UserError as ``read_array``."""
+        with _report_faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, sys.maxsize)
             if dataset.chunks:
-                return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, dataset.chunks[0])
+                return StoredDataset(dataset.shape, dataset.dtype.newbyteorder("="), None, dataset.chunks[0])
             offset = dataset.id.get_offset()  # None for a small one that is stored in its header
             if offset is None or dataset.id.get_type() != h5py.h5t.py_create(dataset.dtype):
-                return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, 1)
-            return Described(dataset.shape, dataset.dtype, offset, 1)
+                return StoredDataset(dataset.shape, dataset.dtype.newbyteorder("="), None, 1)
+            return StoredDataset(dataset.shape, dataset.dtype, offset, 1)
 
-    def _open_dataset(self, name: str, max_bytes: int, too_large: str = Wanted.too_large) -> h5py.Dataset:
+    def _open_dataset(self, name: str, max_bytes: int, too_large: str = ReadRequest.too_large) -> h5py.Dataset:
         reason = self._why_link_refused(name.encode())
         if not reason:
             dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
             reason = self._why_dataset_refused(dataset, max_bytes, too_large)
         if reason:
-            raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
+            raise UserError(f"{self._path}: dataset {printable_line(repr(name))} {reason}")
         return dataset
 
     def _read_rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
@@ -153,12 +153,12 @@ class StrictFile:
         shape = (count, *dataset.shape[1:]) if dataset.shape else ()
         array = allocate(shape, dataset.dtype.newbyteorder("="), chunk)
         if chunk:
-            from app.files.hdf5_chunks import chunks_are_lacking
+            from app.files.hdf5_chunks import chunks_incomplete
 
-            if chunks_are_lacking(dataset, chunk, first, count):
+            if chunks_incomplete(dataset, chunk, first, count):
                 raise UserError(
-                    f"{self._path}: dataset {printable(repr(name))} lacks some of its chunks, or parts of them, which "
-                    "would be read as zeros; get a fresh copy or write it whole"
+                    f"{self._path}: dataset {printable_line(repr(name))} lacks some of its chunks, or parts of them, "
+                    "which would be read as zeros; get a fresh copy or write it whole"
                 )
         if array.size:
             dataset.read_direct(array, np.s_[first : first + count] if dataset.shape else None)
@@ -170,7 +170,7 @@ class StrictFile:
         Raises UserError if it is unreadable, larger than 64 KiB or of another type. HDF5 can loop for ever over damaged
         text of variable length: for untrusted files use ``read_untrusted``, which has a time limit.
         """
-        with _faults_as_user_errors(self._path):
+        with _report_faults_as_user_errors(self._path):
             if not h5py.h5a.exists(self._id, name.encode()):
                 return None
             attribute = h5py.h5a.open(self._id, name.encode())
@@ -207,7 +207,7 @@ class StrictFile:
         if found.type != h5py.h5o.TYPE_DATASET:
             return f"is a group or a type, not a dataset; {PLAIN}"
         first = self._read.setdefault((found.fileno, found.addr), name.decode())
-        return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {PLAIN}"
+        return None if first == name.decode() else f"is dataset {printable_line(repr(first))} by another name; {PLAIN}"
 
     def _why_dataset_refused(self, dataset: h5py.Dataset, max_bytes: int, too_large: str) -> str | None:
         """Return why ``dataset`` must not be read, and the remedy; None if its header permits reading."""
@@ -245,13 +245,13 @@ def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictF
 
     Raises UserError for every fault of the file, here and in the methods of the object that it yields.
     """
-    with _faults_as_user_errors(path):
+    with _report_faults_as_user_errors(path):
         size = os.fstat(source).st_size if isinstance(source, int) else len(source)
         file = h5py.File(f"/proc/self/fd/{source}", "r") if isinstance(source, int) else _open_image(source)
     try:
         yield StrictFile(path, file, size)
     finally:
-        with _faults_as_user_errors(path):
+        with _report_faults_as_user_errors(path):
             file.close()
 
 
@@ -264,17 +264,17 @@ def _open_image(image: bytes | mmap.mmap) -> h5py.File:
 
 
 @contextmanager
-def _faults_as_user_errors(path: Path) -> Iterator[None]:
+def _report_faults_as_user_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except _H5PY_ERRORS as error:
-        reason = printable(" ".join(str(error).split())) or type(error).__name__
+        reason = printable_line(" ".join(str(error).split())) or type(error).__name__
         if _NO_MEMORY.search(reason):
             raise MemoryError(reason) from error
         raise UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again") from error
 
 
-def read_contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _allocate_ordinary) -> Contents:
+def read_contents(file: StrictFile, wanted: ReadRequest, allocate: Allocate = _allocate_ordinary) -> FileContents:
     """Return the wanted parts of the file. ``allocate`` provides the memory of the arrays, one after another.
 
     Raises UserError, and MemoryError if memory runs out.
@@ -287,4 +287,4 @@ def read_contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _alloca
         if name in names:
             arrays[name] = file.read_array(name, left, allocate, wanted.too_large)
             left -= arrays[name].nbytes
-    return Contents(names, arrays, {name: value for name, value in attributes.items() if value is not None})
+    return FileContents(names, arrays, {name: value for name, value in attributes.items() if value is not None})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, Check, format_for_error, parsed_json
+from app.files.checks import BadValueError, Check, format_for_error, parse_json
 
 HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of such a file
 START_BYTES = 512  # as many as ``recognise_file_kind`` reads
@@ -129,11 +129,8 @@ def read_file(path: Path, max_bytes: int, too_large: str = TOO_LARGE) -> bytes:
             raise UserError(f"too little memory for the content of {path}; free some") from error
 
 
-def first_bytes(path: Path, count: int) -> bytes:
-    """Return the first ``count`` bytes of a regular file, or all bytes of a shorter one.
-
-    Raises UserError, and OSError if reading fails.
-    """
+def read_first_bytes(path: Path, count: int) -> bytes:
+    """Return the first ``count`` bytes of a regular file, or all if it is shorter. Raises UserError and OSError."""
     with open_regular(path) as stream:
         return stream.read(count)
 
@@ -141,7 +138,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 def is_hdf5(path: Path) -> bool:
     """Return whether a file begins as HDF5 files do; False if it cannot be read (its reader reports that)."""
     try:
-        return first_bytes(path, len(HDF5)) == HDF5
+        return read_first_bytes(path, len(HDF5)) == HDF5
     except (UserError, OSError):
         return False
 
@@ -149,11 +146,11 @@ def is_hdf5(path: Path) -> bool:
 def read_json(path: Path, check: Check, remedy: str) -> Any:
     """Return the JSON of a regular file of at most 64 MiB, checked by ``check``.
 
-    A name twice in an object and NaN are errors. Raises UserError, with ``remedy``, for any fault.
+    NaN, and a name twice in an object, are errors. Raises UserError, which ends with ``remedy``, for any fault.
     """
     content = read_file(path, MAX_JSON_BYTES)
     try:
-        value = parsed_json(content.decode("utf-8"))
+        value = parse_json(content.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
         why = (
             str(error).removeprefix("not JSON: ") if isinstance(error, BadValueError) else format_for_error(str(error))

@@ -17,7 +17,7 @@ from app.files.reading import may_exist, read_file
 from app.files.writing import replace_atomically
 
 if TYPE_CHECKING:  # the command line must not import NumPy
-    from app.files.hdf5 import Contents, Wanted
+    from app.files.hdf5 import FileContents, ReadRequest
 
 FOLDER = Path(__file__).parents[2] / "weights"
 CHECKSUMS = "SHA256SUMS"
@@ -64,14 +64,14 @@ def is_shipped(path: Path) -> bool:
     )
 
 
-def check_pinned_hash(path: Path, content: bytes) -> None:
+def check_shipped_hash(path: Path, content: bytes) -> None:
     """Raise UserError unless SHA256SUMS lists the hash of this content for the shipped file at ``path``."""
     if read_checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
         raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
 
 
-def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
-    """Return the wanted parts of ``content``, bytes of ``path`` whose hash the caller checked. Raises UserError."""
+def read_verified(path: Path, content: bytes, wanted: ReadRequest) -> FileContents:
+    """Return the wanted parts of ``content``, bytes of ``path`` with a checked hash. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import open_strict, read_contents
 
@@ -80,10 +80,7 @@ def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
 
 
 def read_checksums(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 in hexadecimal of each file that the directory's SHA256SUMS lists; {} without that file.
-
-    Raises UserError.
-    """
+    """Return the SHA-256 of each file that the directory's SHA256SUMS lists; {} without it. Raises UserError."""
     path = directory / CHECKSUMS
     if not may_exist(path):
         return {}

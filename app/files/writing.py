@@ -75,9 +75,9 @@ def _is_process_running(process: int) -> bool:
 def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the same directory; when the block ends, rename it to ``path``, atomically.
 
-    The content reaches the disk before the name does: a power failure leaves either the old file or the new one,
-    complete. If the block raises any exception, KeyboardInterrupt included, the temporary file is removed and ``path``
-    is unchanged. An existing file keeps its permissions and the links to it.
+    The content reaches the disk before the name does: after a power failure, either the old file or the new one is
+    there, complete. If the block raises any exception, KeyboardInterrupt included, the temporary file is removed and
+    ``path`` is unchanged. An existing file keeps its permissions and the links to it.
 
     Raises UserError, which names ``path``, for an OSError here or in the block, and if ``path`` is a folder, a device
     or anything but a file. Without ``overwrite``, also raises UserError if ``path`` exists when the block ends.
@@ -89,7 +89,7 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
         yield temporary
-        publish_unfinished(temporary, path, overwrite=overwrite)
+        rename_unfinished(temporary, path, overwrite=overwrite)
     except OSError as error:
         raise unwritable_error(path, error) from error
     finally:
@@ -97,7 +97,7 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             temporary.unlink()
 
 
-def publish_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
+def rename_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
     """Rename an unfinished file beside ``path`` to ``path``, as ``replace_atomically`` does. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))
@@ -140,14 +140,14 @@ def _rename_to_new(old: Path, new: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None]:
+def hold_lock(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None]:
     """Hold the lock file ``path`` while the block runs; remove it at the end.
 
-    The system releases the locks of a process however it ends, so a lock file that a crash left does not block. A file
+    The system releases the locks of a process however it ends, so a lock file that a crash left does no harm. A file
     system without locks gives no protection.
 
-    busy: function of the id of the process that holds the lock; it returns the text of the error. Raises UserError with
-    that text, or with ``remedy`` if the file cannot be written.
+    busy: function that returns the text of the error, given the id of the process that holds the lock. Raises UserError
+    with that text, or with ``remedy`` if the file cannot be written.
     """
     try:
         descriptor = _acquire_lock_file(path, busy)
@@ -162,7 +162,7 @@ def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None
 
 
 def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
-    """Raise UserError, as ``locked`` does, if another process holds the lock file ``path`` now. Creates no file."""
+    """Raise UserError, as ``hold_lock`` does, if another process holds the lock file ``path`` now. Creates no file."""
     with suppress(OSError):  # there is no such file, or nobody may hold it
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -206,7 +206,7 @@ def json_text(document: Mapping[str, object]) -> str:
 
 
 def _replace_nonfinite_numbers(value: Any) -> Any:
-    """Replace numbers that JSON lacks by null: a margin is infinite if softmax returns exactly 0."""
+    """Return the value with numbers that JSON lacks replaced by null, such as an infinite margin."""
     if isinstance(value, Mapping):
         return {key: _replace_nonfinite_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Run ``main.py accuracy``: count the correct labels of every shipped network, beside those of the old reports."""
+"""Run ``main.py accuracy``: count the correct labels of each shipped network, beside those in the old reports."""
 
 from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar
@@ -6,7 +6,7 @@ from app.base.precision import SHORT
 from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
 from app.engine.opening import cpu_engine_class, open_engine
-from app.network.definitions import NETWORKS, Network, is_listed
+from app.network.definitions import NETWORKS, Network, is_listed_network
 from app.network.graph import build_graph, find_network, required_weights, shipped_weights
 from app.network.reference import compute_reference, load_reference, shipped_reference
 from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_answers
@@ -27,10 +27,7 @@ LEGEND = "report: of the system's own report, other weights, and for lenet5 othe
 
 
 def accuracy(request: AccuracyRequest) -> int:
-    """Classify the test images with every network, or the requested one. Return 1 if a check failed, otherwise 0.
-
-    Raises UserError.
-    """
+    """Classify the test images with each network or one. Return 1 if a check failed, otherwise 0. Raises UserError."""
     entries = _networks_with_weights(request)
     with exit_on_interrupt():
         where, why_not = device.choose_device(request.device)
@@ -73,7 +70,7 @@ def _measure_network_accuracy(
         "correct": {},
         "passed": None,
         "verdict": "no weights are shipped yet",
-        "reported": REPORTED.get(network.name, {}) if is_listed(network) else {},
+        "reported": REPORTED.get(network.name, {}) if is_listed_network(network) else {},
     }
     if weights is None:
         return row

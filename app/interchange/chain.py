@@ -1,4 +1,4 @@
-"""Layers of a foreign model one after another, and the network that they become."""
+"""Build a network from the chain of layers that a foreign model consists of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +23,8 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclass
-class Found:
-    """One unnamed layer; its arrays and their names in the file, by suffix "" and "_bias"."""
+class FoundLayer:
+    """A layer without a name. arrays, origins: its arrays and their names in the file, by "" (weights) and "_bias"."""
 
     layer: Layer
     arrays: Arrays = field(default_factory=dict)
@@ -32,11 +32,11 @@ class Found:
 
 
 def assemble_network(
-    found: Sequence[Found], name: str, summary: str, image: Shape, pixel_scale: float
+    found: Sequence[FoundLayer], name: str, summary: str, image: Shape, pixel_scale: float
 ) -> tuple[Network, Arrays, dict[str, str]]:
     """Name the layers as our networks do; return the network, its arrays, and their names in the file.
 
-    The network ends in an argmax and is checked like any other. Raises BadValueError.
+    The function adds an argmax at the end, and checks the network as it checks network files. Raises BadValueError.
     """
     names = default_names(one.layer.kind for one in found)
     named = [*zip(names, found, strict=True)]
@@ -50,9 +50,9 @@ def assemble_network(
 
 
 class Chain(Frozen):
-    """The layers of a foreign network, from the enlarged image, whose size is not known, to the scores.
+    """The layers of a foreign network, from the enlarged image, whose size is unknown, to the scores.
 
-    names: our array's name → the file's. notes: what was assumed.
+    names: the name of each array, ours → the file's. notes: what the reader assumed.
     """
 
     layers: tuple[Layer, ...]
@@ -60,11 +60,14 @@ class Chain(Frozen):
     notes: tuple[str, ...] = ()
 
 
-def network_of(chain: Chain, name: str, summary: str, channels: int, features: int | None, size: int | None) -> Network:
-    """Make the network, which enlarges images to the size that its layers read.
+def network_from_chain(
+    chain: Chain, name: str, summary: str, channels: int, features: int | None, size: int | None
+) -> Network:
+    """Return the network of a chain; it enlarges images to ``size``, the height and width that the layers read.
 
-    channels: of an image. features: inputs of the first fully connected layer; the size follows from them where only
-    one leaves no row or column unread. Raises BadValueError, asking for ``--size``, where none or several do.
+    channels: of an image. features: inputs of the first fully connected layer. Without ``size``, they determine it:
+    only one size may leave no row or column unread. Raises BadValueError, which asks for ``--size``, if none or several
+    fit.
     """
     if size is None:
         size = _unique_image_size(chain.layers, channels, features)
@@ -73,13 +76,13 @@ def network_of(chain: Chain, name: str, summary: str, channels: int, features: i
         gives = "is too small for its layers" if found is None else f"gives its first fully connected layer {found:,}"
         raise BadValueError(f"needs {features:,} features, and --size {size} {gives}; correct --size")
     resize = () if size == IMAGE else (Resize("resize", size),)
-    return with_course_rules(
+    return apply_course_rules(
         Network(name, summary, (channels, IMAGE, IMAGE), (*resize, *chain.layers, Argmax("argmax")))
     )
 
 
-def with_course_rules(network: Network) -> Network:
-    """Return the network with the course's rules, which all of its old files were trained with.
+def apply_course_rules(network: Network) -> Network:
+    """Return the network with the rules under which the course trained its old files.
 
     Images are enlarged with zeros beyond the border, and pixels are numbers from 0 to 255.
     """
@@ -107,7 +110,7 @@ def _unique_image_size(layers: Sequence[Layer], channels: int, features: int | N
     return fitting[0]
 
 
-def _shapes(layers: Sequence[Layer], channels: int, size: int) -> list[Shape] | None:
+def _shapes_before_layers(layers: Sequence[Layer], channels: int, size: int) -> list[Shape] | None:
     """Return the shapes before each layer up to the first fully connected one; None if the images are too small."""
     shapes: list[Shape] = [(channels, size, size)]
     for layer in layers:
@@ -121,13 +124,13 @@ def _shapes(layers: Sequence[Layer], channels: int, size: int) -> list[Shape] | 
 
 
 def _flattened_feature_count(layers: Sequence[Layer], channels: int, size: int) -> int | None:
-    shapes = _shapes(layers, channels, size)
+    shapes = _shapes_before_layers(layers, channels, size)
     return None if shapes is None else prod(shapes[-1])
 
 
 def _leaves_pixels_unread(layers: Sequence[Layer], channels: int, size: int) -> bool:
     """Return whether a stride or a pooling leaves rows and columns unread, or reads beyond the image."""
-    for layer, shape in zip(layers, _shapes(layers, channels, size) or (), strict=False):
+    for layer, shape in zip(layers, _shapes_before_layers(layers, channels, size) or (), strict=False):
         if isinstance(layer, Conv2d) and (shape[1] + 2 * layer.padding - layer.kernel) % layer.stride:
             return True
         if isinstance(layer, Pool) and (shape[1] - layer.window) % layer.effective_stride:

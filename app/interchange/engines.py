@@ -1,4 +1,4 @@
-"""Recompute an import's scores to check it: in plain NumPy, PyTorch, or ONNX Runtime on the model itself."""
+"""Recompute the scores of an imported network to check it: in NumPy, in PyTorch, or by ONNX Runtime on the model."""
 
 import importlib.util
 from collections.abc import Callable
@@ -37,12 +37,11 @@ FUNCTIONS: dict[type[Layer], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def logits(source: Source, images: np.ndarray) -> np.ndarray:
-    """Compute the scores before a softmax of images (B, C, H, W) uint8, as the network reads them: (B, classes).
+def numpy_logits(source: Source, images: np.ndarray) -> np.ndarray:
+    """Return the scores before a softmax, (B, classes) float64, of images (B, C, H, W) uint8 of the network's size.
 
-    A plain forward pass in the origin's layout, independent of the layers' references. Every line follows the textbook
-    formula: activations (B, C, H, W), filters (M, C, K, K) slid over them without turning, features flattened in C, H,
-    W order, weights (out, in). float64 throughout.
+    It follows the textbook formulas in the layout of a ``Source``, and shares no code with the layers' references:
+    filters (M, C, K, K) are not turned, features are flattened in C, H, W order, weights are (out, in).
     """
     first = source.network.layers[0]
     x = (first.reference(images, {}) if isinstance(first, Resize) else images).astype(np.float64) * source.scale
@@ -52,7 +51,7 @@ def logits(source: Source, images: np.ndarray) -> np.ndarray:
         elif isinstance(layer, Linear):
             x = np.einsum("bi,oi->bo", x, source.arrays[layer.name].astype(np.float64))
         elif isinstance(layer, MaxPool | AvgPool):
-            x = _pool(x, layer)
+            x = _pool_windows(x, layer)
         elif isinstance(layer, Flatten):
             x = x.reshape(len(x), -1)
         elif isinstance(layer, LeakyRelu):
@@ -77,7 +76,7 @@ def _convolve(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
     return y
 
 
-def _pool(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
+def _pool_windows(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
     height, width = layer.output_shape(x.shape[1:])[1:]
     y = np.empty((*x.shape[:2], height, width))
     for i in range(height):
@@ -139,10 +138,11 @@ def torch_engine(source: Source) -> Engine | None:
 
 
 def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
-    """Return an engine that runs the model, or None if ONNX Runtime is not installed. The model may get an output.
+    """Return an engine that runs the model, or None if ONNX Runtime is not installed or ``batch`` is above 1,000.
 
-    logits: the tensor before a softmax. fed: images (B, C, H, W) uint8 → as the model reads them. batch: the only
-    number of images that the model takes, 0 for any; above 1,000 there is no engine.
+    logits: name of the tensor before a softmax; the model gets it as a further output. fed: function that converts
+    images (B, C, H, W) uint8 to the model's input. batch: the only number of images that the model takes; 0 if it takes
+    any.
     """
     if batch > MAX_BATCH:
         return None

@@ -1,4 +1,4 @@
-"""Layers of a foreign model one after another; what only scales and shifts maps is folded into their weights."""
+"""Collect the layers of a foreign model, and fold layers that only scale and shift maps into the weights of others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 
 from app.base.frozen import Frozen
 from app.files.checks import BadValueError
-from app.interchange.chain import Arrays, Found
+from app.interchange.chain import Arrays, FoundLayer
 from app.kernels.problems import pooling_window_count
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
 from app.layers.pool import Pool
@@ -20,7 +20,7 @@ BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0
 class BatchNorm(Frozen):
     """A trained batch normalisation: (x - mean) / sqrt(variance + epsilon) * scale + shift.
 
-    Arrays are (maps,) of any float type. name: of the layer or node, for errors.
+    The arrays are (maps,) of any float type. name: name of the layer or node, for errors.
     """
 
     name: str
@@ -30,10 +30,10 @@ class BatchNorm(Frozen):
     variance: np.ndarray
     epsilon: float
 
-    def affine(self, maps: int) -> tuple[np.ndarray, np.ndarray]:
+    def factor_and_shift(self, maps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the factor and the shift of each map, both (maps,) float64.
 
-        Raises BadValueError for sizes that do not fit and a negative variance.
+        Raises BadValueError for arrays of other sizes, and for a negative variance.
         """
         given = {"scale": self.scale, "shift": self.shift, "mean": self.mean, "variance": self.variance}
         arrays = {what: np.asarray(array, np.float64) for what, array in given.items()}
@@ -48,17 +48,17 @@ class BatchNorm(Frozen):
 
 
 def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
-    """Fold a batch normalisation into the layer before it: return its weights (…, maps) and bias (maps,), float32.
+    """Return the weights (…, maps) and bias (maps,) of a layer with a following batch normalisation, float32.
 
-    Computed in float64 and rounded once. Raises BadValueError for sizes that do not fit and a negative variance.
+    Sums are float64, rounded once. Raises BadValueError for sizes that do not fit and for a negative variance.
     """
-    return fold_affine(weights, bias, *norm.affine(weights.shape[-1]))
+    return fold_affine(weights, bias, *norm.factor_and_shift(weights.shape[-1]))
 
 
 def fold_affine(
     weights: np.ndarray, bias: np.ndarray | None, factor: np.ndarray, shift: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights and the bias of a layer whose outputs (…, maps) are multiplied and then shifted, float32.
+    """Return the weights and bias of a layer whose outputs (…, maps) are multiplied and then shifted, in float32.
 
     Raises BadValueError for a bias of another size.
     """
@@ -73,8 +73,8 @@ MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of
 
 
 @dataclass
-class Pending:
-    """Factor and shift of each map, or feature, that the next layer with weights takes in. nodes: where from."""
+class PendingAffine:
+    """Factor and shift of each map or feature, (n,), that the next layer with weights will include."""
 
     factor: np.ndarray
     shift: np.ndarray
@@ -82,82 +82,82 @@ class Pending:
 
 
 class LayerStack:
-    """The layers so far, with arrays in PyTorch's layout, and the shape behind them, (C, H, W) or (features,).
+    """The layers so far, with arrays in PyTorch's layout. shape: output of the last one, (C, H, W) or (features,).
 
-    channels_last: whether the model has such maps as (H, W, C). notes: what was folded or left out, each in a sentence.
+    channels_last: whether the model stores maps as (H, W, C). notes: what was folded or omitted, a sentence each.
     """
 
     def __init__(self, shape: Shape) -> None:
-        self.found: list[Found] = []
+        self.found: list[FoundLayer] = []
         self.shape = _check_shape(shape)
         self.channels_last = False
         self.notes: list[str] = []
-        self._pending: Pending | None = None
+        self._pending: PendingAffine | None = None
 
     @property
-    def seen(self) -> Shape:
-        """The shape of the activations as the model has them."""
+    def shape_in_model(self) -> Shape:
+        """Return the shape of the last layer's output as the foreign model stores it."""
         return (*self.shape[1:], self.shape[0]) if self.channels_last and len(self.shape) == 3 else self.shape
 
     @property
-    def before_weights(self) -> bool:
-        """Whether no layer has weights yet."""
+    def has_no_weights(self) -> bool:
+        """Return whether no layer has weights yet."""
         return all(isinstance(one.layer, Flatten) for one in self.found)
 
     @property
-    def pending(self) -> bool:
-        """Whether a factor or shift waits for the next layer with weights."""
+    def has_pending(self) -> bool:
+        """Return whether a factor and a shift are pending for the next layer with weights."""
         return self._pending is not None
 
     def add(self, layer: Layer) -> None:
-        """Add a layer without weights."""
+        """Add a layer without weights. Raises BadValueError if what is pending cannot be applied before it."""
         kept = isinstance(layer, Flatten)
         if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
             kept = _commutes_with_pooling(layer, self._pending.factor, self._pending.shift)
         if self._pending is not None and not kept:
-            self.settle(f"a {layer.kind} follows")
+            self.add_pending_as_convolution(f"a {layer.kind} follows")
         after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None and isinstance(layer, Flatten):
             pixels = self.shape[1] * self.shape[2]
             self._pending.factor, self._pending.shift = (
                 array.repeat(pixels) for array in (self._pending.factor, self._pending.shift)
             )
-        self.found.append(Found(layer))
+        self.found.append(FoundLayer(layer))
         self.shape = after
 
     def add_weighted(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
-        """Add a layer with weights (out, in, …) and perhaps a bias, by "" and "_bias"; fold into them what waits."""
+        """Add a layer with weights, "" (out, in, …), and perhaps "_bias"; fold into them what is pending."""
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
-            self.settle("padding follows, whose zeros are not shifted")
+            self.add_pending_as_convolution("padding follows, whose zeros are not shifted")
         after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None:
-            arrays = arrays | _folded_ahead(arrays, self._pending)
+            arrays = arrays | _fold_into_next(arrays, self._pending)
             origins = {"_bias": self._pending.nodes[-1]} | origins
-            self._note(self._pending.nodes, "folded into the layer behind it")
+            self._add_notes(self._pending.nodes, "folded into the layer behind it")
             self._pending = None
-        self.found.append(Found(layer, arrays, origins))
+        self.found.append(FoundLayer(layer, arrays, origins))
         self.shape = after
 
     def add_affine(self, factor: np.ndarray, shift: np.ndarray, node: str) -> None:
-        """Multiply each map or feature by its factor, then add its shift. node: where from, for notes."""
-        last = self._layer_ahead(factor, shift)
+        """Multiply each map or feature by its factor, then add its shift, both (maps,). node: its name, for notes."""
+        last = self._layer_to_fold_into(factor, shift)
         if last is not None:
             weights = np.moveaxis(last.arrays[""], 0, -1)
             folded, bias = fold_affine(weights, last.arrays.get("_bias"), factor, shift)
             last.arrays |= {"": np.moveaxis(folded, -1, 0), "_bias": bias}
             last.origins.setdefault("_bias", node)
-            self._note([node], "folded into the layer before it")
+            self._add_notes([node], "folded into the layer before it")
             return
         with np.errstate(all="ignore"):  # infinite values show in the weights
             if self._pending is None:
-                self._pending = Pending(factor, shift, [node])
+                self._pending = PendingAffine(factor, shift, [node])
             else:
                 waits = self._pending
-                self._pending = Pending(waits.factor * factor, waits.shift * factor + shift, [*waits.nodes, node])
+                self._pending = PendingAffine(waits.factor * factor, waits.shift * factor + shift, [*waits.nodes, node])
 
-    def _layer_ahead(self, factor: np.ndarray, shift: np.ndarray) -> Found | None:
-        """Return the layer with weights whose outputs alone a factor and a shift change, if there is one."""
+    def _layer_to_fold_into(self, factor: np.ndarray, shift: np.ndarray) -> FoundLayer | None:
+        """Return the last layer with weights if a factor and a shift can be folded into it; otherwise None."""
         for one in reversed(self.found if self._pending is None else []):
             if one.arrays:
                 return one
@@ -165,8 +165,8 @@ class LayerStack:
                 break
         return None
 
-    def settle(self, why: str) -> None:
-        """Give what waits a convolution of its own, 1 x 1. Raises BadValueError for features, which have no maps."""
+    def add_pending_as_convolution(self, why: str) -> None:
+        """Add a 1 x 1 convolution that applies what is pending. why: for notes. Raises BadValueError for features."""
         waits = self._pending
         if waits is None:
             return
@@ -179,29 +179,29 @@ class LayerStack:
             weights = np.diag(waits.factor).astype(np.float32)[:, :, None, None]
             arrays = {"": weights, "_bias": waits.shift.astype(np.float32)}
         self.add_weighted(Conv2d("", len(weights), 1), arrays, {})
-        self._note(waits.nodes, f"a convolution of 1 x 1, because {why}")
+        self._add_notes(waits.nodes, f"a convolution of 1 x 1, because {why}")
 
-    def _note(self, nodes: list[str], what: str) -> None:
+    def _add_notes(self, nodes: list[str], what: str) -> None:
         self.notes += [f"{node}: {what}" for node in nodes]
 
 
 def _commutes_with_pooling(pool: AvgPool | MaxPool, factor: np.ndarray, shift: np.ndarray) -> bool:
-    """Return whether what is pooled may be scaled and shifted before: a mean may not count unshifted zeros."""
+    """Return whether scaling and shifting before the pooling gives the same as after it."""
     if isinstance(pool, AvgPool):
         return not (pool.count_padding and shift.any())
     return bool((factor >= 0).all())
 
 
-def with_equal_padding(filters: np.ndarray, before: int, behind: int) -> tuple[np.ndarray, int]:
-    """Return filters that compute the same with the same padding on all sides, and that padding.
+def pad_filters_equally(filters: np.ndarray, before: int, behind: int) -> tuple[np.ndarray, int]:
+    """Return filters and a padding, equal on all sides, that compute the same as ``before`` and ``behind`` rows.
 
-    Rows and columns of zeros on the other side of the filters take the place of the padding that is missing.
+    Rows and columns of zeros at the other side of the filters replace the missing padding.
     """
     more = (max(behind - before, 0), max(before - behind, 0))
     return (np.pad(filters, ((0, 0), (0, 0), more, more)) if any(more) else filters), max(before, behind)
 
 
-def fitting_pool(
+def equivalent_pooling(
     kind: type[AvgPool | MaxPool],
     window: int,
     stride: int,
@@ -210,9 +210,9 @@ def fitting_pool(
     ceil: bool = False,
     counted: bool = False,
 ) -> Pool | None:
-    """Return the pooling that does the same on maps (C, H, W), None if there is none.
+    """Return this project's pooling layer with the same result on maps (C, H, W); None if there is none.
 
-    pads: rows and columns ahead of the maps, then behind them. counted: whether a mean counts them.
+    pads: rows and columns before the maps, then after. ceil: round the count up. counted: a mean counts the padding.
     """
     if (
         len(pads) != 4
@@ -248,21 +248,21 @@ def fitting_pool(
     return None
 
 
-def in_channels_first(rows: np.ndarray, maps: Shape) -> np.ndarray:
-    """Return rows over features in H, W, C order, over the same in C, H, W order. maps: (C, H, W)."""
+def reorder_to_channels_first(rows: np.ndarray, maps: Shape) -> np.ndarray:
+    """Return rows (N, features) with the features reordered from H, W, C to C, H, W. maps: (C, H, W)."""
     channels, height, width = maps
     return rows.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(rows.shape)
 
 
 def _check_shape(shape: Shape) -> Shape:
-    """Return the shape. Raises BadValueError for one of more numbers than a network may have, before they are made."""
+    """Return the shape of an activation. Raise BadValueError if it has more numbers than networks may have."""
     if prod(shape) > MAX_ACTIVATIONS:
         raise BadValueError(f"{prod(shape):,} numbers an image are more than {MAX_ACTIVATIONS:,}; get a fresh copy")
     return shape
 
 
-def _folded_ahead(arrays: Arrays, waits: Pending) -> Arrays:
-    """Return the weights (out, in, …) and the bias of a layer that reads what is scaled and shifted."""
+def _fold_into_next(arrays: Arrays, waits: PendingAffine) -> Arrays:
+    """Return the weights (out, in, …) and bias of a layer that include the pending scale and shift of its input."""
     with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
         weights = arrays[""].astype(np.float64)
         inputs = (1, -1, *(1,) * (weights.ndim - 2))

@@ -1,4 +1,4 @@
-"""Convert arrays between the origin's layout, filters (M, C, K, K) and C, H, W features, and the weights file's."""
+"""Convert arrays between the layout of a ``Source`` (filters (M, C, K, K), C, H, W features) and of weights files."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,8 +15,8 @@ from app.network.definitions import Network
 REMEDY = "name the file's own network with --network"
 
 
-class Converted(Frozen):
-    """One array of the weights file. before, after: its shape and order in the source and here, in words."""
+class ConvertedArray(Frozen):
+    """An array of the weights file. before, after: its shape and order in the source and there, as text."""
 
     name: str
     array: np.ndarray
@@ -25,14 +25,14 @@ class Converted(Frozen):
 
 
 def source_array_shapes(network: Network) -> dict[str, Shape]:
-    """Return the shapes of the arrays of a ``Source``, by our names, including every optional bias."""
+    """Return the shape of each array of a ``Source``, by our names, including every optional bias."""
     return {name: channels_first_shape(ours) for name, ours, _ in _expected_arrays(network)}
 
 
-def convert_arrays(source: Source) -> list[Converted]:
+def convert_arrays(source: Source) -> list[ConvertedArray]:
     """Convert every array, in the network's order. Raises BadValueError if names or shapes do not fit the network."""
     network = source.network
-    found: list[Converted] = []
+    found: list[ConvertedArray] = []
     wanted = [*_expected_arrays(network)]
     for name, ours, flattened in wanted:
         theirs = channels_first_shape(ours)
@@ -51,9 +51,9 @@ def convert_arrays(source: Source) -> list[Converted]:
 
 
 def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a weights file's arrays in the layout of a ``Source``: the opposite of ``convert_arrays``.
+    """Return arrays of a weights file in the layout of a ``Source``, the opposite of ``convert_arrays``.
 
-    Raises BadValueError if a shape does not fit the network; names that are not the network's are kept.
+    Arrays whose names the network does not have are kept. Raises BadValueError if a shape does not fit the network.
     """
     found = dict(arrays)
     for name, ours, flattened in _expected_arrays(network):
@@ -68,7 +68,7 @@ def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dic
 
 
 def channels_first_shape(shape: Shape) -> Shape:
-    """Return a weights-file shape in the layout of a ``Source``."""
+    """Return the shape that an array of a weights file has in the layout of a ``Source``."""
     return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
 
 
@@ -90,8 +90,8 @@ def _check_array_shape(name: str, array: np.ndarray, wanted: Shape, network: Net
         raise BadValueError(f"{name} is {format_shape(array.shape)}, {needs}; {REMEDY}")
 
 
-def _convert_array(name: str, array: np.ndarray, flattened: Shape | None) -> Converted:
-    """Convert one array. flattened: the shape of the maps that a fully connected layer reads."""
+def _convert_array(name: str, array: np.ndarray, flattened: Shape | None) -> ConvertedArray:
+    """Convert an array. flattened: shape (C, H, W) of the maps that a fully connected layer reads, or None."""
     orders = ("", "")
     if array.ndim == 4:
         moved, orders = array.transpose(2, 3, 1, 0), (" out,in,H,W", " H,W,in,out")
@@ -101,9 +101,9 @@ def _convert_array(name: str, array: np.ndarray, flattened: Shape | None) -> Con
         moved, orders = np.empty_like(array.T), (" over C,H,W", " over H,W,C")
         moved[channels_first_permutation(flattened)] = array.T
     before, after = (format_shape(one.shape) + order for one, order in zip((array, moved), orders, strict=True))
-    return Converted(name, np.ascontiguousarray(moved), before, after)
+    return ConvertedArray(name, np.ascontiguousarray(moved), before, after)
 
 
 def format_shape(shape: Shape) -> str:
-    """Format a shape like ``(32, 1296)``."""
+    """Return a shape as text: ``(32, 1296)``."""
     return f"({', '.join(map(str, shape))})"

@@ -1,8 +1,8 @@
-"""Flat dumps of mini-dnn: the numbers of layers and of floats, then the floats, and nothing else.
+"""Read mini-dnn's flat files: the number of layers, and the number of floats and the floats of each layer.
 
-Little-endian: int32 number of layers; per layer int32 number of floats, 0 for layers without weights, then that many
-float32: all weights, then all biases. Eigen stores columns, so that filters read as (M, C, K, K) and fully connected
-weights as (out, in) over features in C, H, W order. Names and shapes come from a network.
+All numbers are little-endian. An int32 gives the number of layers. Each layer has an int32, the number of its floats (0
+without weights), then these float32: all weights, then all biases. Eigen stores matrices by columns, so filters are (M,
+C, K, K), and fully connected weights are (out, in) over features in C, H, W order. A network gives names and shapes.
 """
 
 from math import prod
@@ -10,19 +10,19 @@ from math import prod
 import numpy as np
 
 from app.files.checks import BadValueError
-from app.interchange.chain import with_course_rules
+from app.interchange.chain import apply_course_rules
 from app.interchange.layout import REMEDY, source_array_shapes
-from app.interchange.source import Asked, Cursor, Source
+from app.interchange.source import Cursor, ImportOptions, Source
 from app.layers import Argmax, Flatten, Resize
 
 
-def read(content: bytes, asked: Asked) -> Source:
-    """Read a flat dump of the asked network. Raises BadValueError."""
+def read(content: bytes, asked: ImportOptions) -> Source:
+    """Return the arrays of a flat file, which belong to the network in ``asked``. Raises BadValueError."""
     if asked.network is None:
         raise BadValueError("a flat dump has no names; name its network with --network, as minidnn86")
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("a flat dump's sizes follow from --network; leave --size and --symbol out")
-    network = with_course_rules(asked.network)
+    network = apply_course_rules(asked.network)
     # mini-dnn has no layers for these; of the others, those without weights have 0 floats.
     layers = [layer.name for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
     shapes = source_array_shapes(network)
@@ -47,7 +47,7 @@ def read(content: bytes, asked: Asked) -> Source:
 
 
 def _read_layer_floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
-    """Read one layer's floats. sizes: numbers of its weights and biases; none for a layer without."""
+    """Return a layer's floats, (n,) float32. sizes: number of its weights and of its biases; empty without weights."""
     count = cursor.integer("i", f"the number of floats of layer {layer}")
     if count not in (sum(sizes), *sizes[:1]):
         told = f"layer {layer} has {count:,} floats, but its network needs {sum(sizes):,}"

@@ -1,6 +1,6 @@
-"""Networks of MXNet: a list of arrays (.params) and, beside it, a symbol file or a description of the network.
+"""Read networks of MXNet: a list of arrays (.params), and a symbol file beside it or a description of the network.
 
-Without either, the network is the family of the course's systems 2 and 3, if the arrays' shapes allow it.
+Without either, the reader assumes the network of the course's systems 2 and 3, if the shapes of the arrays fit it.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from itertools import permutations
 import numpy as np
 
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.chain import Chain, network_of, with_course_rules
+from app.interchange.chain import Chain, apply_course_rules, network_from_chain
 from app.interchange.layout import source_array_shapes
 from app.interchange.mxnet_files import read_params, read_symbol
-from app.interchange.source import Asked, Source, as_float32
+from app.interchange.source import ImportOptions, Source, as_float32
 from app.layers import Conv2d, Flatten, Linear, MaxPool, Softmax, Tanh
 from app.network.definitions import Network
 
@@ -25,27 +25,27 @@ ASSUMED = (
 )
 
 
-def read(content: bytes, asked: Asked) -> Source:
-    """Read a list of arrays and the network that they belong to. Raises BadValueError, UserError for the symbol."""
+def read(content: bytes, asked: ImportOptions) -> Source:
+    """Return a list of arrays and its network. Raises BadValueError, and UserError for the symbol file."""
     notes: list[str] = []
     arrays = _strip_argument_prefixes(read_params(content), notes)
     if asked.network is not None:
         if asked.size is not None:
             raise BadValueError("the images' size follows from --network; leave --size out")
-        network = with_course_rules(asked.network)
+        network = apply_course_rules(asked.network)
         names = _match_names(network, arrays)
     else:
         chain = _chain_from_shapes(arrays) if asked.symbol is None else read_symbol(asked.symbol)
         names = chain.names
         notes += chain.notes
         _check_names(names, arrays)
-        network = network_of(chain, asked.name, SUMMARY, *_input_sizes(chain, arrays), asked.size)
+        network = network_from_chain(chain, asked.name, SUMMARY, *_input_sizes(chain, arrays), asked.size)
     found = {ours: as_float32(theirs, arrays[theirs], notes) for ours, theirs in names.items()}
     return Source(network, found, names, tuple(notes))
 
 
 def _strip_argument_prefixes(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
-    """Remove the prefix ``arg:``, and leave out ``aux:`` arrays, which no supported layer has."""
+    """Return the arrays without ``arg:`` before their names; omit ``aux:`` arrays, with a note in ``notes``."""
     found: dict[str, np.ndarray] = {}
     for whole, array in arrays.items():
         prefix, _, name = whole.rpartition(":")
@@ -59,25 +59,25 @@ def _strip_argument_prefixes(arrays: Mapping[str, np.ndarray], notes: list[str])
 
 
 def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise BadValueError unless the names of the arrays are exactly these."""
+    """Raise BadValueError unless the arrays have exactly the names that are the values of ``names``."""
     if missing := sorted(set(names.values()) - arrays.keys()):
         raise BadValueError(
-            f"has no array {format_for_error(missing[0])}, which its network needs; {_network_remedy(arrays)}"
+            f"has no array {format_for_error(missing[0])}, which its network needs; {_network_hint(arrays)}"
         )
     if unused := sorted(arrays.keys() - set(names.values())):
         raise BadValueError(
-            f"has an array {format_for_error(unused[0])}, which its network has no use for; {_network_remedy(arrays)}"
+            f"has an array {format_for_error(unused[0])}, which its network has no use for; {_network_hint(arrays)}"
         )
     if len(set(names.values())) < len(names):
         raise BadValueError("has one array for two layers of its network; give each layer its own")
 
 
-def _network_remedy(arrays: Mapping[str, np.ndarray]) -> str:
+def _network_hint(arrays: Mapping[str, np.ndarray]) -> str:
     return f"give the network of {', '.join(map(format_for_error, sorted(arrays)[:8]))}"
 
 
 def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | None]:
-    """Return an image's channels and the inputs of the first fully connected layer (None without one)."""
+    """Return an image's channels, and the inputs of the first fully connected layer (None without one)."""
     weights = [(layer, arrays[chain.names[layer.name]]) for layer in chain.layers if layer.name in chain.names]
     for layer, array in weights:
         if array.ndim != (4 if isinstance(layer, Conv2d) else 2):
@@ -90,7 +90,7 @@ def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, i
 
 
 def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return our names → the file's names: by equal name, else by shape."""
+    """Return our array name → the file's: the same name if the file has it, else that of an equal shape."""
     wanted = {ours: shape for ours, shape in source_array_shapes(network).items() if not ours.endswith("_bias")}
     prefixes = {ours: ours for ours in wanted}
     if any(f"{ours}{WEIGHT}" not in arrays for ours in wanted):
@@ -106,8 +106,7 @@ def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str
 
 
 def _add_bias_names(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the names that the file gives to weights and to the biases that exist. prefixes: our layer's name → the
-    file's."""
+    """Return the file's name of each of our arrays, existing biases included. prefixes: layer → name in the file."""
     names: dict[str, str] = {}
     for ours, prefix in prefixes.items():
         names[ours] = f"{prefix}{WEIGHT}"
@@ -117,10 +116,10 @@ def _add_bias_names(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray
 
 
 def _chain_from_shapes(arrays: Mapping[str, np.ndarray]) -> Chain:
-    """Build S x S → conv → tanh → maxpool 2 → conv → flatten → fc → tanh → fc → softmax from the arrays' shapes."""
+    """Return conv, tanh, maxpool, conv, flatten, fc, tanh, fc, softmax with sizes from the arrays' shapes."""
     weights = {name.removesuffix(WEIGHT): array.shape for name, array in arrays.items() if name.endswith(WEIGHT)}
     possible = permutations(weights) if len(weights) == LAYERS else ()
-    orders = [order for order in possible if _fit_together([weights[name] for name in order])]
+    orders = [order for order in possible if _layers_fit_together([weights[name] for name in order])]
     if len(orders) != 1:
         raise BadValueError(
             "is no network of two convolutions and two fully connected layers; describe it with --symbol FILE.json or "
@@ -140,7 +139,7 @@ def _chain_from_shapes(arrays: Mapping[str, np.ndarray]) -> Chain:
     return Chain((*first, linear("fc1"), Tanh("tanh2"), linear("fc2"), Softmax("softmax")), names, (ASSUMED,))
 
 
-def _fit_together(shapes: list[tuple[int, ...]]) -> bool:
+def _layers_fit_together(shapes: list[tuple[int, ...]]) -> bool:
     """Return whether two convolutions and two fully connected layers fit together in this order."""
     if [len(shape) for shape in shapes] != [4, 4, 2, 2]:
         return False

@@ -44,7 +44,7 @@ TYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: 
 
 
 def read_params(content: bytes) -> dict[str, np.ndarray]:
-    """Read every array by its whole name, as it lies in the content. Raises BadValueError."""
+    """Return every array of a list by its full name, as stored. Raises BadValueError."""
     cursor = Cursor(content)
     magic, reserved = cursor.integer("Q", "its head"), cursor.integer("Q", "its head")
     if magic != MAGIC or reserved:
@@ -132,15 +132,15 @@ POOLINGS: dict[str, type[Layer]] = {"max": MaxPool, "avg": AvgPool}
 
 
 def read_symbol(path: Path) -> Chain:
-    """Read the layers and the names of their arrays. Raises UserError."""
+    """Return the layers of a symbol file and the names of their arrays. Raises UserError."""
     symbol = read_json(path, _SYMBOL, REMEDY)
     try:
-        return _chain(symbol["nodes"], symbol.get("heads", [[len(symbol["nodes"]) - 1, 0]]))
+        return _read_chain(symbol["nodes"], symbol.get("heads", [[len(symbol["nodes"]) - 1, 0]]))
     except BadValueError as error:
         raise UserError(f"{path}: {error}; {REMEDY}") from error
 
 
-def _chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
+def _read_chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
     if len(nodes) > MAX_NODES:
         raise BadValueError(f"has {len(nodes):,} nodes, more than the {MAX_NODES:,} that are read")
     unknown = dict.fromkeys(format_for_error(node["op"]) for node in nodes if node["op"] not in ("null", *OPERATORS))
@@ -148,7 +148,7 @@ def _chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
         raise BadValueError(f"has operators that import does not know: {', '.join(unknown)}")
     if len(heads) > 1 or heads[0][0] >= len(nodes):
         raise BadValueError(f"has {len(heads)} outputs where one is needed" if heads[1:] else "has no output node")
-    built = _Layers()
+    built = _LayerList()
     for node in _order_nodes(nodes, heads[0][0]):
         others = [nodes[at]["name"] for at, *_ in node["inputs"][1:]]
         if any(nodes[at]["op"] != "null" for at, *_ in node["inputs"][1:]):
@@ -166,7 +166,7 @@ def _chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
 
 
 def _order_nodes(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
-    """Return the nodes from the image to the output. Raises BadValueError unless they form a single chain."""
+    """Return the nodes in order from the image to the output. Raises BadValueError unless they form a single chain."""
     found = []
     at = head
     while nodes[at]["op"] != "null":
@@ -182,26 +182,26 @@ def _order_nodes(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]
     return found[::-1]
 
 
-class _Layers:
-    """The layers read so far, under their default names, and the file's names of their arrays."""
+class _LayerList:
+    """The layers that were read so far, with default names, and the names of their arrays in the file."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
         self.names: dict[str, str] = {}
 
     @property
-    def flat(self) -> bool:
-        """Whether the activations are already flattened."""
+    def is_flattened(self) -> bool:
+        """Return whether the activations are already flattened."""
         return any(isinstance(layer, Flatten) for layer in self.layers)
 
     def add(self, kind: type[Layer], *values: Any) -> str:
-        """Add a layer, with these values of its fields after the name; return its name."""
+        """Add a layer with a default name and return the name. values: the layer's fields after its name."""
         name = default_names([*(layer.kind for layer in self.layers), kind.kind])[-1]
         self.layers.append(kind(name, *values))
         return name
 
     def add_weighted(self, kind: type[Layer], values: list[Any], settings: Settings, arrays: list[str]) -> None:
-        """Add a layer with weights and, unless ``no_bias`` excludes it, a bias. arrays: the names of both."""
+        """Add a layer with weights and, unless ``no_bias`` is set, a bias. arrays: names of both in the file."""
         bias = settings.get("no_bias", "False") not in ("True", "true", "1")
         if len(arrays) != 1 + bias:
             needed = "weights and a bias" if bias else "weights alone"
@@ -210,7 +210,7 @@ class _Layers:
         self.names |= dict(zip((name, f"{name}_bias"), arrays, strict=False))
 
     def add_convolution(self, settings: Settings, arrays: list[str]) -> None:
-        if self.flat:
+        if self.is_flattened:
             raise BadValueError("comes after flattened features")
         _require_defaults(settings, {"num_group": "1", "layout": "NCHW", "dilate": "(1, 1)"})
         kernel, stride, padding = (
@@ -225,7 +225,7 @@ class _Layers:
         self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
     def add_fully_connected(self, settings: Settings, arrays: list[str]) -> None:
-        if not self.flat:
+        if not self.is_flattened:
             _require_defaults(settings, {"flatten": "True"})
             self.add_flatten({}, [])
         self.add_weighted(Linear, [_parse_count(settings, "num_hidden")], settings, arrays)
@@ -248,24 +248,24 @@ class _Layers:
         self.add(POOLINGS[kind], window, None if stride == window else stride, convention == "full")
 
     def add_flatten(self, settings: Settings, arrays: list[str]) -> None:
-        if not self.flat:
+        if not self.is_flattened:
             self.add(Flatten)
 
 
-OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], object]] = {
-    "Convolution": _Layers.add_convolution,
-    "New": _Layers.add_course_convolution,
-    "Activation": _Layers.add_activation,
-    "Pooling": _Layers.add_pooling,
-    "Flatten": _Layers.add_flatten,
-    "FullyConnected": _Layers.add_fully_connected,
+OPERATORS: dict[str, Callable[[_LayerList, Settings, list[str]], object]] = {
+    "Convolution": _LayerList.add_convolution,
+    "New": _LayerList.add_course_convolution,
+    "Activation": _LayerList.add_activation,
+    "Pooling": _LayerList.add_pooling,
+    "Flatten": _LayerList.add_flatten,
+    "FullyConnected": _LayerList.add_fully_connected,
     "SoftmaxOutput": lambda built, *_: built.add(Softmax),
     "softmax": lambda built, *_: built.add(Softmax),
 }
 
 
 def _require_defaults(settings: Settings, values: Settings) -> None:
-    """Raise BadValueError for a setting whose value is not the only supported one."""
+    """Raise BadValueError for a setting with another value than the only supported one in ``values``."""
     for key, value in values.items():
         found = settings.get(key, value)
         if found.replace(" ", "").lower() not in (value.replace(" ", "").lower(), "none", "()"):
@@ -280,7 +280,7 @@ def _parse_count(settings: Settings, key: str) -> int:
 
 
 def _parse_square_pair(settings: Settings, key: str, otherwise: int | None = None) -> int:
-    """Parse "(5, 5)", which must be square. otherwise: the value without the setting; None if it is required."""
+    """Return the number in a pair of equal numbers such as "(5, 5)". otherwise: value without the setting."""
     found = settings.get(key, "()")
     if found == "()" and otherwise is not None:
         return otherwise

@@ -15,16 +15,16 @@ from app.files.checks import (
     BadValueError,
     format_for_error,
     list_check,
-    nullable,
+    nullable_check,
     number_check,
     object_check,
-    parsed_json,
+    parse_json,
     string,
     text_check,
 )
 from app.interchange.engines import torch_engine
 from app.interchange.layout import source_array_shapes, to_channels_first
-from app.interchange.source import Asked, Source, as_float32
+from app.interchange.source import ImportOptions, Source, as_float32
 from app.interchange.torch_arrays import BIAS, WEIGHT, fold_batch_norms, guess_network
 from app.layers import Shape
 from app.network.definitions import Network
@@ -44,17 +44,17 @@ class Description(Frozen):
     classes: tuple[str, ...] | None
 
     @property
-    def text(self) -> str:
-        """Return the description as JSON; ``parse_description`` reads it."""
+    def json(self) -> str:
+        """Return the description as JSON text, which ``parse_description`` reads."""
         classes = None if self.classes is None else list(self.classes)
         found = {"definition": network_toml(self.network), "input_scale": self.input_scale, "classes": classes}
         return json.dumps(found)
 
 
 class NamedArrays(Frozen):
-    """The arrays of a file by name, of any type, and its other metadata.
+    """The arrays of a file by name, of any dtype, and its other metadata.
 
-    description: None in files that this program did not write. notes: what the reader left out.
+    description: None for a file that this program did not write. notes: what the reader omitted.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -64,7 +64,7 @@ class NamedArrays(Frozen):
 
 
 class NoNetworkError(BadValueError):
-    """Raised for arrays without a network. guess: the only one that fits their shapes, to confirm; None without it."""
+    """The file names no network. guess: the only network that fits the shapes of its arrays, or None."""
 
     def __init__(self, guess: Network | None) -> None:
         self.guess = guess
@@ -82,23 +82,23 @@ _CHECK = object_check(
     {
         "definition": string,
         "input_scale": number_check(LEAST_SCALE, MOST_SCALE),
-        "classes": nullable(list_check(text_check(), 1)),
+        "classes": nullable_check(list_check(text_check(), 1)),
     }
 )
 
 
 def parse_description(content: str) -> Description:
-    """Parse the text of a description. Raises BadValueError, and UserError for a network that cannot be."""
+    """Return the description in a JSON text. Raises BadValueError, and UserError for an invalid network."""
     try:
-        found = _CHECK(parsed_json(content))
+        found = _CHECK(parse_json(content))
     except BadValueError as error:
         raise BadValueError(f"has a wrong description ({DESCRIPTION}): {error}; export it again") from None
     classes = None if found["classes"] is None else tuple(found["classes"])
     return Description(parse_network(found["definition"], "its definition"), found["input_scale"], classes)
 
 
-def match_to_network(named: NamedArrays, asked: Asked) -> Source:
-    """Match the arrays to the asked network, or to the described one. Raises BadValueError."""
+def match_to_network(named: NamedArrays, asked: ImportOptions) -> Source:
+    """Return the arrays as those of the network in ``asked``, or of the described network. Raises BadValueError."""
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
     if odd := [name for name in named.arrays if not name.isprintable()]:
@@ -128,9 +128,9 @@ def match_to_network(named: NamedArrays, asked: Asked) -> Source:
 
 
 def _torch_array_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return our name → PyTorch's name.
+    """Return the name that PyTorch gives to each of our arrays: ours → PyTorch's.
 
-    PyTorch's names begin with the layers' names, or with any others if the shapes fit in exactly one way.
+    PyTorch's names begin with our layers' names; other names are accepted if the shapes fit in exactly one way.
     """
     weights: dict[str, str] = {}
     biases: dict[str, str] = {}
@@ -154,7 +154,7 @@ def _torch_array_names(network: Network, arrays: Mapping[str, np.ndarray]) -> di
 
 
 def _layer_prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
-    """Return each layer's prefix: its own name if the file has these names, else the only one of its shape."""
+    """Return the prefix of each layer's names: its own name if the file has it, else the only one of its shape."""
     # PyTorch's array for each layer with weights is (M, C, K, K) or (out, in).
     wanted = {name: shape for name, shape in source_array_shapes(network).items() if not name.endswith("_bias")}
     if shapes.keys() == wanted.keys():
@@ -174,16 +174,17 @@ def _layer_prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, 
 
 
 def class_names(metadata: Mapping[str, str], network: Network, notes: list[str]) -> tuple[str, ...] | None:
-    """Return the class names under the first existing key of ``KEYS``: a JSON list, or an object of numbers and names.
+    """Return the class names in the metadata, under the first of ``KEYS`` that exists; None if there are none.
 
-    None, with a note, for anything else, and unless there is one name for each output of the network.
+    They are a JSON list, or an object from numbers to names. Any other value, or a number of names other than the
+    network's outputs, gives None and a note in ``notes``.
     """
     key = next((key for key in KEYS if key in metadata), None)
     if key is None:
         return None
     (classes,) = network.steps[-1].in_shape
     try:
-        found = parsed_json(metadata[key])
+        found = parse_json(metadata[key])
         if isinstance(found, dict):
             found = [found.get(str(at)) for at in range(len(found))]
         names = tuple(list_check(text_check())(found))

@@ -1,4 +1,4 @@
-"""NPZ files: a zip archive of NumPy arrays, read without pickle and within limits."""
+"""Read and write NPZ files, zip archives of NumPy arrays, without pickle and within limits of size."""
 
 import io
 import sys
@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
-from app.interchange.source import MAX_FILE_BYTES, Asked, Source
+from app.interchange.source import MAX_FILE_BYTES, ImportOptions, Source
 from app.network.foreign import DESCRIPTION
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -26,7 +26,7 @@ COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy wr
 
 
 class Header(NamedTuple):
-    """The header of an NPY file. order: ``C``, or ``F`` by columns. offset: where the numbers begin."""
+    """The header of an NPY file. order: ``C`` by rows or ``F`` by columns. offset: position of the data in bytes."""
 
     shape: tuple[int, ...]
     order: Literal["C", "F"]
@@ -34,18 +34,18 @@ class Header(NamedTuple):
     offset: int
 
     def check_size(self, name: str, size: int) -> None:
-        """Raise BadValueError unless the file has ``size`` bytes. name: of the array, for the error."""
+        """Raise BadValueError unless ``size`` is the length of the file in bytes. name: name of the array."""
         if self.offset + prod(self.shape) * self.dtype.itemsize != size:
             raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
 
 
-def read(content: bytes, asked: Asked) -> Source:
-    """Read an NPZ file of the asked network, or of the one that the file describes. Raises BadValueError."""
+def read(content: bytes, asked: ImportOptions) -> Source:
+    """Return the arrays of an NPZ file as those of the asked or the described network. Raises BadValueError."""
     return match_to_network(read_npz(content), asked)
 
 
 def read_npz(content: bytes) -> NamedArrays:
-    """Read all arrays. Raises BadValueError for damage, and for arrays of objects, which would be pickles."""
+    """Return all arrays of an NPZ file. Raises BadValueError for damage and for arrays of objects (pickles)."""
     arrays = read_arrays(content, MAX_FILE_BYTES)
     text = arrays.pop(DESCRIPTION, None)
     return NamedArrays(arrays, None if text is None else parse_description(_decode_string_array(text)))
@@ -54,12 +54,12 @@ def read_npz(content: bytes) -> NamedArrays:
 def read_arrays(
     content: bytes, max_bytes: int, wanted: Callable[[Mapping[str, Header]], Iterable[str]] = list
 ) -> dict[str, np.ndarray]:
-    """Read arrays of an NPZ file that unpacks to at most ``max_bytes``: name → array, read-only.
+    """Return arrays of an NPZ file, read-only, by name. max_bytes: limit of the unpacked size of all members.
 
-    wanted: returns the names to read, by default all; it may refuse what the headers declare, before anything more than
-    headers is unpacked. Raises BadValueError for damage, and for arrays of objects, which would be pickles.
+    wanted: function that returns the names to read (default: all), given the headers; it may raise an error before
+    anything but headers is unpacked. Raises BadValueError for damage, and for arrays of objects, which are pickles.
     """
-    with opened_zip(content, max_bytes) as archive:
+    with open_zip(content, max_bytes) as archive:
         members: dict[str, zipfile.ZipInfo] = {}
         headers: dict[str, Header] = {}
         for member in archive.infolist():
@@ -71,17 +71,17 @@ def read_arrays(
                     f"{format_for_error(name)} is packed in a way that NumPy does not write; save it again"
                 )
             members[name] = member
-            headers[name] = read_header(format_for_error(name), unpacked_member(archive, member, MAX_HEADER_BYTES))
+            headers[name] = read_header(format_for_error(name), unpack_member(archive, member, MAX_HEADER_BYTES))
             headers[name].check_size(format_for_error(name), member.file_size)
-        unpacked = {name: unpacked_member(archive, members[name]) for name in wanted(headers)}
+        unpacked = {name: unpack_member(archive, members[name]) for name in wanted(headers)}
     return {name: read_array(format_for_error(name), found) for name, found in unpacked.items()}
 
 
 @contextmanager
-def opened_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive; its faults, also within the block, raise BadValueError.
+def open_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive. Its faults, also those found within the block, raise BadValueError.
 
-    So do more members than MAX_ARRAYS, and members that declare more than ``max_bytes`` together.
+    More than MAX_ARRAYS members, and members that declare more than ``max_bytes`` together, are faults, too.
     """
     try:
         # As many entries as its directory has, and only by chance more: opening the archive makes an object of each.
@@ -104,7 +104,7 @@ def npz_content(named: NamedArrays) -> bytes:
     """Return the content of an NPZ file; equal arguments give equal bytes."""
     arrays = dict(named.arrays)
     if named.description is not None:
-        arrays[DESCRIPTION] = np.array(named.description.text.encode())  # as text, any four bytes would be a character
+        arrays[DESCRIPTION] = np.array(named.description.json.encode())  # as text, any four bytes would be a character
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -114,15 +114,15 @@ def npz_content(named: NamedArrays) -> bytes:
 
 
 def _decode_string_array(array: np.ndarray) -> str:
-    """Return the text of an array of one string of bytes, in UTF-8."""
+    """Return the text of an array with one UTF-8 string of bytes."""
     try:
         return bytes(array.item()).decode("utf-8") if array.dtype.kind == "S" else ""
     except ValueError:  # several strings, or no UTF-8
         return ""
 
 
-def unpacked_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int = sys.maxsize) -> memoryview:
-    """Unpack the first ``most`` bytes of a member, at most as many as it declares, even if its stream has more."""
+def unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int = sys.maxsize) -> memoryview:
+    """Return the first ``most`` unpacked bytes of a member, but no more than its header declares."""
     content = memoryview(bytearray(min(most, member.file_size)))
     filled = 0
     with archive.open(member) as stream:
@@ -134,9 +134,9 @@ def unpacked_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int
 
 
 def read_array(name: str, content: bytes | memoryview) -> np.ndarray:
-    """Return the array of an NPY file, a read-only view of its content. name: the subject of errors.
+    """Return the array of an NPY file, a read-only view of ``content``. name: what errors call the array.
 
-    Raises BadValueError for damage, for no numbers, and for objects, which would be pickles.
+    Raises BadValueError for damage, for data that is not numeric, and for arrays of objects, which are pickles.
     """
     data = memoryview(content)
     header = read_header(name, data[:MAX_HEADER_BYTES])
@@ -145,10 +145,10 @@ def read_array(name: str, content: bytes | memoryview) -> np.ndarray:
 
 
 def read_header(name: str, start: bytes | memoryview) -> Header:
-    """Read the header of an NPY file.
+    """Return the header of an NPY file. name: what errors call the array.
 
-    start: at least the first ``MAX_HEADER_BYTES`` of the file, or all of it. name: the subject of errors. Raises
-    BadValueError for damage, for neither numbers nor text, and for objects, which would be pickles.
+    start: at least the first ``MAX_HEADER_BYTES`` of the file, or all of it. Raises BadValueError for damage, for data
+    that is neither numeric nor text, and for arrays of objects, which are pickles.
     """
     stream = io.BytesIO(start)
     try:

@@ -1,4 +1,4 @@
-"""Walk the chain of an ONNX graph's nodes, from the images to the scores."""
+"""Read an ONNX graph whose nodes form a chain from the images to the scores."""
 
 from collections.abc import Callable, Mapping
 from math import isqrt
@@ -63,10 +63,10 @@ READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], 
 
 
 class OnnxGraph(OnnxLayers):
-    """The layers of a graph, up to the scores.
+    """The layers of a graph, from the images to the scores.
 
-    input_name, batch, input_shape, reads_bytes: the images; batch is 0 for any number of them. fed_shape: that of an
-    image as the model reads it. logits: name of the last activation before a softmax.
+    input_name, batch, input_shape, reads_bytes: name, batch size (0 if any), shape (C, H, W) and type of the images.
+    fed_shape: shape of an image as the model reads it. logits: name of the last activation before a softmax.
     """
 
     def __init__(self, graph: Any, opset: int) -> None:
@@ -87,26 +87,26 @@ class OnnxGraph(OnnxLayers):
             self.stack.notes.append(f"its images {self.fed_shape} are taken as {self.input_shape}")
         self._labels: set[str] = set()
         for node in graph.node:
-            self._read(Node(node))
+            self._read_node(Node(node))
         if self.pads_ahead != NO_PADS:
             raise BadValueError(f"ends with a Pad; {CHAIN}")
-        self.stack.settle("no layer follows")
+        self.stack.add_pending_as_convolution("no layer follows")
         for operator, nodes in self.left_out.items():
             many = f"{len(nodes)} nodes ({operator}): left out, they change no number"
             self.stack.notes.append(many if nodes[1:] else f"{nodes[0]}: left out, it changes no number")
         if not {one.name for one in graph.output} & (self._at | self._labels):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
 
-    def forget_numbers(self) -> None:
-        """Drop constants and weights, once they are in a source: who keeps this object shall not keep them twice."""
-        self.constants.forget()
+    def drop_arrays(self) -> None:
+        """Free the constants and weights, so that they are not kept twice once a source contains them."""
+        self.constants.drop_all()
         self.stack.found.clear()
 
-    def as_fed(self, images: np.ndarray) -> np.ndarray:
-        """Return images (N,C,H,W) in the shape that the model reads."""
+    def to_model_shape(self, images: np.ndarray) -> np.ndarray:
+        """Return images (N, C, H, W) in the shape that the model reads."""
         return images.transpose(0, 2, 3, 1) if self._fed_last else images.reshape(-1, *self.fed_shape)
 
-    def _read(self, node: Node) -> None:
+    def _read_node(self, node: Node) -> None:
         if node.operator not in (*READERS, *KEEPING, *OF_SMALL, "Constant", "Shape"):
             known = f"known are {', '.join(sorted(READERS))}"
             raise node.fault("has an operator that cannot be imported", known)
@@ -130,7 +130,7 @@ class OnnxGraph(OnnxLayers):
         node.check_all_taken()
 
     def _read_activation_node(self, node: Node, constants: list[str]) -> None:
-        """Read a node that computes the next activation from the last."""
+        """Read a node that computes the next activation from the previous one. constants: names of its other inputs."""
         commutes = node.operator in ("Add", "Div", "Max", "Mul", "Sub")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
         if not reads_last or self._labels or not self.constants.has_all(constants):
@@ -155,7 +155,7 @@ class OnnxGraph(OnnxLayers):
         same = len(self.stack.found) == known and node.operator in RENAMING
         self._at = {*(self._at if same else ()), node.outputs[0]}
         if self.pads_ahead == NO_PADS:
-            self._shapes[node.outputs[0]] = self.stack.seen
+            self._shapes[node.outputs[0]] = self.stack.shape_in_model
         if node.operator not in ("Softmax", "LogSoftmax") and not self.logarithms:
             self.logits = node.outputs[0]
 
@@ -172,9 +172,9 @@ def _read_image_input(images: Any) -> tuple[int, Shape, bool]:
 
 
 def _image_shape(read: Shape) -> Shape:
-    """Return an image's channels, height and width. read: as the model reads it, perhaps (H,W,C), (H,W) or (H·W).
+    """Return the (C, H, W) of an image. read: its shape as the model reads it, perhaps (H, W, C), (H, W) or (H·W,).
 
-    Raises BadValueError for pixels that are no square.
+    Raises BadValueError if the pixels do not form a square.
     """
     side = isqrt(read[0])
     if len(read) == 1 and side**2 != read[0]:

@@ -1,4 +1,4 @@
-"""Export a network and its weights as an ONNX model from images' bytes to scores and labels."""
+"""Export a network and its weights as an ONNX model, which computes scores and labels from the bytes of images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +21,10 @@ LIMITS = {"Clip": {"minimum": np.float32(0), "maximum": np.float32(6)}}  # const
 
 
 def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype: str = "uint8") -> Any:
-    """Return the ModelProto of the described network. arrays: float32, as in weights files.
+    """Return the ModelProto of the described network. arrays: float32, by name and in the layout of weights files.
 
-    Input ``images``: (N, C, H, W) of ``dtype``, bytes or floats. Outputs ``scores``: (N, classes) float32, what the
-    argmax chooses from, and ``labels``: (N,) int64. Enlarging is whole-number arithmetic, so that it is exact. Equal
+    The input ``images`` is (N, C, H, W) of ``dtype``, bytes or floats. The outputs are ``scores``, (N, classes)
+    float32, before the argmax, and ``labels``, (N,) int64. Images are enlarged in exact integer arithmetic. Equal
     arguments give equal models.
     """
     onnx = require_onnx()
@@ -47,12 +47,12 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
     )
-    helper.set_model_props(model, {DESCRIPTION: description.text})
+    helper.set_model_props(model, {DESCRIPTION: description.json})
     return model
 
 
 class _Graph:
-    """Nodes and constants of the model, added layer by layer."""
+    """The nodes and constants of the model; layers are added one by one."""
 
     def __init__(self, helper: Any, numpy_helper: Any, scale: float, arrays: Mapping[str, np.ndarray]) -> None:
         self.nodes: list[Any] = []
@@ -63,7 +63,7 @@ class _Graph:
         self._at = IMAGES
 
     def add(self, layer: Layer, shape: Shape) -> None:
-        """Add the layer. shape: of the images that it reads."""
+        """Add a layer. shape: (C, H, W) or (features,) of its input."""
         if self._scale is not None and not layer.keeps_bytes:
             self._add_node("Cast", "images/floats", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)))
             self._add_node("Mul", "images/scaled", **{"images/scale": np.float32(self._scale)})
@@ -97,7 +97,7 @@ class _Graph:
                 raise BadValueError(f"layer {layer.name} ({layer.kind}) has no form in ONNX; leave it out")
 
     def _add_resize(self, layer: Resize, shape: Shape) -> None:
-        """Enlarge by one product of whole numbers along each axis, exact in int32, and one division."""
+        """Add an enlargement: an integer matrix product along each axis, exact in int32, and one division."""
         name = layer.name
         down, across = (_interpolation_weights(layer, length) for length in shape[1:])
         self._add_node("Cast", f"{name}/int32", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.int32)))
@@ -115,9 +115,9 @@ class _Graph:
         self._add_node(operator, layer.name, **arrays, **attributes)
 
     def _add_pooling(self, layer: Pool, shape: Shape) -> None:
-        """Add a pooling, with end padding that completes the last windows; ONNX's ceil_mode would add windows.
+        """Add a pooling; padding at the end completes the last windows, because ONNX's ceil_mode may add windows.
 
-        Where a mean counts the layer's padding, but not that, a product corrects what ONNX divides by.
+        A mean that counts the layer's padding must not count this one: a multiplication corrects the divisor.
         """
         margins = layer.margins(shape)
         attributes: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class _Graph:
             self._add_node("Mul", f"{layer.name}/counted", **{f"{layer.name}/factors": np.float32(1 / shares)})
 
     def _add_node(self, operator: str, output: str, **attributes: Any) -> None:
-        """Add a node that reads the last one's output; arrays among the attributes are further, constant inputs."""
+        """Add a node that reads the last one's output. Arrays among the attributes become constant inputs."""
         constants = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray | np.generic)}
         for name, value in constants.items():
             self._add_constant(name, value)
@@ -147,7 +147,7 @@ class _Graph:
 
 
 def _interpolation_weights(layer: Resize, length: int) -> np.ndarray:
-    """Return the weight of each pixel of an axis in each output: (size, length) int32."""
+    """Return the weight of each input pixel in each output pixel along one axis: (size, length) int32."""
     weights = np.zeros((layer.size, length), np.int32)
     low, high, near, far = layer.neighbours(length)
     rows = np.arange(layer.size)

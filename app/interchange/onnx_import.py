@@ -1,4 +1,4 @@
-"""Import an ONNX model: its chain of layers becomes a network. No code in it is used."""
+"""Import an ONNX model whose layers form a chain. The import executes no code in the model."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,8 +15,8 @@ from app.interchange.layout import convert_arrays, source_array_shapes
 from app.interchange.named_arrays import class_names, parse_description, torch_name
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
-from app.interchange.onnx_values import array_of, load_external_data
-from app.interchange.source import Asked, Source, as_float32
+from app.interchange.onnx_values import load_external_data, tensor_array
+from app.interchange.source import ImportOptions, Source, as_float32
 from app.layers import Softmax
 from app.network.foreign import DESCRIPTION
 from app.network.network import PIXEL_SCALE
@@ -24,9 +24,9 @@ from app.network.network import PIXEL_SCALE
 OLDEST_OPSET = 13
 
 
-def read(content: bytes, asked: Asked) -> Source:
-    """Read an ONNX model: its graph gives the network. Raises BadValueError."""
-    if asked != Asked():
+def read(content: bytes, asked: ImportOptions) -> Source:
+    """Return the network and arrays of an ONNX model; its graph defines the network. Raises BadValueError."""
+    if asked != ImportOptions():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parse_model(content)
     del content  # the model is as large
@@ -42,11 +42,11 @@ def read(content: bytes, asked: Asked) -> Source:
 
     def convert_images(images: np.ndarray) -> np.ndarray:
         """Return images in the model's dtype and range: uint8, or float32 from 0 to 255 or from 0 to 1."""
-        images = chain.as_fed(images)
-        return images if chain.reads_bytes else (images * _unit(chain)).astype(np.float32)
+        images = chain.to_model_shape(images)
+        return images if chain.reads_bytes else (images * _byte_factor(chain)).astype(np.float32)
 
     engine = onnx_engine(model, chain.logits, convert_images, chain.batch)
-    chain.forget_numbers()
+    chain.drop_arrays()
     return replace(source, engine=engine)
 
 
@@ -58,13 +58,13 @@ def _parse_model(content: bytes) -> Any:
         model.ParseFromString(content)
     except DecodeError as error:
         raise BadValueError(f"is no ONNX model: {format_for_error(str(error))}; get a fresh copy") from None
-    for name in _names(model):
+    for name in _names_in_model(model):
         if not isinstance(name, str) or not name.isprintable():  # what is no UTF-8 arrives as bytes
             raise BadValueError(f"contains the name {format_for_error(name)}; get a fresh copy")
     return model
 
 
-def _names(model: Any) -> Iterator[Any]:
+def _names_in_model(model: Any) -> Iterator[Any]:
     """Yield every name in the model that this program reads."""
     graph = model.graph
     yield graph.name
@@ -92,7 +92,7 @@ def _check_model_features(model: Any) -> int:
 
 
 def _described_source(model: Any) -> Source | None:
-    """Return what our export describes, if the model is exactly what it writes for this network; None otherwise."""
+    """Return the network and arrays of a model that ``export`` wrote and nobody changed; otherwise None."""
     texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION and isinstance(one.value, str)]
     if not texts:
         return None
@@ -100,7 +100,7 @@ def _described_source(model: Any) -> Source | None:
         about = parse_description(texts[0])
         tensors = {one.name: one for one in model.graph.initializer}
         origins = {name: torch_name(name) for name in source_array_shapes(about.network) if torch_name(name) in tensors}
-        arrays = {name: as_float32(name, array_of(tensors[there], name), []) for name, there in origins.items()}
+        arrays = {name: as_float32(name, tensor_array(tensors[there], name), []) for name, there in origins.items()}
         source = Source(about.network, arrays, origins, input_scale=about.input_scale, classes=about.classes)
         ours = {one.name: one.array for one in convert_arrays(source)}
         return source if onnx_model(about, ours).graph == model.graph else None
@@ -109,7 +109,7 @@ def _described_source(model: Any) -> Source | None:
 
 
 def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
-    """Make the network and its arrays. name: the network's; exporters give all their graphs the same name."""
+    """Return the network and arrays of a graph. name: name of the network, as exporters name all graphs alike."""
     found, notes = chain.stack.found, chain.stack.notes
     for one in found:
         one.arrays = {end: as_float32(one.origins.get(end, ""), array, notes) for end, array in one.arrays.items()}
@@ -119,18 +119,18 @@ def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> S
     return Source(network, arrays, origins, tuple(notes), classes=classes)
 
 
-def _unit(chain: OnnxGraph) -> float:
-    """Return what turns bytes into the pixels that the model reads: 1 for bytes and floats from 0 to 255, else 1/255.
+def _byte_factor(chain: OnnxGraph) -> float:
+    """Return the factor from bytes to the pixels that the model reads: 1 if they are from 0 to 255, else 1/255.
 
-    How much the model scales floats tells which they are.
+    For floats, the range follows from the factor by which the model multiplies them.
     """
     bright = chain.contrast is not None and chain.contrast < BRIGHT
     return 1.0 if chain.reads_bytes or bright else PIXEL_SCALE
 
 
 def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
-    """Return the factor of bytes 0 to 255 that follows from the chain's constants, or from the type of its images."""
-    unit, factor = _unit(chain), 1.0 if chain.factor is None else chain.factor
+    """Return the network's factor of bytes 0 to 255, which follows from the graph's constants and image type."""
+    unit, factor = _byte_factor(chain), 1.0 if chain.factor is None else chain.factor
     if unit != 1:
         scaled = "does not scale" if chain.contrast is None else f"scales by {chain.contrast:.3g}"
         notes.append(f"its images are floats, which it {scaled}: taken as pixels from 0 to 1")

@@ -1,6 +1,6 @@
-"""Read single nodes of an ONNX graph as layers. Every attribute is checked; unknown ones are refused.
+"""Convert single nodes of an ONNX graph to layers. The readers check every attribute, and refuse unknown ones.
 
-onnx_weightless.py reads those without weights.
+onnx_weightless.py converts nodes without weights.
 """
 
 from math import prod
@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from app.files.checks import format_for_error
-from app.interchange.layer_stack import BatchNorm, in_channels_first, with_equal_padding
+from app.interchange.layer_stack import BatchNorm, pad_filters_equally, reorder_to_channels_first
 from app.interchange.onnx_values import Constants, Node
 from app.interchange.onnx_weightless import NO_PADS, WeightlessLayers
 from app.layers import Conv2d, Linear, Shape
@@ -17,11 +17,11 @@ FLOAT = 1  # TensorProto's type
 
 
 class OnnxLayers(WeightlessLayers):
-    """The layers that the nodes so far make of the images.
+    """The layers to which the nodes so far were converted.
 
-    floats: whether the activations are floats, or still bytes. factor: what images are multiplied by
-    first, None for nothing. contrast: the same with each map's factors, the largest; None where nothing scales them.
-    left_out: nodes without effect, by operator.
+    floats: whether the activations are floats, or still bytes. factor: number by which the images are multiplied first;
+    None if there is none. contrast: the same, including factors of single maps, of which the largest counts. left_out:
+    names of nodes without effect, by operator.
     """
 
     def __init__(self, constants: Constants, batch: int, shape: Shape, floats: bool) -> None:
@@ -42,12 +42,12 @@ class OnnxLayers(WeightlessLayers):
             node.require_attribute(name, only)
         node.require_attribute("kernel_shape", [kernel, kernel])
         stride = node.uniform_attribute("strides", 1)
-        pads = node.padding(self.stack.shape[1:], kernel, stride)
+        pads = node.take_padding(self.stack.shape[1:], kernel, stride)
         pads = [one + other for one, other in zip(pads, self.pads_ahead, strict=True)] if len(pads) == 4 else pads
         self.pads_ahead = NO_PADS
         if len(pads) != 4 or pads[0] != pads[1] or pads[2] != pads[3] or not 0 <= min(pads) <= max(pads) < 2 * kernel:
             raise node.fault(f"has pads {pads[:8]}", "only equal padding of height and width can be imported")
-        filters, padding = with_equal_padding(values[0], pads[0], pads[2])
+        filters, padding = pad_filters_equally(values[0], pads[0], pads[2])
         if filters is not values[0]:
             self.stack.notes.append(f"{node.label}: its filters get zeros, to be padded by {padding} on all sides")
         if channels != self.stack.shape[0]:
@@ -79,7 +79,7 @@ class OnnxLayers(WeightlessLayers):
             raise node.fault("does not multiply features by a constant matrix", "export another network")
         weights = values[0] if transposed else values[0].T
         if self._reordered is not None and weights.shape[1] == prod(self._reordered):
-            weights, self._reordered = in_channels_first(weights, self._reordered), None
+            weights, self._reordered = reorder_to_channels_first(weights, self._reordered), None
         if self.stack.shape != weights.shape[1:]:
             shape = self.stack.shape
             raise node.fault(f"has a matrix for {weights.shape[1]:,} features, not {shape}", "get a fresh copy")
@@ -91,11 +91,11 @@ class OnnxLayers(WeightlessLayers):
         self._check_floats(node)
         arrays = {"": weights}
         if bias:
-            arrays["_bias"] = self._per_map(node, bias[0], len(weights), 1)
+            arrays["_bias"] = self._value_per_map(node, bias[0], len(weights), 1)
         self.stack.add_weighted(layer, arrays, dict(zip(("", "_bias"), names, strict=False)))
 
     def read_affine(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Read what adds or multiplies constants: a bias, the scale of the pixels, a normalisation."""
+        """Read a node that adds or multiplies constants: a bias, the scale of the pixels, or a normalisation."""
         self._check_floats(node)
         if len(values) != 1 or values[0].dtype.kind != "f":
             raise node.fault("computes with other than one constant of floats", "export another network")
@@ -106,15 +106,15 @@ class OnnxLayers(WeightlessLayers):
         constant_first = node.inputs[0] in names
         if constant_first and node.operator == "Div":
             raise node.fault("divides by an activation", "export another network")
-        if multiplies and value.size == 1 and self.stack.before_weights and not self.stack.pending and value > 0:
-            self._count_contrast(value)
+        if multiplies and value.size == 1 and self.stack.has_no_weights and not self.stack.has_pending and value > 0:
+            self._update_contrast(value)
             self.factor = value.item() * (1 if self.factor is None else self.factor)
             return
-        value = self._per_map(node, value, self.stack.shape[0], len(self.stack.shape))
+        value = self._value_per_map(node, value, self.stack.shape[0], len(self.stack.shape))
         last = self.stack.found[-1] if self.stack.found else None
         alone = last is not None and isinstance(last.layer, Linear) and last.arrays.keys() == {""}
         if node.operator == "Add" and last is not None and alone:
-            last.arrays["_bias"], last.origins["_bias"] = self._per_map(node, values[0], len(value), 1), names[0]
+            last.arrays["_bias"], last.origins["_bias"] = self._value_per_map(node, values[0], len(value), 1), names[0]
         elif multiplies:
             self._add_affine(node, value, np.zeros_like(value))
         elif constant_first and node.operator == "Sub":
@@ -131,25 +131,25 @@ class OnnxLayers(WeightlessLayers):
         scale, shift, mean, variance = values
         norm = BatchNorm(format_for_error(node.name), scale, shift, mean, variance, node.take("epsilon", 1e-5))
         count = self.stack.shape[0]
-        self._add_affine(node, *(self._per_map(node, one, count, 1) for one in norm.affine(count)))
+        self._add_affine(node, *(self._value_per_map(node, one, count, 1) for one in norm.factor_and_shift(count)))
 
     def _add_affine(self, node: Node, factor: np.ndarray, shift: np.ndarray) -> None:
-        if self.stack.before_weights:
-            self._count_contrast(factor)
+        if self.stack.has_no_weights:
+            self._update_contrast(factor)
         self.stack.add_affine(factor, shift, node.label)
 
-    def _count_contrast(self, factor: np.ndarray) -> None:
+    def _update_contrast(self, factor: np.ndarray) -> None:
         with np.errstate(all="ignore"):
             self.contrast = (1.0 if self.contrast is None else self.contrast) * float(np.abs(factor).max())
 
-    def _per_map(self, node: Node, value: np.ndarray, count: int, dimensions: int) -> np.ndarray:
-        """Return one number for each map or feature, from a constant that ONNX spreads over the activations."""
+    def _value_per_map(self, node: Node, value: np.ndarray, count: int, dimensions: int) -> np.ndarray:
+        """Return one number for each map or feature, (count,), from a constant that ONNX would broadcast."""
         shapes = [(*ones, count, *(1,) * (dimensions - 1)) for ones in ((), (1,))]
         if self.stack.channels_last and dimensions == 3:
             shapes = [(*(1,) * ones, count) for ones in range(4)]
         if value.shape in shapes:
             value = value.reshape(1, count)
-            return in_channels_first(value, self._reordered)[0] if self._reordered is not None else value[0]
+            return reorder_to_channels_first(value, self._reordered)[0] if self._reordered is not None else value[0]
         if value.size != 1:
             raise node.fault(
                 f"has a constant of shape {value.shape[:8]}", f"only one for each of {count:,} can be folded"
@@ -162,7 +162,7 @@ class OnnxLayers(WeightlessLayers):
 
     def read_reshape(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         copies = not node.require_attribute("allowzero", 0, 1)
-        shape, wanted = self.stack.seen, [int(size) for size in values[0].ravel()[:9]] if values else []
+        shape, wanted = self.stack.shape_in_model, [int(size) for size in values[0].ravel()[:9]] if values else []
         batch = [-1, *([0] if copies else []), *([self.batch] if self.batch else [])]
         rest = [shape[at] if size == 0 and copies and at < len(shape) else size for at, size in enumerate(wanted[1:])]
         if rest.count(-1) == 1 and 0 not in rest:
@@ -179,14 +179,14 @@ class OnnxLayers(WeightlessLayers):
             self._flatten()
 
     def read_squeeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        axes, shape = self._axes(node, values), self.stack.shape
+        axes, shape = self._reduction_axes(node, values), self.stack.shape
         if 0 in axes or (len(shape) == 3 and ((3 if self.stack.channels_last else 1) in axes or shape[1:] != (1, 1))):
             raise node.fault("does not leave (N, features)", "flatten the maps of each image")
         self._flatten()
 
     def read_unsqueeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Read what gives images (N, H, W) their one channel, which they have here from the beginning."""
-        axes = self._axes(node, values)
+        """Read a node that adds the channel axis to images (N, H, W); here they have one from the beginning."""
+        axes = self._reduction_axes(node, values)
         if self.stack.found or self.stack.shape[0] != 1 or axes not in ([1], [3]):
             raise node.fault("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")
 
@@ -203,7 +203,7 @@ class OnnxLayers(WeightlessLayers):
             raise node.fault("gives no floats", "cast the images to float only")
         node.require_attribute("saturate", 1)
         if self.floats:
-            self._leave_out(node)
+            self._skip_node(node)
         self.floats = True
 
     def _check_floats(self, node: Node) -> None:
@@ -214,7 +214,7 @@ class OnnxLayers(WeightlessLayers):
         node.take("seed", 0)
         if any(value.dtype == bool and value.any() for value in values):
             raise node.fault("is in training mode", "export the network in evaluation mode")
-        self._leave_out(node)
+        self._skip_node(node)
 
-    def _leave_out(self, node: Node) -> None:
+    def _skip_node(self, node: Node) -> None:
         self.left_out.setdefault(node.operator, []).append(node.label)

@@ -1,4 +1,4 @@
-"""Read constants and nodes of an ONNX graph, within limits, and the file beside a model that keeps its numbers."""
+"""Read constants and nodes of an ONNX graph, and the file beside a model that stores its numbers, within limits."""
 
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -22,8 +22,8 @@ SMALL = 64
 VALUES = ("value_float", "value_floats", "value_int", "value_ints")
 
 
-def array_of(tensor: Any, name: str) -> np.ndarray:
-    """Return the numbers of a TensorProto. Raises BadValueError for data in other files, other types and damage."""
+def tensor_array(tensor: Any, name: str) -> np.ndarray:
+    """Return the numbers of a TensorProto. Raises BadValueError for external or damaged data and other types."""
     from onnx import TensorProto, numpy_helper
 
     name = format_for_error(name)
@@ -44,10 +44,11 @@ def array_of(tensor: Any, name: str) -> np.ndarray:
 
 
 def load_external_data(model: Any, path: Path | None) -> None:
-    """Move such numbers into the model. path: the model's file, None for a model that comes from no file.
+    """Load the numbers that a model stores in other files into the model. path: file of the model, or None.
 
-    Raises BadValueError for files outside its folder, links and the model itself, and for ranges that leave their file
-    or overlap: every byte is used once, so that no model takes more memory than its files. UserError as ``read_file``.
+    Raises BadValueError for files outside the model's folder, for links and for the model itself, and for ranges that
+    leave their file or overlap: no byte is used twice, so a model takes no more memory than its files. UserError as
+    ``read_file``.
     """
     ranges: dict[str, list[tuple[int, int, Any]]] = {}
     contents: dict[str, memoryview] = {}
@@ -56,7 +57,7 @@ def load_external_data(model: Any, path: Path | None) -> None:
         name, location = format_for_error(tensor.name), about.get("location", "")
         if location not in contents:
             left = MAX_FILE_BYTES - model.ByteSize() - sum(map(len, contents.values()))
-            contents[location] = memoryview(_read_beside(path, name, location, left))
+            contents[location] = memoryview(_read_external_file(path, name, location, left))
         size = len(contents[location])
         start = _parse_count(name, about.get("offset", "0"))
         length = _parse_count(name, about.get("length", str(max(size - start, 0))))
@@ -65,7 +66,7 @@ def load_external_data(model: Any, path: Path | None) -> None:
             raise BadValueError(f"keeps {name} beyond the end of {shown}, which has {size:,} bytes; get a fresh copy")
         ranges.setdefault(location, []).append((start, start + length, tensor))
     for location, found in ranges.items():
-        _fill(location, contents[location], sorted(found, key=lambda one: one[:2]))
+        _assign_ranges(location, contents[location], sorted(found, key=lambda one: one[:2]))
 
 
 def _external_tensors(graph: Any) -> Iterator[Any]:
@@ -74,8 +75,8 @@ def _external_tensors(graph: Any) -> Iterator[Any]:
             yield tensor
 
 
-def _read_beside(path: Path | None, name: str, location: Any, most: int) -> bytes:
-    """Read the whole file of this name, of at most ``most`` bytes, beside the model. name: of the array, for errors."""
+def _read_external_file(path: Path | None, name: str, location: Any, most: int) -> bytes:
+    """Return the content of a file beside the model, of at most ``most`` bytes. name: name of the array, for errors."""
     shown = format_for_error(location)
     plain = isinstance(location, str) and location.isprintable() and location not in ("", ".", "..")
     if path is None or not plain or "/" in location or "\\" in location:
@@ -96,8 +97,8 @@ def _parse_count(name: str, text: Any) -> int:
     return int(text)
 
 
-def _fill(location: str, content: memoryview, ranges: list[tuple[int, int, Any]]) -> None:
-    """Give each tensor its range of the content. ranges: begin, end and tensor, in order."""
+def _assign_ranges(location: str, content: memoryview, ranges: list[tuple[int, int, Any]]) -> None:
+    """Give each tensor its range of the content. ranges: (begin, end, tensor) in bytes, in ascending order."""
     before = 0
     for start, end, tensor in ranges:
         if start < before:
@@ -110,7 +111,7 @@ def _fill(location: str, content: memoryview, ranges: list[tuple[int, int, Any]]
 
 
 class Node:
-    """One node: its operator, inputs and outputs, and attributes, which its reader takes one by one."""
+    """A node: its operator, inputs and outputs. Its reader takes the attributes one by one."""
 
     def __init__(self, node: Any) -> None:
         from onnx import helper
@@ -125,16 +126,19 @@ class Node:
             raise self.fault(f"has a damaged attribute: {format_for_error(str(error))}", "get a fresh copy") from None
 
     def fault(self, what: str, remedy: str) -> BadValueError:
-        """Return the error that names this node."""
+        """Return an error that names this node, what is wrong with it, and the remedy."""
         return BadValueError(f"{self.label} {what}; {remedy}")
 
     @property
     def label(self) -> str:
-        """The node's name and operator."""
+        """Return the node's name and operator."""
         return f"node {format_for_error(self.name)} ({format_for_error(self.operator)[1:-1]})"
 
     def take(self, name: str, default: Any) -> Any:
-        """Pop an attribute or the default, whose type it must have; ``check_all_taken`` refuses what is left."""
+        """Remove and return an attribute, or the default. Raises BadValueError if its type is not that of the default.
+
+        A default of None permits any type. ``check_all_taken`` refuses attributes that no reader has taken.
+        """
         found = self._attributes.pop(name, default)
         if default is None:
             return found
@@ -153,14 +157,14 @@ class Node:
         return found
 
     def uniform_attribute(self, name: str, default: int, count: int = 2) -> int:
-        """Return the number that a list attribute repeats ``count`` times. Raises BadValueError if numbers differ."""
+        """Return the number that a list attribute repeats ``count`` times. Raises BadValueError if they differ."""
         found = self.take(name, [default] * count)
         if len(found) != count or len(set(found)) != 1:
             raise self.fault(f"has {name} {found[:8]}", f"only {count} equal numbers can be imported")
         return int(found[0])
 
-    def padding(self, sizes: tuple[int, ...], kernel: int, stride: int) -> list[int]:
-        """Take ``pads`` and ``auto_pad``: rows and columns before an image of these sizes, then behind it."""
+    def take_padding(self, sizes: tuple[int, ...], kernel: int, stride: int) -> list[int]:
+        """Return what ``pads`` and ``auto_pad`` add to an image (H, W): rows and columns before, then after it."""
         auto = self.require_attribute("auto_pad", b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
         pads: list[int] = self.take("pads", [0] * 4)
         if auto in (b"NOTSET", b"VALID") or stride < 1:
@@ -172,7 +176,7 @@ class Node:
         return [*less, *more] if auto == b"SAME_UPPER" else [*more, *less]
 
     def check_all_taken(self) -> None:
-        """Raise BadValueError if an attribute was not taken."""
+        """Raise BadValueError if a reader has not taken an attribute."""
         if self._attributes:
             raise self.fault(
                 f"has the attribute {format_for_error(min(self._attributes))}", "this program does not know it"
@@ -180,7 +184,7 @@ class Node:
 
 
 class Constants:
-    """The arrays of a graph by name, read when they are asked for. opset: the model's."""
+    """The constant arrays of a graph by name; each is read at its first use. opset: version of the operators."""
 
     def __init__(self, graph: Any, opset: int) -> None:
         self._tensors = {one.name: one for one in graph.initializer}
@@ -192,25 +196,25 @@ class Constants:
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._arrays:
-            self._arrays[name] = array_of(self._tensors[name], name)
+            self._arrays[name] = tensor_array(self._tensors[name], name)
         return self._arrays[name]
 
     def define(self, name: str, array: np.ndarray) -> None:
-        """Add a constant."""
+        """Add a constant array."""
         self._arrays[name] = array
 
-    def forget(self) -> None:
+    def drop_all(self) -> None:
         """Drop all constants."""
         self._tensors, self._arrays = {}, {}
 
     def has_all(self, names: Iterable[str]) -> bool:
-        """Return whether all of these are constants."""
+        """Return whether all of these names are constants."""
         return all(name in self for name in names)
 
     def fold(self, node: Node) -> None:
-        """Compute a node all of whose inputs are constants. Raises BadValueError for operators that are not folded."""
+        """Compute a node whose inputs are all constants; its output becomes a constant. Raises BadValueError."""
         if node.operator == "Constant":
-            self.define(node.outputs[0], _value_of(node))
+            self.define(node.outputs[0], _constant_value(node))
             return
         arrays = {name: self[name] for name in node.inputs if name}
         if node.operator == "ConstantOfShape" and any(
@@ -245,14 +249,14 @@ class Constants:
         return array
 
 
-def _value_of(node: Node) -> np.ndarray:
+def _constant_value(node: Node) -> np.ndarray:
     tensor = node.take("value", None)
     found = [tensor, *(node.take(name, None) for name in VALUES)]
     if sum(one is not None for one in found) != 1:
         raise node.fault("has not one value", "export it again")
     node.check_all_taken()
     if tensor is not None:
-        return array_of(tensor, node.outputs[0])
+        return tensor_array(tensor, node.outputs[0])
     try:
         return np.asarray(next(one for one in found if one is not None))
     except (ValueError, OverflowError) as error:

@@ -1,8 +1,8 @@
-"""Read nodes of an ONNX graph that have no weights: poolings, activations, softmax and the label."""
+"""Convert nodes of an ONNX graph that have no weights: poolings, activations, softmax and argmax."""
 
 import numpy as np
 
-from app.interchange.layer_stack import LayerStack, fitting_pool
+from app.interchange.layer_stack import LayerStack, equivalent_pooling
 from app.interchange.onnx_values import Constants, Node
 from app.layers import ACTIVATIONS, AvgPool, Flatten, LeakyRelu, MaxPool, Relu, Relu6, Shape, Sigmoid, Softmax
 
@@ -10,9 +10,10 @@ NO_PADS = [0] * 4
 
 
 class WeightlessLayers:
-    """The layers without weights; the other readers are its heirs'.
+    """Base of the readers of nodes: converts those without weights.
 
-    stack: the layers. logarithms: whether a LogSoftmax was left out. pads_ahead: of a Pad.
+    stack: the layers so far. logarithms: whether a LogSoftmax was omitted. pads_ahead: padding of a Pad node that the
+    next layer includes.
     """
 
     def __init__(self, constants: Constants, shape: Shape) -> None:
@@ -30,29 +31,29 @@ class WeightlessLayers:
             bool(node.require_attribute("ceil_mode", 0, 1)),
         )
         kind = MaxPool if node.operator == "MaxPool" else AvgPool
-        pads = node.padding(self.stack.shape[1:], window, step)
+        pads = node.take_padding(self.stack.shape[1:], window, step)
         counted = bool(node.require_attribute("storage_order" if kind is MaxPool else "count_include_pad", 0, 1))
         if self.pads_ahead != NO_PADS:
-            if ceil or any(pads) or (kind is MaxPool and not self._at_least_zero()):
+            if ceil or any(pads) or (kind is MaxPool and not self._is_nonnegative()):
                 raise node.fault("stands behind a Pad", "let the pooling pad, or pad what a ReLU gives")
             pads, counted, self.pads_ahead = self.pads_ahead, True, NO_PADS
-        layer = fitting_pool(kind, window, step, self.stack.shape, pads, ceil, counted and kind is AvgPool)
+        layer = equivalent_pooling(kind, window, step, self.stack.shape, pads, ceil, counted and kind is AvgPool)
         if layer is None:
             known = "only less than its window, the same ahead of rows and columns, and not less behind them"
             raise node.fault(f"has pads {pads[:8]}", f"{known}, can be imported")
         self.stack.add(layer)
 
-    def _at_least_zero(self) -> bool:
-        """Whether no activation is negative, so that zeros around them change no maximum."""
+    def _is_nonnegative(self) -> bool:
+        """Return whether no activation is negative, so that zeros around them change no maximum."""
         kinds = [type(one.layer) for one in self.stack.found if not isinstance(one.layer, AvgPool | MaxPool)]
-        return not self.stack.pending and bool(kinds) and kinds[-1] in (Relu, Relu6, Sigmoid)
+        return not self.stack.has_pending and bool(kinds) and kinds[-1] in (Relu, Relu6, Sigmoid)
 
     def read_global_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         self._pool_whole_map(node, MaxPool if node.operator == "GlobalMaxPool" else AvgPool)
 
     def read_mean(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("noop_with_empty_axes", 0, 1)  # without axes it is refused anyhow
-        if set(self._axes(node, values)) != ({1, 2} if self.stack.channels_last else {2, 3}):
+        if set(self._reduction_axes(node, values)) != ({1, 2} if self.stack.channels_last else {2, 3}):
             raise node.fault("is not over height and width", "export another network")
         kept = node.require_attribute("keepdims", 1, 0)
         self._pool_whole_map(node, AvgPool if node.operator == "ReduceMean" else MaxPool)
@@ -66,8 +67,8 @@ class WeightlessLayers:
         self.stack.notes.append(f"{node.label}: a pooling window of {shape[1]} x {shape[2]}")
         self.stack.add(kind("", shape[1]))
 
-    def _axes(self, node: Node, values: list[np.ndarray]) -> list[int]:
-        """Return a node's axes, from its second input or, in old opsets, its attribute."""
+    def _reduction_axes(self, node: Node, values: list[np.ndarray]) -> list[int]:
+        """Return the axes of a reduction, from its second input or, in old opsets, from its attribute."""
         axes = [int(axis) for axis in values[0].ravel()[:9]] if values else node.take("axes", [0])
         return [axis + 1 + len(self.stack.shape) if axis < 0 else axis for axis in axes]
 

@@ -1,31 +1,31 @@
-"""Safetensors files, by the library ``safetensors``, which checks their header and offsets."""
+"""Read and write safetensors files with the library ``safetensors``, which checks their headers and offsets."""
 
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import pip_install_command
-from app.files.checks import BadValueError, format_for_error, parsed_json
+from app.files.checks import BadValueError, format_for_error, parse_json
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
-from app.interchange.source import Asked, Source
+from app.interchange.source import ImportOptions, Source
 from app.interchange.torch_arrays import COUNTER
 from app.network.foreign import DESCRIPTION
 
 FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
-def read(content: bytes, asked: Asked) -> Source:
-    """Read a safetensors file of the asked network, or of the one that the file describes. Raises BadValueError."""
+def read(content: bytes, asked: ImportOptions) -> Source:
+    """Return the arrays of a safetensors file as those of the asked or the described network. Raises BadValueError."""
     return match_to_network(read_safetensors(content), asked)
 
 
 def read_safetensors(content: bytes) -> NamedArrays:
-    """Read all arrays. Raises BadValueError for damage, overlapping offsets, and other types than floats."""
+    """Return all arrays. Raises BadValueError for damage, overlapping offsets, and types other than floats."""
     library = _import_safetensors()
     try:
         tensors = library.deserialize(content)
         # The library gives no metadata of bytes in memory. It has checked the header; its length stands before it.
-        header = parsed_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode("utf-8"))
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode("utf-8"))
     except (library.SafetensorError, BadValueError) as error:
         raise BadValueError(f"is no valid safetensors file: {format_for_error(str(error))}; get a fresh copy") from None
     if len(tensors) > MAX_ARRAYS:
@@ -46,7 +46,7 @@ def safetensors_content(named: NamedArrays) -> bytes:
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array) for name, array in named.arrays.items()}
-    content: bytes = save(arrays, None if named.description is None else {DESCRIPTION: named.description.text})
+    content: bytes = save(arrays, None if named.description is None else {DESCRIPTION: named.description.json})
     return content
 
 

@@ -1,10 +1,10 @@
-"""The content of a foreign file, as every reader returns it, and the checks of its numbers.
+"""Define the content of a foreign file, which every reader returns, and check its numbers.
 
 To add a format, write ``app/interchange/<format>.py`` with a function ``read(content, asked) -> Source``, and add a row
-to ``FORMATS`` in app/network/foreign.py. The reader raises BadValueError for every fault, in one line that begins with
-a verb, or with the name of an array, and ends with a remedy; ``read`` here puts the path in front, and checks the
-numbers. The reader leaves the rest to the command: conversion to the weights file's layout (layout.py), checks of
-shapes, the comparison of scores, writing.
+to ``FORMATS`` in app/network/foreign.py. The reader raises BadValueError for every fault; the text is one line that
+begins with a verb, or with the name of an array, and ends with a remedy. ``read`` in this module puts the path in front
+of the text and checks the numbers. The command does everything else: it converts arrays to the weights file's layout
+(layout.py), checks shapes, compares scores and writes the file.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from app.base.frozen import Frozen
 from app.files.checks import BadValueError, format_for_error
 from app.files.reading import START_BYTES, read_file, recognise_file_kind
 from app.network.definitions import Network
-from app.network.foreign import FORMATS, Format
+from app.network.foreign import FORMATS, ForeignFormat
 
 # Between these, the largest of a network's weights is plausible. Floats in the wrong byte order spread over the whole
 # range of float32, 1e-38 to 1e38.
@@ -31,7 +31,7 @@ MAX_FILE_BYTES = 96 << 20
 
 
 def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
-    """Convert an array of any float type to native float32, with a note if it had another one.
+    """Return an array of any float type as native float32; add a note to ``notes`` if it had another type.
 
     Raises BadValueError for other types, and for values beyond float32's range.
     """
@@ -51,7 +51,7 @@ def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
 
 
 def check_numbers(arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise BadValueError for NaN, infinite values, too many, and the wrong byte order. arrays: float32."""
+    """Raise BadValueError for NaN, infinite values, too many numbers, or the wrong byte order. arrays: float32."""
     if not _are_plausible(arrays.values()) and _are_plausible([array.byteswap() for array in arrays.values()]):
         raise BadValueError("has big-endian floats, but little-endian ones belong there; swap their bytes")
     if (size := sum(array.nbytes for array in arrays.values())) > MAX_FILE_BYTES:
@@ -69,7 +69,7 @@ def _are_plausible(arrays: Iterable[np.ndarray]) -> bool:
 
 
 class Cursor:
-    """Reads integers and blocks of bytes from little-endian content one after another, and never beyond its end."""
+    """Reads integers and blocks of bytes one after another from little-endian content, and never beyond its end."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -77,16 +77,16 @@ class Cursor:
 
     @property
     def bytes_left(self) -> int:
-        """The number of bytes from this position on."""
+        """Return the number of bytes after the current position."""
         return len(self._content) - self._at
 
     def integer(self, kind: str, what: str) -> int:
-        """Read one integer of this type of the struct module. Raises BadValueError, naming ``what``."""
+        """Read one integer; ``kind`` is its format in the module struct. Raises BadValueError, which names ``what``."""
         value: int = struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}"), what))[0]
         return value
 
     def take(self, count: int, what: str) -> memoryview:
-        """Take this many bytes. Raises BadValueError, naming ``what``, if fewer are left."""
+        """Read ``count`` bytes. Raises BadValueError, which names ``what``, if fewer are left."""
         if not 0 <= count <= self.bytes_left:
             raise BadValueError(
                 f"ends within {what}: {self.bytes_left:,} of {count:,} bytes are left; get a fresh copy"
@@ -100,12 +100,12 @@ class Cursor:
             raise BadValueError(f"has {self.bytes_left:,} bytes after {what}; get a fresh copy")
 
 
-class Asked(Frozen):
-    """Options that the user gave for the file, None if absent. A reader refuses options that it does not use.
+class ImportOptions(Frozen):
+    """Options that the user gave for the file; None if not given. A reader refuses options that it does not use.
 
-    network: names layers. symbol: an MXNet symbol file. size: height and width of the images that the layers read.
-    name, path: for a network that the file does not name, and where the file is; they are not the user's, so they are
-    ignored in comparisons.
+    network: network whose layers the arrays belong to. symbol: an MXNet symbol file. size: height and width of the
+    images that the layers read. name: name for a network that the file does not name. path: path of the file. The user
+    does not give name and path, so comparisons ignore them.
     """
 
     network: Network | None = None
@@ -116,9 +116,9 @@ class Asked(Frozen):
 
 
 class Engine(Frozen):
-    """An installed engine that runs the file itself.
+    """An engine that runs the foreign file itself. name: its name and version.
 
-    name: with its version. logits: images (B, C, H, W) uint8, as the network reads them → the scores before a softmax,
+    logits: function from images (B, C, H, W) uint8, of the size that the network reads, to the scores before a softmax,
     (B, classes).
     """
 
@@ -127,13 +127,13 @@ class Engine(Frozen):
 
 
 class Source(Frozen):
-    """A network and its arrays in their origin's layout.
+    """A network and its arrays in the layout of this class.
 
-    arrays: as our weights files name them: filters (M, C, K, K), fully connected weights (out, in) over the features in
-    C, H, W order, biases <layer>_bias (out,); finite float32. origins: our name → the name in the file, where it has
-    one. notes: what the reader converted, assumed or left out, each in a sentence. engine: None where only plain NumPy
-    can check the import. unchanged: whether the file has the layout of weights files already. input_scale, classes:
-    what the file says of the factor of bytes 0 to 255 and of the classes' names; None where the network's, or none.
+    arrays: finite float32, named as in our weights files: filters (M, C, K, K), fully connected weights (out, in) over
+    features in C, H, W order, biases <layer>_bias (out,). origins: our name → the name in the file, if it has one.
+    notes: what the reader converted, assumed or omitted, one sentence each. engine: None if only NumPy can check the
+    import. unchanged: whether the file already has the layout of weights files. input_scale, classes: the file's factor
+    of bytes 0 to 255 and names of the classes; None if the file has none.
     """
 
     network: Network
@@ -147,12 +147,12 @@ class Source(Frozen):
 
     @property
     def scale(self) -> float:
-        """The factor of bytes 0 to 255: the file's if it has one, else the network's."""
+        """Return the factor of bytes 0 to 255: that of the file if it has one, else that of the network."""
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
 
 
-def read(path: Path, asked: Asked) -> tuple[str, Source]:
-    """Read the file; return the name of its format and its content. Raises UserError for every fault."""
+def read(path: Path, asked: ImportOptions) -> tuple[str, Source]:
+    """Read a foreign file; return the name of its format and its content. Raises UserError for every fault."""
     content = read_file(path, MAX_FILE_BYTES)
     found = _choose_format(path, content[:START_BYTES])
     try:
@@ -165,8 +165,8 @@ def read(path: Path, asked: Asked) -> tuple[str, Source]:
     return found.name, source
 
 
-def _choose_format(path: Path, start: bytes) -> Format:
-    """Choose the format by the kind of the content, else by the file's ending."""
+def _choose_format(path: Path, start: bytes) -> ForeignFormat:
+    """Return the format of a file, from its first bytes ``start`` or else from its suffix."""
     kind, name = recognise_file_kind(start), path.name.lower()
     found = next((row for row in FORMATS if (row.kind == kind if kind else name.endswith(row.ending))), None)
     if found is None:

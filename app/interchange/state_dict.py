@@ -1,4 +1,4 @@
-"""PyTorch's state dicts. PyTorch itself unpickles them, weights only: nothing in the file is executed."""
+"""Read PyTorch's state dicts. PyTorch unpickles them in its mode for weights only, which executes nothing in them."""
 
 import io
 import re
@@ -11,8 +11,8 @@ import numpy as np
 from app.base.errors import pip_install_command
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network
-from app.interchange.npz import opened_zip
-from app.interchange.source import MAX_FILE_BYTES, Asked, Source
+from app.interchange.npz import open_zip
+from app.interchange.source import MAX_FILE_BYTES, ImportOptions, Source
 from app.interchange.torch_arrays import COUNTER
 
 REMEDY = "save it with torch.save(model.state_dict(), ...)"
@@ -20,18 +20,18 @@ NESTED = ("model_state_dict", "state_dict", "model")  # where training scripts k
 SAFE = (2, 6)  # before, weights_only could be tricked into running code (CVE-2025-32434)
 
 
-def read(content: bytes, asked: Asked) -> Source:
-    """Read a state dict of the asked network. Raises BadValueError."""
+def read(content: bytes, asked: ImportOptions) -> Source:
+    """Return the arrays of a state dict, and the network in ``asked`` that they belong to. Raises BadValueError."""
     return match_to_network(read_state_dict(content), asked)
 
 
 def read_state_dict(content: bytes) -> NamedArrays:
-    """Read the tensors of a file that ``torch.save(model.state_dict(), ...)`` wrote.
+    """Return the tensors of a file that ``torch.save(model.state_dict(), ...)`` wrote.
 
     Raises BadValueError without PyTorch, for damage, and for anything but dense float tensors: it could run code.
     """
     if content.startswith(b"PK"):
-        with opened_zip(content, MAX_FILE_BYTES) as archive:  # PyTorch would unpack members of any size
+        with open_zip(content, MAX_FILE_BYTES) as archive:  # PyTorch would unpack members of any size
             if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                 raise BadValueError(f"is a TorchScript module, which holds code; {REMEDY}")
     try:

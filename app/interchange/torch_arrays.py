@@ -1,4 +1,4 @@
-"""Infer what a file of PyTorch's arrays does not contain: the place of batch normalisations, and the network."""
+"""Infer what a file of PyTorch's arrays does not contain: the network, and the positions of batch normalisations."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +25,13 @@ ELSEWHERE = "export the model to ONNX, which says where it stands"
 
 
 def fold_batch_norms(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
-    """Return the arrays with each batch normalisation folded into the layer ahead of it, with a note.
+    """Return the arrays with each batch normalisation folded into the layer before it; add notes to ``notes``.
 
-    arrays: by PyTorch's names, in the order of the model's layers. Raises BadValueError where no layer fits.
+    arrays: by PyTorch's names, in the order of the model's layers. Raises BadValueError if no layer fits.
     """
     found = {name: array for name, array in arrays.items() if not name.endswith(COUNTER)}
     norms = [name.removesuffix(f".{MEAN}") for name in found if name.endswith(f".{MEAN}")]
-    layers = _layers_ahead(norms, found)
+    layers = _layers_before_norms(norms, found)
     for norm in norms:
         parts = {
             kind: as_float32(f"{norm}.{kind}", found.pop(f"{norm}.{kind}"), notes)
@@ -51,15 +51,19 @@ def fold_batch_norms(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict
     return found
 
 
-def _layers_ahead(norms: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the layer before each batch normalisation: of the same number, as conv1 of bn1, else the last one."""
+def _layers_before_norms(norms: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return the layer before each batch normalisation: that of the same number (conv1, bn1), else the previous one."""
     prefixes = list(dict.fromkeys(name.rpartition(".")[0] for name in arrays))
     weights = {prefix: arrays[f"{prefix}.{WEIGHT}"] for prefix in prefixes if f"{prefix}.{WEIGHT}" in arrays}
     weighted = [prefix for prefix, array in weights.items() if array.ndim in (2, 4) and prefix not in norms]
     maps = {norm: arrays[f"{norm}.{MEAN}"].size for norm in norms}
     outputs = {layer: weights[layer].shape[0] for layer in weighted}
     numbered = {
-        norm: [layer for layer in weighted if _number(norm) == _number(layer) != "" and outputs[layer] == maps[norm]]
+        norm: [
+            layer
+            for layer in weighted
+            if _numbered_prefix(norm) == _numbered_prefix(layer) != "" and outputs[layer] == maps[norm]
+        ]
         for norm in norms
     }
     if all(len(layers) == 1 for layers in numbered.values()):
@@ -76,17 +80,17 @@ def _layers_ahead(norms: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dic
     return found
 
 
-def _number(prefix: str) -> str:
-    """Return a prefix such as features.bn1 without its word: features.1. Return "" without a word or a number."""
+def _numbered_prefix(prefix: str) -> str:
+    """Return a prefix without its word but with its number: ``features.bn1`` → ``features.1``; otherwise ""."""
     found = re.fullmatch(r"(.*\.)?[A-Za-z_]+(\d+)", prefix)
     return "" if found is None else f"{found[1] or ''}{found[2]}"
 
 
 def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None:
-    """Return the only network of convolutions, then products, of these shapes; None if several fit, or none.
+    """Return the only network of convolutions, then matrix products, with these shapes; None unless it is unique.
 
-    Images are 28 x 28, or in colours also 32 x 32. Between the layers stands ReLU; a maximum pooling by 2 behind a
-    convolution or none; padding that keeps the size around every convolution, around the first, or none.
+    Images are 28 x 28, colour images also 32 x 32. A ReLU follows each layer but the last. A 2 x 2 maximum pooling may
+    follow a convolution. Padding keeps the size in every convolution, in the first one, or in none.
     """
     shapes = {key.rpartition(".")[0]: array.shape for key, array in arrays.items() if key.endswith(f".{WEIGHT}")}
     if not _is_chain(list(shapes.values())):
@@ -96,7 +100,7 @@ def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None
 
 
 def _is_chain(shapes: list[Shape]) -> bool:
-    """Return whether these are square filters, then matrices, each of which reads what the one before gives."""
+    """Return whether the shapes are square filters, then matrices, each of which reads the previous outputs."""
     convolutions = [shape for shape in shapes if len(shape) == 4]
     products = [shape for shape in shapes if len(shape) == 2]
     return (
@@ -110,7 +114,7 @@ def _is_chain(shapes: list[Shape]) -> bool:
 
 
 def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Network]:
-    """Yield the networks in which the first product reads as many features as there are."""
+    """Yield the networks whose first matrix product reads as many features as its matrix has columns."""
     kernels = [shape[2] for shape in shapes.values() if len(shape) == 4]
     features = next(shape[1] for shape in shapes.values() if len(shape) == 2)
     same, none = [kernel // 2 for kernel in kernels], [0] * len(kernels)
@@ -118,7 +122,7 @@ def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Networ
     channels = [next(iter(shapes.values()))[1]] if kernels else list(SIZES)
     images = [(channel, size, size) for channel in channels for size in SIZES[channel]]
     for image, padding, pools in product(images, sorted(paddings), product((False, True), repeat=len(kernels))):
-        layers = _layers(shapes, padding, pools)
+        layers = _guess_layers(shapes, padding, pools)
         network = Network(name, "guessed from the shapes of its arrays", image, layers, PIXEL_SCALE)
         try:
             before = next(step.in_shape for step in network.steps if isinstance(step.layer, Linear))
@@ -128,8 +132,8 @@ def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Networ
             continue
 
 
-def _layers(shapes: Mapping[str, Shape], paddings: Sequence[int], pools: Sequence[bool]) -> tuple[Layer, ...]:
-    """Return the layers, named as in the file where a network's layers can be."""
+def _guess_layers(shapes: Mapping[str, Shape], paddings: Sequence[int], pools: Sequence[bool]) -> tuple[Layer, ...]:
+    """Return the layers; a layer has its name in the file if that name is valid in a network."""
     layers: list[Layer] = []
     names: dict[int, str] = {}
     convolutions = 0

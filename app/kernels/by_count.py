@@ -1,7 +1,9 @@
-"""Launch one of two kernels with bit-identical results: one for few images, one for more."""
+"""Launch one of several kernels with bit-identical results, by the number of images."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import cupy
@@ -13,39 +15,40 @@ if TYPE_CHECKING:
 
 
 class LaunchByCount:
-    """Launch ``few`` for at most ``most`` images, ``many`` for more. It is used like a ``Launch``.
+    """Run the first of the launches for at most ``most[0]`` images, and so on; the last for more than ``most[-1]``.
 
-    Both are bound to the same arrays, except that each has weights in its layout.
+    Callers use it like a ``Launch``. All launches are bound to the same arrays, but each has a separate copy of the
+    weights in its layout.
     """
 
-    def __init__(self, few: Launch, many: Launch, most: int) -> None:
-        self._few, self._many, self._most = few, many, most
+    def __init__(self, launches: Sequence[Launch], most: Sequence[int]) -> None:
+        self.launches, self._most = launches, most
 
-    def choose(self, images: int) -> Launch:
+    def launch_for(self, images: int) -> Launch:
         """Return the launch that runs for ``images`` images."""
-        return self._few if images <= self._most else self._many
+        return self.launches[bisect_left(self._most, images)]
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
-        self.choose(images)(stream, images)
+        self.launch_for(images)(stream, images)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
         """Add the kernels for the first ``images`` images to a graph. It requires ``launches_only_kernels``."""
-        self.choose(images).add_to(graph, images)
+        self.launch_for(images).add_to(graph, images)
 
     @property
     def launches_only_kernels(self) -> bool:
-        """Return whether every action of both launches a kernel."""
-        return self._few.launches_only_kernels and self._many.launches_only_kernels
+        """Return whether every action of all launches is a kernel."""
+        return all(launch.launches_only_kernels for launch in self.launches)
 
     @property
     def workspace(self) -> list[cupy.ndarray]:
-        """Return the scratch arrays of both launches."""
-        return [*self._few.workspace, *self._many.workspace]
+        """Return the scratch arrays of all launches."""
+        return [array for launch in self.launches for array in launch.workspace]
 
     def set_argument_address(self, place: int, address: int) -> None:
         """Set the address of argument number ``place``, the images or a result, for later calls."""
-        for launch in (self._few, self._many):
+        for launch in self.launches:
             launch.set_argument_address(place, address)
 
 

@@ -12,16 +12,16 @@ from app.cuda.graphs import DEVICE_WIDE
 from app.kernels.variant import LibraryGemm
 
 
-def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
+def make_gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
     """Return a function of a stream pointer and a number of images that enqueues a cuBLAS product.
 
     pointers: device addresses by argument name, read at each call. Raises UserError if cuBLAS is not installed.
     """
-    handle = Handle()
+    handle = CublasHandle()
     a, b, c = (pointers[name] for name in (action.a, action.b, action.c))
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
-    def step(stream: int, images: int) -> None:
+    def enqueue_gemm(stream: int, images: int) -> None:
         m, n, k = action.sizes(images)
         # The binding uses CuPy's current stream, not the handle's.
         with stream_from_pointer(stream):
@@ -31,10 +31,10 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
                 *(one.ctypes.data, b.value, n, a.value, k, zero.ctypes.data, c.value, n),
             )
 
-    return step
+    return enqueue_gemm
 
 
-class Handle:
+class CublasHandle:
     """CuPy's cuBLAS binding, with one handle per launch so that streams do not share a workspace.
 
     Creating or destroying a handle waits for the device. Raises UserError if cuBLAS is not installed.

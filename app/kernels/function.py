@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from app.kernels.launch import Entry
+from app.kernels.launch import LoadedKernel
 from app.kernels.variant import Grid
 
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65_535  # on every architecture
@@ -23,8 +23,8 @@ C_TYPES: dict[type, Any] = {
 }
 
 
-class Function(Entry):
-    """An ``Entry`` to call with a stream, a grid and the arguments."""
+class KernelFunction(LoadedKernel):
+    """A loaded kernel, called with a stream, a grid and the arguments."""
 
     def __init__(self, module: Any, entry: str, **settings: Any) -> None:
         super().__init__(module, entry, **settings)
@@ -50,7 +50,7 @@ class Function(Entry):
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """Return a ctypes object that holds values of this type; all calls reuse it."""
+    """Return a ctypes object of the type of ``value``; all calls reuse it. name: the kernel's, for error messages."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")

@@ -2,7 +2,7 @@
 
 A launch itself checks nothing: the kernel silently misreads a wrong dtype, a view or a short buffer. Inference checks
 and packs arguments once, when it binds a kernel to its buffers; a launch is then one call per action. Training passes
-arguments, which change from batch to batch, with each call of a ``Function`` (``function.py``).
+arguments, which change from batch to batch, with each call of a ``KernelFunction`` (``function.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.cuda.compiler import compile_kernel
-from app.cuda.launch_attributes import KEPT_SIZES, attributed_launcher, supports_dependent_launch
+from app.cuda.launch_attributes import KEPT_SIZES, make_attributed_launcher, supports_dependent_launch
 from app.cuda.memory import device_array
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
@@ -56,7 +56,7 @@ class Kernel:
     ) -> None:
         self.variant = variant
         self.problem = problem
-        self.config: LaunchConfig = variant.config(problem, parameters)
+        self.config: LaunchConfig = variant.launch_config(problem, parameters)
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
@@ -69,7 +69,7 @@ class Kernel:
         return load_cubin(self._cubin)
 
     @property
-    def capturable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture the launches; some library calls do not allow it."""
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 
@@ -96,10 +96,10 @@ class Kernel:
             raise ValueError(f"{self.variant.source} takes {len(arguments)} arrays, got {len(arrays)}")
         for array, argument in zip(arrays, arguments, strict=True):
             if array is not None or not argument.optional:
-                self._check(array, argument, images)
+                self._check_array(array, argument, images)
         return Launch(self, arrays, images, early)
 
-    def _check(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
+    def _check_array(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
         where = f"{self.variant.source}, argument {argument.name}"
         if array is None:
             raise ValueError(f"{where} is missing")
@@ -119,8 +119,7 @@ class Launch:
     """A kernel bound to its arguments; call it with a stream pointer and the number of images."""
 
     def __init__(self, kernel: Kernel, arrays: Sequence[cupy.ndarray | None], images: int, early: bool) -> None:
-        self.kernel = kernel
-        self.capacity = images
+        self.kernel, self.capacity = kernel, images
         config = kernel.config
         self._piece = min(config.images_at_a_time or images, images)
         self.workspace = [device_array(a.fixed + a.per_image * self._piece, a.dtype) for a in config.workspace]
@@ -135,24 +134,24 @@ class Launch:
             for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
             if argument.per_image and pointer.value is not None
         }
-        self._module = kernel.module()
-        self._early, self._advanced = early, False  # the pointers may be those of a later piece
+        self._module, self._early = kernel.module(), early
+        self._advanced = False  # the pointers may be those of a later piece
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]
 
-    def choose(self, _images: int) -> Launch:
+    def launch_for(self, _images: int) -> Launch:
         """Return the launch itself, which takes any number of images; see ``LaunchByCount``."""
         return self
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
-        for count in self._iter_bound_chunks(images):
+        for count in self._iter_bound_pieces(images):
             for step in self._steps:
                 step(stream, count)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
-        """Add the kernels for the first ``images`` images to a graph. It requires ``launches_only_kernels``."""
-        for count in self._iter_bound_chunks(images):
+        """Add the kernels for the first ``images`` images to a graph. Requires ``launches_only_kernels``."""
+        for count in self._iter_bound_pieces(images):
             for node in self._nodes:
                 node(graph, count)
 
@@ -161,14 +160,14 @@ class Launch:
         """Return whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
-    def _iter_bound_chunks(self, images: int) -> Iterable[int]:
-        """Yield the length of each piece of the images, after setting the arguments to that piece."""
+    def _iter_bound_pieces(self, images: int) -> Iterable[int]:
+        """Set the arguments to one piece of the images after another; yield the length of each."""
         if self._advanced or not 0 < images <= self._piece:
-            return self._moved_pieces(images)
+            return self._iter_moved_pieces(images)
         self._images.value = images
         return (images,)
 
-    def _moved_pieces(self, images: int) -> Iterator[int]:
+    def _iter_moved_pieces(self, images: int) -> Iterator[int]:
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         self._advanced = True
@@ -195,30 +194,28 @@ class Launch:
             case ConstantCopy():
                 return self._make_constant_copy_step(action)
             case LibraryGemm():
-                from app.kernels.cublas import gemm_step  # imported only here: only library rows need it
+                from app.kernels.cublas import make_gemm_step  # imported only here: only library rows need it
 
-                return gemm_step(action, self._names)
+                return make_gemm_step(action, self._names)
 
     def _make_kernel_step(self, action: KernelLaunch) -> EnqueueStep:
-        entry = Entry(
+        entry = LoadedKernel(
             self._module,
             action.entry or self.kernel.variant.entry,
             threads=action.threads,
+            block=action.block,
             shared_bytes=action.shared_bytes,
             dependent=action.dependent and self._early,
             cluster=action.cluster,
         )
-        scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
         grid = _limit_persistent_grid(action.grid) if action.persistent else action.grid
-        values = [*self._pointers, self._images, *scalars]
+        values = [*self._pointers, self._images, *map(ctypes.c_int, action.scalars)]
         self._nodes.append(entry.make_node_adder(values, grid))
         return entry.make_launcher(values, grid)
 
     def _make_constant_copy_step(self, action: ConstantCopy) -> EnqueueStep:
-        weights = self._arrays[1]
-        target = self._module.get_global_var(action.symbol)
-        source = weights.data.ptr + action.first * weights.itemsize
-        nbytes = action.count * weights.itemsize
+        weights, target = self._arrays[1], self._module.get_global_var(action.symbol)
+        source, nbytes = weights.data.ptr + action.first * weights.itemsize, action.count * weights.itemsize
 
         def copy_to_constant(stream: int, _: int) -> None:
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)
@@ -232,9 +229,10 @@ def _limit_persistent_grid(grid: Callable[[int], Grid]) -> Callable[[int], Grid]
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
 
-class Entry:
-    """A kernel's function in a loaded module, with its block size and dynamic shared memory in bytes.
+class LoadedKernel:
+    """A kernel's function in a loaded module, with its threads per block and dynamic shared memory in bytes.
 
+    block: the threads along x, y and z, if not all along x; such a kernel is neither dependent nor in clusters.
     dependent: it may start before the previous kernel of the stream has ended (``dependent_launch.cuh``). cluster: maps
     the grid's argument to the blocks per cluster (``cluster.cuh``). Raises ValueError for an impossible block.
     """
@@ -245,14 +243,15 @@ class Entry:
         entry: str,
         *,
         threads: int,
+        block: Grid | None = None,
         shared_bytes: int = 0,
         dependent: bool = False,
         cluster: Callable[[Any], int] | None = None,
     ) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
-        self.name, self._threads, self._shared_bytes, self._cluster = entry, threads, shared_bytes, cluster
-        self._dependent = dependent and supports_dependent_launch()
+        self.name, self._shared_bytes, self._cluster = entry, shared_bytes, cluster
+        self._block, self._dependent = block or (threads, 1, 1), dependent and supports_dependent_launch()
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
@@ -262,33 +261,33 @@ class Entry:
 
         Each launch reads the current contents of the values.
         """
-        packed = _addresses(values)
+        packed = _value_addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
-        threads, shared, early = self._threads, self._shared_bytes, self._dependent
+        block, shared, early = self._block, self._shared_bytes, self._dependent
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
-            driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
+            if (blocks := grid(size))[0]:
+                driver.launchKernel(handle, *blocks, *block, shared, stream, address, 0)
 
         if not early and self._cluster is None:
             return launch
-        return attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
+        sizes = block[0], shared
+        return make_attributed_launcher(handle, packed, sizes, grid, self._cluster, launch, dependent=early)
 
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
         """Pack ctypes ``values``; return a function of a graph and ``grid``'s argument that adds a launch to it."""
-        packed, dependent, cluster = _addresses(values), self._dependent, self._cluster
+        packed, dependent, cluster = _value_addresses(values), self._dependent, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:
-            graph.add_kernel(
-                *(self._function.ptr, ctypes.addressof(packed), grid(size), self._threads, self._shared_bytes),
-                dependent=dependent,
-                cluster=cluster(size) if cluster else 1,
-            )
+            if (blocks := grid(size))[0]:
+                node = self._function.ptr, ctypes.addressof(packed), blocks, self._block, self._shared_bytes
+                graph.add_kernel(*node, dependent=dependent, cluster=cluster(size) if cluster else 1)
 
         return add_node
 
 
-def _addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
+def _value_addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
     """Return an array of the addresses of ctypes values, which the driver takes. Keep the values alive."""
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 

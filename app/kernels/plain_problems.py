@@ -57,7 +57,7 @@ class ResizeProblem(Frozen):
 class ActivationProblem(Frozen):
     """Apply a function to ``size`` elements per image.
 
-    function: relu, relu6, tanh, sigmoid, leakyrelu, or leakyrelu:SLOPE where it is not the default.
+    function: relu, relu6, tanh, sigmoid, or leakyrelu, which other slopes than the default extend to leakyrelu:SLOPE.
     """
 
     size: int

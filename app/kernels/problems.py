@@ -23,10 +23,10 @@ from app.kernels.plain_problems import (
 
 
 def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels, with padding at least ``window``.
+    """Return the number of pooling windows along an axis of ``size`` pixels and padding, at least ``window`` together.
 
-    ceil: remaining pixels get a window that crosses the padding's end, if it begins before the image's. before, behind:
-    pixels of padding.
+    ceil: pixels left over get one more window, which crosses the end of the padding, if that window begins before the
+    end of the image. before, behind: pixels of padding.
     """
     padded = before + size + behind
     if ceil:
@@ -62,17 +62,17 @@ class ConvProblem(Frozen):
 
     @property
     def activation_parts(self) -> int:
-        """Number of numbers whose sum is one input."""
+        """Return how many stored numbers add up to one input."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Number of numbers whose sum is one weight."""
+        """Return how many stored numbers add up to one weight."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the sizes (C, H, W, M, K, S)."""
+        """Return (C, H, W, M, K, S): channels, height and width of the input, maps, filter size, stride."""
         return self.channels, self.height, self.width, self.maps, self.kernel, self.stride
 
     @property
@@ -88,7 +88,7 @@ class ConvProblem(Frozen):
 
     @property
     def pooled_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
+        """Return height and width of the output."""
         counts = [pooling_window_count(size, self.pool, self.pool, self.pool_ceil) for size in self.conv_output_size]
         return counts[0], counts[1]
 
@@ -108,7 +108,7 @@ class ConvProblem(Frozen):
 
 
 class PoolProblem(Frozen):
-    """Average or maximum pooling over window x window pixels, every ``stride`` pixels; see app/layers/pool.py."""
+    """Average or maximum pooling over window x window pixels, every ``stride`` pixels, as in app/layers/pool.py."""
 
     channels: int
     height: int
@@ -136,7 +136,7 @@ class PoolProblem(Frozen):
 
     @property
     def counted_padding(self) -> int:
-        """Rows, and columns, of padding that a mean counts, on both sides together."""
+        """Return how many rows of padding, and as many columns, a mean counts on both sides together."""
         return (2 * self.padding + self.extra_padding) * self.count_padding
 
     @property
@@ -195,7 +195,7 @@ class LinearProblem(Frozen):
 Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 
 
-class _Pair(Frozen, Generic[Half]):
+class _PairProblem(Frozen, Generic[Half]):
     """Two layers of one kind, each with its epilogue; the second reads the results of the first.
 
     exact: in float16x2, whether float16 represents the weights exactly, so that their low halves are zero.
@@ -233,7 +233,7 @@ class _Pair(Frozen, Generic[Half]):
         return x, *(replace(given, name=name, dtype="float32") for name, given in parameters.items()), *results
 
 
-class ConvPairProblem(_Pair[ConvProblem]):
+class ConvPairProblem(_PairProblem[ConvProblem]):
     """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW).
 
     pixel_scale: factor of the pixels that w1 does not include if the weights are exact. resize: resizing of x before
@@ -252,7 +252,7 @@ class ConvPairProblem(_Pair[ConvProblem]):
         return (x if self.resize is None else self.resize.arguments()[0]), *others
 
 
-class LinearPairProblem(_Pair[LinearProblem]):
+class LinearPairProblem(_PairProblem[LinearProblem]):
     """Two matrix products: x (inputs), w1 (inputs, outputs), bias1 (outputs), w2, bias2, y (outputs), labels (1)."""
 
     @property

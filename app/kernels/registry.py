@@ -53,7 +53,7 @@ def variants(operation: str) -> list[Variant]:
     return _variants_by_step(operation, [*ANY_SIZES.get(operation, ()), *TABLES.get(operation, ())])
 
 
-def find(operation: str, requested: str, *others: str) -> Variant | None:
+def find_variant(operation: str, requested: str, *others: str) -> Variant | None:
     """Return the requested variant of an operation or of ``others``; None for ``auto``. Raises UserError if unknown."""
     if requested == "auto":
         return None
@@ -67,15 +67,15 @@ def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[V
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
     for modules in (TABLES[operation], ANY_SIZES.get(operation, ())):
         for row in reversed(_variants_by_step(operation, modules)):
-            if row.automatic and row.refusal(problem, arch) is None and _pays(row, problem, arch):
+            if row.automatic and row.refusal_reason(problem, arch) is None and _is_worthwhile(row, problem, arch):
                 yield row
 
 
-def _pays(row: Variant, problem: Problem, arch: str) -> bool:
+def _is_worthwhile(row: Variant, problem: Problem, arch: str) -> bool:
     """Return whether ``auto`` may choose a variant that serves the problem.
 
-    On cards with tensor cores, a layer in float16 that does not pay on them runs as fast in float32 on CUDA cores, with
+    On cards with tensor cores, a float16 layer that they do not speed up runs as fast in float32 on CUDA cores, with
     results stored in float16.
     """
     halves = isinstance(problem, ConvProblem) and problem.dtype == "float16"
-    return row.pays(problem, arch) and not (halves and row.min_arch < TENSOR_CORES <= architecture_number(arch))
+    return row.worthwhile(problem, arch) and not (halves and row.min_arch < TENSOR_CORES <= architecture_number(arch))

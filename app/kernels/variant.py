@@ -36,7 +36,7 @@ class KernelLaunch(Frozen):
     """One launch of a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
 
     Every kernel takes the arrays of the problem, those of the workspace, ``int images``, and the scalars, in this
-    order.
+    order. A grid without blocks is not launched.
     """
 
     threads: int
@@ -47,6 +47,7 @@ class KernelLaunch(Frozen):
     persistent: bool = False  # at most one block per multiprocessor; blocks loop over the work
     dependent: bool = False  # programmatic dependent launch: the kernel itself waits for the results of the one ahead
     cluster: Callable[[int], int] | None = None  # images → blocks per cluster, 1 for none; sm_90 and later
+    block: Grid | None = None  # the threads along x, y and z, if not all along x
 
 
 class ConstantCopy(Frozen):
@@ -70,10 +71,10 @@ Action = KernelLaunch | ConstantCopy | LibraryGemm
 
 
 class Packing(Frozen):
-    """How a kernel takes the problem's parameters; the packing runs once, when weights are loaded.
+    """The form in which a kernel takes the problem's parameters; ``pack`` runs once, when weights are loaded.
 
-    takes: arguments of the kernel between x and the outputs. pack: computes their arrays from the problem's parameters,
-    of which an absent optional one is None.
+    takes: the kernel's arguments between x and the outputs. pack: computes the arrays of these arguments from the
+    problem's parameters; a parameter is None if it is optional and absent.
     """
 
     takes: tuple[Argument, ...]
@@ -106,12 +107,12 @@ class Variant(Frozen):
     of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
     words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep.
     reads_host: it reads its input just once and in long runs, so the input may be page-locked host memory. automatic:
-    ``auto`` may choose it; other rows run only if named. pays: problem, architecture → False if a kernel of another
-    type is estimated to be faster: ``auto`` then takes that. only_arch: the one architecture with its instructions.
-    instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with. own_error:
-    problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not add the terms
-    one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation.
-    taught: a row of single layers is a step of the ladder, with a text of its own.
+    ``auto`` may choose it; other rows run only if named. worthwhile: problem, architecture → False if a kernel of
+    another type is estimated to be faster, which ``auto`` then takes. only_arch: the one architecture with its
+    instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with.
+    error_bound: problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not
+    add the terms one by one. work: problem → products computed ÷ the layer's. folder: the file's folder, if not the
+    operation's. taught: a row of single layers is a step of the ladder, with its own text. has_ptx: the file has PTX.
     """
 
     operation: str
@@ -131,13 +132,14 @@ class Variant(Frozen):
     tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     defaults: Callable[[Any], dict[str, int]] = lambda _: {}
     automatic: bool = False
-    pays: Callable[[Any, str], bool] = lambda _problem, _arch: True
+    worthwhile: Callable[[Any, str], bool] = lambda _problem, _arch: True
     needs_cublas: bool = False
     instructions: str = "fma"
-    own_error: Callable[[Any, Any, Any, Any], tuple[int, Any]] | None = None
+    error_bound: Callable[[Any, Any, Any, Any], tuple[int, Any]] | None = None
     work: Callable[[Any], float] = lambda _: 1.0
     folder: Path | None = None
     taught: bool = True
+    has_ptx: bool = False
 
     @property
     def name(self) -> str:
@@ -167,7 +169,7 @@ class Variant(Frozen):
         """Return the name of the kernel's function in the file."""
         return f"{self.operation}_{self.technique}"
 
-    def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
+    def launch_config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
         """Return the configuration for the problem with these positive parameters, or the defaults. Raises Unfit.
 
         The kernel checks that SHARED_BYTES, the launch's shared memory, equals the size of its ``SharedStorage``.
@@ -180,7 +182,7 @@ class Variant(Frozen):
         asked = {launch.shared_bytes for launch in config.launches} - {0}
         return replace(config, defines=config.defines | {"SHARED_BYTES": max(asked)}) if asked else config
 
-    def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
+    def refusal_reason(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
         """Return why the variant cannot compute the problem on this architecture with these parameters, or None."""
         number = architecture_number(arch)
         if number < self.min_arch:
@@ -193,20 +195,18 @@ class Variant(Frozen):
             return "does not pool"
         if isinstance(problem, LinearProblem) and problem.softmax:
             return "computes no softmax"
-        reason = self.refuses(problem)
-        if reason is not None:
+        if (reason := self.refuses(problem)) is not None:
             return reason
         try:
-            config = self.config(problem, parameters)
+            config = self.launch_config(problem, parameters)
         except Unfit as unfit:
             return str(unfit)
         limit = SHARED_LIMIT.get(number, 99) << 10
         most = max((launch.shared_bytes for launch in config.launches), default=0)
         if most > limit:
             return f"needs {most:,} bytes of shared memory, a block has at most {limit:,} on {arch}"
-        if any(not 0 < launch.threads <= 1024 for launch in config.launches):
-            return "needs more than 1,024 threads a block"
-        return None
+        fits = all(0 < launch.threads <= 1024 for launch in config.launches)
+        return None if fits else "needs more than 1,024 threads a block"
 
 
 # Rows of tensor-core kernels, which ``auto`` may choose.
@@ -219,7 +219,7 @@ wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", au
 def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
     """Return a packing that reorders the weights and keeps the bias. elements: size of the weights with padding.
 
-    reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to any shape.
+    reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to an array of any shape.
     """
 
     def pack_weights(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -1,4 +1,4 @@
-"""Tiles and shared memory of ``include/warpgroup_convolution.cuh``, and the packing of its filters."""
+"""Choose tiles and shared memory for ``include/warpgroup_convolution.cuh``, and pack its filters."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
@@ -25,10 +25,10 @@ PARTIAL_STEPS = 8  # most k steps that the tensor cores sum before sums are adde
 STAGES = (8, 6, 4, 3)  # of a ring of filters
 
 
-class Convolution(Frozen):
+class WarpgroupConvolution(Frozen):
     """A convolution of maps that lie in shared memory. rows, columns: pixels of the result that pooling reads.
 
-    padded_width: of the maps. parts, weight_parts: float16 whose sum is one number of the maps, of the filters.
+    padded_width: map width with padding. parts, weight_parts: number of float16 per number of the maps, of the filters.
     """
 
     channels: int
@@ -44,26 +44,26 @@ class Convolution(Frozen):
 
     @property
     def k_steps(self) -> int:
-        """Steps of 16 channels per tap."""
+        """Return the number of k steps, of 16 channels each, per tap."""
         return ceil_div(self.channels, 16)
 
     @property
     def padded_maps(self) -> int:
-        """Maps of the result, in whole tiles."""
+        """Return the number of result maps, rounded up to whole tiles."""
         return ceil_div(self.maps, TILE) * TILE
 
     @property
     def factor_bytes(self) -> int:
-        """Shared memory of the factors and biases."""
+        """Return the bytes of shared memory for factors and biases."""
         return 8 * self.padded_maps
 
     @property
     def filter_elements(self) -> int:
-        """Size of the packed filters, all parts, in float16 numbers."""
+        """Return the number of float16 in all parts of the packed filters."""
         return self.weight_parts * self.padded_maps * self.kernel**2 * self.k_steps * 16
 
     def refusal_reason(self) -> str | None:
-        """Return why tiles do not serve the convolution; None if they do."""
+        """Return why no tiles suit the convolution, or None."""
         if self.pool > 2:
             return "pools at most 2 x 2 pixels"
         tiles = (16 * self.k_steps, self.padded_maps, ceil_div(self.columns, 8) * 8)
@@ -71,8 +71,8 @@ class Convolution(Frozen):
             return f"serves products that fill {LEAST_USE:.0%} of its tiles of {TILE} maps, 16 channels and 8 pixels"
         return None
 
-    def rows_in_memory(self, tile_rows: int) -> int:
-        """Return how many rows of the maps ``tile_rows`` rows of the result read."""
+    def input_rows_for(self, tile_rows: int) -> int:
+        """Return the number of input rows that ``tile_rows`` result rows need."""
         return (tile_rows - 1) * self.stride + self.kernel
 
     def maps_bytes(self, height: int, tile_rows: int) -> int:
@@ -80,23 +80,23 @@ class Convolution(Frozen):
         phase_bytes = ceil_div(self.padded_width, self.stride) * 16
         row_bytes = self.stride * phase_bytes
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride
-        last_row = (self.rows_in_memory(tile_rows) - 1) * row_bytes
+        last_row = (self.input_rows_for(tile_rows) - 1) * row_bytes
         ends = last_row + (self.stride - 1) * phase_bytes + (last_column + 1) * 16
         return (2 * self.k_steps - 1) * height * row_bytes + max(ends, height * row_bytes)
 
 
 class Tiles(Frozen):
-    """The tiles of a convolution. warpgroups: of a block, each with its maps in shared memory.
+    """The tiles of a convolution. warpgroups: number per block; each has its maps in shared memory.
 
-    rows: of pixels in a tile. chunks: tiles in a band of an image, one after another.
+    rows: pixel rows per tile. chunks: tiles per band of an image, which a warpgroup computes one after another.
     """
 
     warpgroups: int
     rows: int
     chunks: int
 
-    def check(self, convolution: Convolution) -> None:
-        """Raise Unfit if there are no such tiles."""
+    def check(self, convolution: WarpgroupConvolution) -> None:
+        """Raise Unfit if the kernel has no such tiles for the convolution."""
         if self.warpgroups not in MOST_SUMS or self.rows not in ROWS_OF_PIXELS or self.rows % convolution.pool:
             raise Unfit("no product of so many rows of pixels, or no whole windows in it")
         if 4 * self.rows * convolution.parts > MOST_SUMS[self.warpgroups]:
@@ -104,9 +104,9 @@ class Tiles(Frozen):
 
 
 class FilterRing(Frozen):
-    """Where the filters lie in shared memory: all of them, or a ring of stages of some taps.
+    """The filters' place in shared memory: all filters at once, or a ring of stages with some taps each.
 
-    staged: whether results are collected in shared memory, too.
+    staged: whether shared memory also collects the results.
     """
 
     staged: bool
@@ -116,18 +116,18 @@ class FilterRing(Frozen):
     shared_bytes: int
 
     @classmethod
-    def beside(cls, others: int, results: int, convolution: Convolution) -> "FilterRing":
-        """Choose beside ``others`` bytes of shared memory, and ``results`` bytes to collect results in (0: not).
+    def choose(cls, others: int, results: int, convolution: WarpgroupConvolution) -> "FilterRing":
+        """Choose a place beside ``others`` bytes of shared memory. results: bytes to collect results in; 0 for none.
 
-        Results are collected if the filters then stay where they are. A stage has as many taps as the tensor cores may
-        sum; in a ring, as few as leave room for its stages.
+        Results are collected if that does not change whether all filters fit at once. A stage has as many taps as the
+        tensor cores may sum; in a ring, as few as leave room for its stages.
         """
-        alone = cls._choose(False, others + convolution.factor_bytes, convolution)
-        staged = cls._choose(True, others + results + convolution.factor_bytes, convolution) if results else alone
+        alone = cls._arrange(False, others + convolution.factor_bytes, convolution)
+        staged = cls._arrange(True, others + results + convolution.factor_bytes, convolution) if results else alone
         return staged if staged.shared_bytes <= SHARED and staged.streamed == alone.streamed else alone
 
     @classmethod
-    def _choose(cls, staged: bool, others: int, convolution: Convolution) -> "FilterRing":
+    def _arrange(cls, staged: bool, others: int, convolution: WarpgroupConvolution) -> "FilterRing":
         taps, steps = convolution.kernel**2, convolution.k_steps
         tap_bytes = convolution.weight_parts * steps * STEP_BYTES
         counts = [n for n in range(taps, 0, -1) if taps % n == 0 and (n * steps <= PARTIAL_STEPS or n == 1)]
@@ -150,7 +150,7 @@ class FilterRing(Frozen):
         }
 
 
-def used_size(problem: ConvProblem) -> tuple[int, int]:
+def size_read_by_pooling(problem: ConvProblem) -> tuple[int, int]:
     """Return the rows and columns of the convolution's results that pooling reads."""
     rows, columns = (
         min(size, windows * problem.pool)
@@ -159,14 +159,14 @@ def used_size(problem: ConvProblem) -> tuple[int, int]:
     return rows, columns
 
 
-def collected_bytes(problem: ConvProblem) -> int:
-    """Return the bytes of an image's results if they can leave shared memory in pieces of 16 bytes, else 0."""
+def collected_result_bytes(problem: ConvProblem) -> int:
+    """Return the bytes of an image's results; 0 if they do not divide into pieces of 16 bytes, which copies require."""
     size = problem.maps * prod(problem.pooled_size) * ITEMSIZE[problem.output_dtype]
     return 0 if size % 16 else size
 
 
-def estimated_clocks(convolution: Convolution, tiles: Tiles, ring: FilterRing) -> float:
-    """Estimate the clocks that ``tiles.chunks`` chunks take, relative to other tiles."""
+def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: FilterRing) -> float:
+    """Estimate the clock cycles of ``tiles.chunks`` chunks. The estimate ranks tiles; it predicts no absolute time."""
     taps = convolution.kernel**2
     products = taps * convolution.k_steps * (convolution.parts + convolution.weight_parts - 1)
     waits = taps // ring.stage_taps if ring.streamed or convolution.parts == 2 else 1
@@ -180,9 +180,9 @@ def estimated_clocks(convolution: Convolution, tiles: Tiles, ring: FilterRing) -
 def fitting_tiles(
     fit: Callable[[Tiles], FilterRing], chunks: Callable[[int], Iterable[int]]
 ) -> Iterator[tuple[Tiles, FilterRing]]:
-    """Yield all tiles that fit, and the place of the filters in shared memory.
+    """Yield all tiles that fit, and the filters' place in shared memory.
 
-    fit: returns that place, or raises Unfit. chunks: number of rows → numbers of chunks to try.
+    fit: returns that place, or raises Unfit. chunks: returns the numbers of chunks to try for a number of rows.
     """
     for warpgroups in MOST_SUMS:
         for rows in ROWS_OF_PIXELS:
@@ -196,7 +196,7 @@ def fitting_tiles(
                     yield tiles, ring
 
 
-def core_matrices(parts: list[np.ndarray]) -> np.ndarray:
+def pack_core_matrices(parts: list[np.ndarray]) -> np.ndarray:
     """Pack parts (C, K, K, M) as wgmma's operand A: flat, channels and maps padded with zeros.
 
     Axes: (tiles of 64 maps, taps, parts, planes of 8 channels, 8 groups of maps, 8 maps, 8 channels).

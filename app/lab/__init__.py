@@ -1,1 +1,1 @@
-"""Time every kernel, sweep parameters, profile runs and time other frameworks, which only this package imports."""
+"""Time kernels and whole systems, sweep parameters, and profile runs. Only this package imports other frameworks."""

@@ -1,4 +1,4 @@
-"""Load test images and shipped weights on which whole programs are measured, and check their labels."""
+"""Load test images and shipped weights for measurements of whole programs, and check the labels."""
 
 from dataclasses import replace
 from math import prod
@@ -23,9 +23,9 @@ L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 
 class Batch(Frozen):
-    """The first N test images and a network's shipped weights; random ones where none exist.
+    """The first N test images and a network's shipped weights; random images or weights where none exist.
 
-    images: (N, C, H, W) uint8 in page-locked memory; truth: (N,) uint8; reference: float64 results of at least N
+    images: (N, C, H, W) uint8 in page-locked memory. truth: (N,) uint8. reference: float64 results of at least N
     images.
     """
 
@@ -35,12 +35,12 @@ class Batch(Frozen):
     truth: np.ndarray
     reference: Reference
 
-    def first(self, count: int) -> "Batch":
+    def first_images(self, count: int) -> "Batch":
         """Return the batch of the first ``count`` images."""
         return replace(self, images=self.images[:count], truth=self.truth[:count])
 
     def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
-        """Return the numbers of correct labels (N,) and of those that differ from float64, and their largest margin.
+        """Return the number of correct labels (N,), the number that differ from float64, and their largest margin.
 
         wrong: whether the labels break the accuracy rule for the arithmetic type; without a type, they are not judged.
         """
@@ -61,7 +61,8 @@ def load_batch(network: str, count: int, *, checked: bool = True) -> Batch:
     of the test images gets random images. In both cases the reference is computed; for random images it is also the
     truth.
 
-    checked: whether the labels will be scored; without that, a reference that has to be computed is the first one's.
+    checked: whether the labels will be scored. If not, a reference that would have to be computed covers only the first
+    image.
 
     Raises UserError if there are fewer test images than ``count``.
     """
@@ -96,7 +97,7 @@ def random_images(shape: Shape, count: int) -> np.ndarray:
 def l2_chunk_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
     """Return how many images to compute at a time, so that a layer's input and output fit the L2 cache together.
 
-    All pieces have equal length. Return the whole batch if it fits, or if no such length divides it well. itemsize:
+    All chunks have equal length. Return the whole batch if it fits, or if no such length divides it well. itemsize:
     bytes per number of an activation. l2_bytes: size of the cache; 0 if the card does not report it.
     """
     most = max(prod(step.in_shape) + prod(step.out_shape) for step in graph.steps) * itemsize

@@ -9,6 +9,7 @@ from app.cuda.device import format_bus_address
 from app.records.bench import Bench
 from app.records.calls import Calls
 from app.records.kernels import Ladder
+from app.records.languages import Languages
 from app.records.parts import Card
 from app.records.peers import Peers
 from app.terminal.text import fields, paragraph
@@ -29,17 +30,19 @@ def describe_card(card: Card) -> str:
     return f"{which}, {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
 
 
-def heading(title: str, document: Bench | Calls | Ladder | Peers, pairs: dict[str, str], width: int) -> list[str]:
-    """Return the title with the date, a line for the card, and a line for each further (name, text) pair."""
+def heading(
+    title: str, document: Bench | Calls | Ladder | Languages | Peers, pairs: dict[str, str], width: int
+) -> list[str]:
+    """Return a title with the date, a line for the card, and a line for each further (name, text) pair."""
     card = {"card": describe_card(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]
 
 
 def first_row(rows: Iterable[Row], **values: object) -> Row:
-    """Return the first row with these values, or an empty row if there is none."""
+    """Return the first row whose fields have these values; an empty row if there is none."""
     return next((row for row in rows if all(row[name] == value for name, value in values.items())), {})
 
 
 def fastest_row(rows: Iterable[Row], time: str = "ms") -> Row:
-    """Return the row with the shortest time at key ``time``, or an empty row if no row has a time."""
+    """Return the row with the shortest time at the key ``time``; an empty row if no row has a time."""
     return min((row for row in rows if row[time]), key=lambda row: row[time], default={})

@@ -23,12 +23,12 @@ FIRST, LATER = "conv1", "conv2"
 
 
 class Layer(Frozen):
-    """One step on one layer: its counts, the time predicted from them, and the measurements.
+    """A step on one layer: its counts, the time predicted from them, and the measurements.
 
-    parameters: compile-time constants that ran. ms: None if it was not measured; counters: empty if not measured.
-    executed: instructions of the kernel per output that the hardware counted; None if it did not count. per_product:
-    instructions per product in the hottest loop; None without one. example: layer of ``EXAMPLE`` to which resources and
-    loop belong. tuned: parameters that ran, if resources and loop were compiled with others.
+    parameters: compile-time constants of the measured kernel. ms: None if it was not measured. counters: empty if there
+    are none. executed: instructions of the kernel per output, as the hardware counted them, or None. per_product:
+    instructions per product in the hottest loop, or None. example: layer of ``EXAMPLE`` whose resources and loop these
+    are. tuned: parameters of the measured kernel, if resources and loop were compiled with others.
     """
 
     network: str
@@ -48,7 +48,7 @@ class Layer(Frozen):
 
     @property
     def issue_slot_source(self) -> str:
-        """Return the source of the issue slots' number: ``executed``, ``loop`` of the machine code, or ``formula``."""
+        """Return the source of the issue slots' number: ``executed``, ``loop`` (of the machine code), ``formula``."""
         return "executed" if self.executed is not None else "loop" if self.per_product is not None else "formula"
 
     @property
@@ -62,8 +62,8 @@ class Card(Frozen):
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
     ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of the main job
-    with lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements with counters of
-    another card of the same name, whose executed instructions also apply to this card.
+    with lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements of another card of
+    the same name, whose counted instructions also apply to this card.
     """
 
     benches: Mapping[str, Row]
@@ -101,7 +101,7 @@ class Card(Frozen):
         )
 
     def layers(self, step: Step) -> Iterator[Layer]:
-        """Yield the step on every layer that it can compute, network by network."""
+        """Yield each layer that the step can compute, network by network, with the step's counts and measurements."""
         for network in self.networks:
             for item, problem in layer_problems(network, step.row.operation, step.dtype):
                 if found := self._layer_of_step(step, network, item, problem):
@@ -110,7 +110,7 @@ class Card(Frozen):
     def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
         bench = self.benches[network]
         row = self._bench_row(step, network, item)
-        if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
+        if step.row.refusal_reason(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
         names = formula_values(step.row, problem, row.get("settings", {}), bench["images"], sms)
@@ -169,7 +169,7 @@ def _loop_instructions_per_product(loop: Row, step: Step) -> float | None:
 
 @cache
 def layer_problems(network: str, operation: str, dtype: str) -> Sequence[tuple[str, Any]]:
-    """Return (name, problem) of each layer of that operation, unfused, in that arithmetic type."""
+    """Return (name, problem) of each layer of an operation, unfused, in the arithmetic type ``dtype``."""
     return [
         (item.name, item.problems[dtype])
         for item in network_items(network_graph(network))

@@ -13,7 +13,8 @@ from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step
 from app.ladder.lessons import ladder_steps as ladder_of
 from app.ladder.pages import check_folder, write_site
-from app.ladder.stored import introduction_pages, stored_card, stored_card_named, stored_kernels
+from app.ladder.playground import find_samples, playground_page
+from app.ladder.stored import introduction_pages, stored_card, stored_card_if_named, stored_kernels
 from app.network.graph import network_graph
 from app.records import kernels as records
 from app.records.kernels import Ladder
@@ -33,10 +34,7 @@ COLUMNS = (
 
 
 def ladder(request: LadderRequest) -> int:
-    """Measure the steps, or read stored figures without a GPU; print and write. Return 1 if a step was wrong, else 0.
-
-    Raises UserError.
-    """
+    """Measure the steps, or read stored times; print and write them. Return 1 if one was wrong. Raises UserError."""
     if request.pages is not None:
         check_folder(request.pages)
     no_gpu = device.why_no_gpu()
@@ -57,7 +55,8 @@ def ladder(request: LadderRequest) -> int:
     document = _ladder_document(card, name, notes)
     publish_report(document, as_text, request.output)
     if request.pages is not None:
-        files = write_site(request.pages, card, COMMAND.format(name), introduction_pages())
+        more = [*introduction_pages(), playground_page(find_samples())]
+        files = write_site(request.pages, card, COMMAND.format(name), more)
         if request.output.json != "-":
             print(f"\n{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
     return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))
@@ -69,7 +68,7 @@ def _measure_card(request: LadderRequest, name: str) -> Card:
     with device.translate_gpu_errors():
         card = device.describe_gpu()
         document = measure_steps(network_graph(request.network), request.batch, card)
-    return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_named(name, card["name"]))
+    return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_if_named(name, card["name"]))
 
 
 def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:

@@ -1,8 +1,8 @@
 """Count what a step does for one output, and predict from the counts how long a layer takes.
 
-Every count is per thread and per output that the thread computes, except ``round_trips``, which is for all outputs of
-the thread. For each part of the card, the prediction is the time for which that part would be busy if nothing else
-delayed it. The longest of these times is the predicted time; no kernel with these counts can be faster.
+Counts are per thread and per output that the thread computes; only ``round_trips`` is for all outputs of the thread.
+The prediction gives, for each part of the card, the time for which that part would be busy if nothing else delayed it.
+The longest of these times is the predicted time; no kernel with these counts can be faster.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ PARTS = {
 
 
 class Speeds(Frozen):
-    """Measured rates of a card: products per second, bytes per second; cycles of one SM per second."""
+    """Measured rates of a card: products and bytes per second, and cycles of one multiprocessor per second."""
 
     products: float
     bytes: float
@@ -73,7 +73,7 @@ class Prediction(Frozen):
 
 
 def products_per_instruction(instructions: str, dtype: str) -> int:
-    """Return the number of products per thread of one instruction of the family."""
+    """Return the multiply-adds that one instruction computes per thread. instructions: such as ``fma`` or ``mma``."""
     return PER_INSTRUCTION.get(instructions) or PER_INSTRUCTION.get(f"{instructions} {dtype}", 1)
 
 
@@ -85,10 +85,11 @@ def evaluate_counts(
     loop: float | None,
     executed: float | None = None,
 ) -> dict[str, Number]:
-    """Return every count of ``COUNTS``. loop: instructions per product in the hottest loop, None if unknown.
+    """Return every count of ``COUNTS``. formulas: in order; later ones may use the names of earlier ones.
 
-    executed: instructions of the whole kernel per output, if the hardware counted them; otherwise the loop gives them.
-    formulas: in order; later formulas may use earlier names. least_bytes: each array moved once, per output.
+    loop: instructions per product in the hottest loop, None if unknown. executed: instructions of the whole kernel per
+    output, if the hardware counted them; otherwise ``loop`` gives them. least_bytes: bytes per output if each array is
+    moved once.
     """
     outputs, images = names["OUTPUTS"], int(names["BATCH"])
     found: dict[str, Number] = {

@@ -1,9 +1,10 @@
 """Compute the formulas of lessons from a row's parameters and a problem's shape.
 
-A formula is an arithmetic expression in this package's data files, such as ``2 * C * K * K``. It may use the problem's
-sizes (C, H, W, M, K, S, PADDING, OH, OW; of a product N), DEPTH (products of one sum), BATCH (images), OUTPUTS (of one
-image), the row's compile-time constants (TILE, BM, …), THREADS and SHARED of a block of its kernel, BLOCKS (its grid),
-BYTES_IN, BYTES_W and BYTES_OUT (of one input, weight and output), SMS (of the card), and ``FUNCTIONS``.
+A formula is an arithmetic expression in this package's data files, such as ``2 * C * K * K``. It may use these names:
+the problem's sizes C, H, W, M, K, S, PADDING, OH, OW, and N of a matrix product; DEPTH, the products of one sum; BATCH,
+the number of images; OUTPUTS of one image; the row's compile-time constants (TILE, BM, …); THREADS and SHARED of a
+block; BLOCKS, its grid; BYTES_IN, BYTES_W and BYTES_OUT of an input, a weight and an output; SMS of the card; and
+``FUNCTIONS``.
 """
 
 import re
@@ -33,7 +34,7 @@ def cache_lines_touched(span: float) -> float:
 def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
     """Return how many cache lines a warp touches that reads one value for each of 32 consecutive output pixels.
 
-    columns: of the output. pitch: columns of the input. size: bytes of a value.
+    columns: width of the output. pitch: width of the input. size: bytes of a value.
     """
     rows = min(WARP / columns, WARP)  # of the output, that a warp covers
     if pitch * size >= LINE:
@@ -44,8 +45,8 @@ def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
 def bank_conflict_cycles(columns: int, pitch: int, stride: int) -> int:
     """Return the cycles of a warp's load from shared memory: the most different words that it reads from one bank.
 
-    Thread t reads, in rows of ``pitch`` words, the word at row t ÷ columns and column t mod columns, both times the
-    stride.
+    Thread t reads the word at row t ÷ columns and column t mod columns, both times the stride, of rows with ``pitch``
+    words.
     """
     words = {thread // columns * stride * pitch + thread % columns * stride for thread in range(WARP)}
     return max(Counter(word % BANKS for word in words).values())
@@ -54,10 +55,10 @@ def bank_conflict_cycles(columns: int, pitch: int, stride: int) -> int:
 def shared_load_cycles(threads: int, width: int, *digits: int) -> float:
     """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
 
-    digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first: ``8, 4, 4, 0``
-    reads at 4 times the remainder of the number by 8. Threads beyond the digits read nothing. Shared memory serves
-    loads of 8 bytes for half a warp at a time, and loads of 16 bytes for a quarter; two of these share a cycle if all
-    of their threads read the same as the next thread, or as the next but one.
+    digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first: with ``8, 4, 4,
+    0``, the thread reads at 4 times the remainder of its number by 8. Threads beyond the digits read nothing. Shared
+    memory serves loads of 8 bytes for half a warp at a time, and loads of 16 bytes for a quarter. Two such groups share
+    a cycle if each thread reads the same as the next one, or as the next but one.
     """
     sizes, strides = digits[::2], digits[1::2]
     spent = []
@@ -95,7 +96,7 @@ def banks_touched(rows: int, pitch: int) -> int:
 
 
 def input_transform_products(taps: int) -> int:
-    """Return the multiply-adds that transform K + 1 consecutive pixels to their values at the Toom-Cook points."""
+    """Return the multiply-adds that transform K + 1 consecutive pixels to values at the Toom-Cook points. taps: K."""
     return sum(factor != 0 for row in toom_cook_matrices(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 
@@ -122,8 +123,8 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 def formula_values(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
-    """Return the value of each name for formulas, with these parameters in place of the row's defaults."""
-    config = row.config(problem, parameters)
+    """Return the value of each name that formulas may use, with these parameters instead of the row's defaults."""
+    config = row.launch_config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
         sizes |= {"PADDING": problem.padding, "DEPTH": problem.reduction_length}
@@ -167,7 +168,7 @@ def fill_formulas(text: str, names: Names) -> str:
 
 
 def format_exact(number: Number) -> str:
-    """Return a number for a table: whole numbers in full, others with three digits."""
+    """Return a number for a table: a whole number in full, any other with three digits."""
     if number == round(number):
         return f"{round(number):,}"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

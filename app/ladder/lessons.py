@@ -1,8 +1,8 @@
 """List the steps of the ladder in order: a registry row, the step that it continues, and its lesson.
 
-A lesson is ``steps/OPERATION/NAME.toml``: the text about a step, which the pages of ``ladder_steps`` and the sections
-of docs/kernels.md show. It names other steps in backticks, never by number. Every number in it is a formula in braces,
-which ``formulas.py`` computes. The idea itself is the first paragraph of the step's .cu file.
+A lesson is ``steps/OPERATION/NAME.toml``: the text about a step, shown by the pages and by docs/kernels.md. It names
+other steps in backticks, never by number. Its numbers are formulas in braces, which ``formulas.py`` computes. The first
+paragraph of the step's .cu file describes the idea itself.
 """
 
 import re
@@ -35,12 +35,12 @@ class Lesson(Frozen):
     """The hand-written text about one step.
 
     title: the idea in a few words. change: what is new compared with the step that it continues and with the reports,
-    and why. excerpt: the parts of the file that show the idea, each by texts in its first and its last line, and the
-    name of an included file if the part is there. drawing: the ``kind`` of the drawing and formulas for its parameters.
-    counts: formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of
-    ``counting.PARTS``. proof: how hardware counters show it; proven_by: these counters, as keys of
+    and why. excerpt: the parts of the file that show the idea; texts in the first and last line identify each part, and
+    a third text names an included file if the part is there. drawing: the ``kind`` of the drawing, and formulas for its
+    parameters. counts: formulas, see ``counting.py``. bound: what bounds the step now. bounded_by: the same as keys of
+    ``counting.PARTS``. proof: how hardware counters show it. proven_by: these counters, as keys of
     ``counters.COUNTERS``. detail: more about the idea, if needed. differs: counter → why it differs from the count, if
-    the general reasons of ``tables.py`` do not apply.
+    the general reasons in ``tables.py`` do not apply.
     """
 
     title: str
@@ -65,17 +65,17 @@ class Step(Frozen):
 
     @property
     def slug(self) -> str:
-        """Return the name of the step's page without the suffix, unique over all ladders."""
+        """Return the name of the step's page without suffix, which is unique over all ladders."""
         return f"{self.row.operation}-{self.row.name}"
 
     @property
     def file_page(self) -> str:
-        """Return the name of the page with the step's whole file, without the suffix."""
+        """Return the name, without suffix, of the page that shows the step's whole file."""
         return f"file-{self.row.source.removesuffix('.cu')}"
 
     @property
     def title(self) -> str:
-        """Return number and name: ``2 direct``."""
+        """Return the step's number and name: ``2 direct``."""
         return f"{self.row.step} {self.row.name}"
 
     @property
@@ -101,7 +101,7 @@ class Step(Frozen):
 
 @cache
 def ladder_steps(operation: str) -> tuple[Step, ...]:
-    """Return the steps of an operation that have lessons, in the order of the ladder."""
+    """Return the steps of an operation that have lessons, in reading order."""
     return tuple(Step(row, read_lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
 
 
@@ -145,7 +145,7 @@ class Line(Frozen):
 
 
 @cache
-def coloured_lines(source: str) -> Sequence[str]:
+def colour_lines(source: str) -> Sequence[str]:
     """Return the lines of a CUDA file as coloured HTML. Raises UserError without Pygments."""
     try:
         from pygments import highlight
@@ -158,7 +158,7 @@ def coloured_lines(source: str) -> Sequence[str]:
 
 
 def diff_lines(old: str, new: str) -> list[Line]:
-    """Return the lines of both files in the order of a diff, without the comments at their heads.
+    """Return the lines of both files as in a diff, without the comments at their heads.
 
     A removed line comes directly before the similar line that replaces it.
     """
@@ -180,7 +180,7 @@ def _body_lines(source: str) -> list[Line]:
     """Return the non-empty lines of a file after the comment at its head."""
     texts = source.splitlines()
     head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
-    lines = (Line(" ", *one) for one in zip(texts, coloured_lines(source), range(1, len(texts) + 1), strict=True))
+    lines = (Line(" ", *one) for one in zip(texts, colour_lines(source), range(1, len(texts) + 1), strict=True))
     return [line for line in lines if line.number > head and line.text.strip()]
 
 
@@ -220,7 +220,7 @@ def excerpt_lines(step: Step) -> list[Line]:
 
 
 def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
-    """Return the lines from the one with ``start`` to the next with ``until``, and lines that the first replaces."""
+    """Return the lines from one with ``start`` to the next with ``until``, and the lines that the first replaces."""
 
     def find(text: str, after: int) -> int:
         alone = not text.strip("} ")  # a closing brace: its indentation tells which block it ends

@@ -1,4 +1,4 @@
-"""Draw matrix products: tiles, tensor-core fragments, passes over device memory, split sums, rings of stages."""
+"""Draw matrix products: tiles, tensor-core fragments, passes over device memory, split sums, and rings of stages."""
 
 from itertools import product as product_of
 
@@ -28,10 +28,10 @@ def draw_matrix_product(
         f"does {products}."
     )
     left, top = depth * cell + 34, 44 + depth * cell
-    drawing.text(left, 12, f"{depth} terms × {columns} {columns_are}", "head")
-    drawing.text(left, 28, where, "quiet")
+    drawing.add_text(left, 12, f"{depth} terms × {columns} {columns_are}", "head")
+    drawing.add_text(left, 28, where, "quiet")
     drawing.add_grid(left, 36, depth, columns, cell, "shared")
-    drawing.text(0, top + rows * cell + 18, f"{rows} {rows_are} × {depth} terms", "head")
+    drawing.add_text(0, top + rows * cell + 18, f"{rows} {rows_are} × {depth} terms", "head")
     drawing.add_grid(0, top, rows, depth, cell, "taps")
     drawing.add_grid(left, top, rows, columns, cell)
     downs = _consecutive_runs(tall, rows // 3, rows_apart, together)
@@ -48,9 +48,9 @@ def draw_matrix_product(
         x, y = left + along * cell, top + down * cell
         drawing.add_rectangle(x, y, broad * cell, high * cell, "own", "the marked thread's outputs")
     (down, high), (along, broad) = downs[0], alongs[0]
-    drawing.arrow(depth * cell, top + (down + high / 2) * cell, left + along * cell, top + (down + high / 2) * cell)
+    drawing.add_arrow(depth * cell, top + (down + high / 2) * cell, left + along * cell, top + (down + high / 2) * cell)
     middle = left + (along + broad / 2) * cell
-    drawing.arrow(middle, 36 + depth * cell, middle, top + down * cell)
+    drawing.add_arrow(middle, 36 + depth * cell, middle, top + down * cell)
     drawing.add_text_lines(
         left + columns * cell + 16,
         top + 12,
@@ -65,9 +65,10 @@ def draw_matrix_product(
 
 
 def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
-    """Return (start, length) of each run of consecutive rows or columns that a thread computes.
+    """Return (start, length) of each run of consecutive rows or columns that one thread computes.
 
-    about: where the first run should be. Runs of ``together`` begin ``apart`` from each other; 0: all are consecutive.
+    about: preferred start of the first run. apart, together: runs of ``together`` begin ``apart`` from each other; with
+    0, one run holds all.
     """
     together = together if apart else count
     first = about % apart if apart else about
@@ -83,9 +84,9 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
         "these tiles."
     )
     left, top = 8 * cell + 40, 40 + 8 * cell
-    drawing.text(left, 12, f"8 words × 8 {columns_are}", "head")
+    drawing.add_text(left, 12, f"8 words × 8 {columns_are}", "head")
     drawing.add_grid(left, 22, 8, 8, cell, "shared")
-    drawing.text(0, top + 16 * cell + 18, f"16 {rows_are} × 8 words", "head")
+    drawing.add_text(0, top + 16 * cell + 18, f"16 {rows_are} × 8 words", "head")
     drawing.add_grid(0, top, 16, 8, cell, "taps")
     drawing.add_grid(left, top, 16, 8, cell)
     for half in (0, 1):
@@ -114,38 +115,38 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
 
 
 def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
-    """Return a drawing of kernels that pass matrices through device memory; ``terms`` is 0 if nothing is unrolled."""
+    """Return a drawing of kernels that pass matrices through device memory. terms: 0 if nothing is unrolled."""
     boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
     drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
     for number, name in enumerate(boxes):
         x = number * 230
         drawing.add_rectangle(x, 20, 110, 46, "own", "a pass: it reads and writes device memory")
-        drawing.text(x + 55, 48, name, "head", "middle")
+        drawing.add_text(x + 55, 48, name, "head", "middle")
         if number < len(between):
-            drawing.arrow(x + 112, 43, x + 228, 43)
-            drawing.text(x + 170, 36, "memory", "quiet", "middle")
-            drawing.text(x + 170, 84, between[number], "quiet", "middle")
+            drawing.add_arrow(x + 112, 43, x + 228, 43)
+            drawing.add_text(x + 170, 36, "memory", "quiet", "middle")
+            drawing.add_text(x + 170, 84, between[number], "quiet", "middle")
     if terms:
         drawing.add_text_lines(0, 112, [f"an image's {pixels:,} values become {terms * columns:,}"])
     return drawing
 
 
 def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
-    """Return a drawing of one sum, split into parts that several blocks compute."""
+    """Return a drawing of a sum that is split into parts, which several blocks compute."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
-    drawing.text(0, 12, f"{depth:,} terms of one sum", "head")
+    drawing.add_text(0, 12, f"{depth:,} terms of one sum", "head")
     for number in range(shown):
         drawing.add_rectangle(
             number * (width + 4), 22, width, 24, "shared", "a part of the sum, which one block adds up"
         )
-        drawing.text(number * (width + 4) + width / 2, 39, f"block {number}", "small", "middle")
-        drawing.arrow(number * (width + 4) + width / 2, 48, shown * (width + 4) / 2, 96)
+        drawing.add_text(number * (width + 4) + width / 2, 39, f"block {number}", "small", "middle")
+        drawing.add_arrow(number * (width + 4) + width / 2, 48, shown * (width + 4) / 2, 96)
     if parts > shown:
-        drawing.text(shown * (width + 4) + 4, 39, f"… and {parts - shown} more")
+        drawing.add_text(shown * (width + 4) + 4, 39, f"… and {parts - shown} more")
     drawing.add_rectangle(shown * (width + 4) / 2 - 90, 98, 180, 26, "own", "the second kernel")
-    drawing.text(shown * (width + 4) / 2, 115, f"adds {parts} parts in order", "", "middle")
+    drawing.add_text(shown * (width + 4) / 2, 115, f"adds {parts} parts in order", "", "middle")
     return drawing
 
 
@@ -159,11 +160,11 @@ def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows
     drawing.add_text_lines(10, 46, [f"{producers} producers", "copy ahead"])
     for number in range(stages):
         drawing.add_rectangle(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
-        drawing.text(208 + number * 40, 55, str(number + 1), "", "middle")
+        drawing.add_text(208 + number * 40, 55, str(number + 1), "", "middle")
     right = 190 + stages * 40
-    drawing.text(190, 14, f"ring of {stages} stages, {terms} terms each", "head")
-    drawing.arrow(132, 50, 186, 50)
-    drawing.arrow(right, 50, right + 50, 50)
+    drawing.add_text(190, 14, f"ring of {stages} stages, {terms} terms each", "head")
+    drawing.add_arrow(132, 50, 186, 50)
+    drawing.add_arrow(right, 50, right + 50, 50)
     drawing.add_rectangle(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
     drawing.add_text_lines(right + 64, 46, [f"{consumers} consumers: wgmma,", f"{tile} outputs × {rows} images"])
     return drawing

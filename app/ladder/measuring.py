@@ -30,14 +30,14 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
-    rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _served_items(items, step)]
+    rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _computable_items(items, step)]
     compile_variants([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
     peaks = peak.measure_peaks(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
     timer = ItemTimer(arch, known, NOISE, L2, None, False, lambda: None)
     with tqdm(rungs, desc="ladder", unit=" rows", disable=None) as bar:
         try:
-            for (step, item), result in zip(bar, _timed_steps(rungs, timer, images), strict=True):
+            for (step, item), result in zip(bar, _time_steps(rungs, timer, images), strict=True):
                 bar.set_description(f"{step.title}, {item.name}")
                 rows[item.name].append(result)
         except DeviceMemoryError:
@@ -60,15 +60,15 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     }
 
 
-def _served_items(items: list[Item], step: Step) -> Iterator[Item]:
+def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
     """Yield the items of the step's operation that have a problem in its arithmetic type."""
     for item in items:
         if item.operation == step.row.operation and step.dtype in item.problems:
             yield item
 
 
-def _timed_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Check and time each step; yield the results. A layer's data stay on the card until the number format changes."""
+def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
+    """Check and time each step; yield the results. A layer's data stay on the card for all steps of a format."""
     trials: dict[str, Trial] = {}
     before = ("", "")
     for step, item in rungs:

@@ -1,4 +1,4 @@
-"""Build the HTML pages, one for each step, one for each source file, and the index; write them into a folder."""
+"""Build the HTML pages (one for each step, one for each source file, and an index), and write them into a folder."""
 
 import importlib.util
 import re
@@ -13,7 +13,7 @@ from app.base.errors import UserError, pip_install_command
 from app.base.frozen import Frozen
 from app.base.precision import SHORT
 from app.drawing import interactives
-from app.drawing.svg import Drawing
+from app.drawing.svg import Drawing, format_number
 from app.kernels.problems import LinearProblem
 from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
@@ -25,11 +25,11 @@ from app.ladder.lessons import (
     Step,
     all_steps,
     changed_line_count,
-    coloured_lines,
+    colour_lines,
     excerpt_lines,
     ladder_steps,
 )
-from app.ladder.pictures import Text, interactives_page, pictures_page
+from app.ladder.pictures import ExtraPage, draw_journey, interactives_page, pictures_page
 from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
@@ -40,7 +40,7 @@ NOT_COMPILED = "What the compiler made of this step is not stored for this card.
 
 
 class Page(Frozen):
-    """One file of the site: its name without ``.html``, its title, and its whole text."""
+    """A file of the site: its name without ``.html``, its title, and its whole HTML text."""
 
     name: str
     title: str
@@ -48,9 +48,9 @@ class Page(Frozen):
 
 
 class Pages:
-    """The pages of one card. more: further pages, to which every page links. command: what wrote the site."""
+    """Builds the pages of one card. more: further pages, linked from every page. command: that wrote the site."""
 
-    def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
+    def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
         dates = sorted({str(bench["date"]) for bench in card.benches.values()})
         self._common = {
@@ -66,7 +66,7 @@ class Pages:
 
         loader = PackageLoader(__package__)
         found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-        found.filters |= {"coded": text_to_html, "prose": lesson_to_html}
+        found.filters |= {"coded": text_to_html, "prose": lesson_to_html, "digits": format_number}
         found.globals |= {"short": SHORT, "kinds": KINDS, "counter_words": WORDS, "parts": PARTS, "factor": FACTOR}
         return found
 
@@ -81,29 +81,35 @@ class Pages:
             yield self.step_page(step)
             yield self.source_page(step)
         for text in self.more:
-            yield self._fill_template("text", text.name, text.title, {"body": text.body})
+            yield self._fill_template(text.template, text.name, text.title, {"body": text.body, **text.values})
 
     def index_page(self) -> Page:
-        """Return the index page: all steps, with the times of the first network."""
+        """Return the index page: the journey as one picture, then all steps, with the times of the first network."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
             rows, heads = [], dict[str, None]()
             for step in ladder_steps(operation):
                 layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
                 heads |= dict.fromkeys(layer.title for layer in layers)
-                times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms_text(layer))]
-                rows.append({"step": step, "changed": changed_line_count(step), "times": times})
+                times = [(tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers]
+                rows.append({"step": step, "times": times})
             sizes += [_size_texts(layer) for layer in self.card.layers(ladder_steps(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
-        images = next(iter(self.card.benches.values()))["images"]
+        images = self.card.benches[self.card.networks[0]]["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
-        values = {"ladders": ladders, "sizes": sizes, "images": f"{images:,}", **rates}
+        values = {
+            "ladders": ladders,
+            "sizes": sizes,
+            "images": f"{images:,}",
+            "journey": draw_journey(self.card),
+            **rates,
+        }
         return self._fill_template("index", "index", "All steps", values)
 
     def source_page(self, step: Step) -> Page:
         """Return the page with the whole source file of a step."""
         return self._fill_template(
-            "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
+            "source", step.file_page, step.row.source, {"lines": colour_lines(step.source), "step": step}
         )
 
     def step_page(self, step: Step) -> Page:
@@ -142,6 +148,7 @@ class Pages:
         return self._fill_template("step", step.slug, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
+        """Return why the page shows no hardware counters."""
         if step.row.needs_cublas:
             return "`profile --every-step` counts this project's own kernels alone."
         notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
@@ -172,7 +179,7 @@ def _size_texts(layer: Layer) -> dict[str, str]:
 
 
 def _prediction_bars(layer: Layer) -> str:
-    """Return bars of the predicted time of each part of the card, beside the measured time."""
+    """Return, as SVG, bars of the predicted time of each part of the card, beside the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:
@@ -182,9 +189,9 @@ def _prediction_bars(layer: Layer) -> str:
     drawing = Drawing(f"{layer.title}: {told}")
     for number, (words, value, kind) in enumerate(values):
         y = number * 24
-        drawing.text(224, y + 15, words, anchor="end")
+        drawing.add_text(224, y + 15, words, anchor="end")
         drawing.add_rectangle(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
-        drawing.text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
+        drawing.add_text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
     return drawing.svg()
 
 
@@ -204,11 +211,11 @@ def check_folder(folder: Path) -> None:
             raise UserError(f"the pages need {name}: {pip_install_command('docs')}")
 
 
-def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
+def write_site(folder: Path, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> list[Path]:
     """Write all pages and the files that they load; return the paths. This replaces an earlier site in the folder.
 
-    more: pages that come before the charts and interactives. Raises UserError, also for a folder that contains anything
-    but a site.
+    more: pages that come before those with charts and interactives. Raises UserError, also for a folder that contains
+    anything but a site.
     """
     check_folder(folder)
     made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]

@@ -1,11 +1,14 @@
-"""Build the pages of charts and of interactives: one card's measurements, step by step and as a whole."""
+"""Build the page with charts of one card's measurements, and the page with interactive drawings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from html import escape
+from typing import Any
 
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE
 from app.drawing import interactives, journey, roofline, warpgroups, waterfall
+from app.drawing.journey import Bar
 from app.lab.document import Row
 from app.ladder.card import Card, Layer
 from app.ladder.lessons import Step, ladder_steps
@@ -15,30 +18,72 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 Layers = Sequence[tuple[Step, Sequence[Layer]]]
 
 
-class Text(Frozen):
-    """A further page of the site: its name without ``.html``, its title, and its HTML body."""
+class ExtraPage(Frozen):
+    """A further page of the site: its name without ``.html``, its title, and its body, which is HTML.
+
+    template, values: the template that takes the body, and what else it needs.
+    """
 
     name: str
     title: str
     body: str
+    template: str = "text"
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def pictures_page(card: Card) -> Text:
+def pictures_page(card: Card) -> ExtraPage:
     """Return the page with the charts of the card's measurements."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
     layers = [(step, [*card.layers(step)]) for step in ladder_steps("conv")]
     for network in card.networks:
         parts += _ladder_charts(card, network, layers)
     parts += _fast_path_charts(card)
-    return Text("pictures", "Pictures", "\n".join(parts))
+    return ExtraPage("pictures", "Pictures", "\n".join(parts))
 
 
-def interactives_page() -> Text:
+class Journey(Frozen):
+    """A ladder in one picture. wide, narrow: SVG, for screens and for phones.
+
+    first, fastest: the bars of its first and its fastest step. same: of the fastest in the first one's number format.
+    """
+
+    wide: str
+    narrow: str
+    first: Bar
+    same: Bar
+    fastest: Bar
+
+
+def draw_journey(card: Card) -> Journey | None:
+    """Return the first network's convolutions over the steps in reading order, beside other systems.
+
+    A step has one bar, in the number format that its page shows. Return None if no step was measured.
+    """
+    network = card.networks[0]
+    layers = [(step, [*card.layers(step)]) for step in ladder_steps("conv")]
+    formats = {step.row.name: step.dtype for step, _ in layers}
+    bars = _ladder_bars(card, network, layers)
+    own = sorted((bar for bar in bars if bar.step and formats[bar.name] == bar.dtype), key=lambda bar: bar.step or 0)
+    if not own:
+        return None
+    others = [bar for bar in bars if not bar.step]
+    bench, first = card.benches[network], own[0]
+    what, on = f"{network}, both convolutions", f"{bench['images']:,} images, {bench['device']['name']}"
+    return Journey(
+        journey.draw_ladder_chart([*others, *own], f"{what}: {on}"),
+        journey.draw_ladder_chart([*others, *own], what, "journey-narrow", journey.NARROW),
+        first,
+        min((bar for bar in own if bar.dtype == first.dtype), key=lambda bar: bar.ms),
+        min(own, key=lambda bar: bar.ms),
+    )
+
+
+def interactives_page() -> ExtraPage:
     """Return the page with the interactive drawings."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
-    return Text(
+    return ExtraPage(
         "interactives", "Try it", "\n".join([intro, *map(interactives.interactive_html, interactives.INTERACTIVES)])
     )
 
@@ -52,10 +97,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
         "<p>Each bar is the time of both convolutions. Steps that lost stay: they are hatched. The mark is the time "
         "that the step's counts predict, as its page explains; no kernel with these counts can be faster.</p>"
     )
-    since = {step.row.name: step.row.since for step, _ in layers}
-    bars = journey.bars_from_bench(
-        bench, predicted=_predicted_sums(bench, network, layers), links=_step_links(), since=since
-    )
+    bars = _ladder_bars(card, network, layers)
     yield _html_figure(
         journey.draw_ladder_chart(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart")
     )
@@ -75,7 +117,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
-    """Yield charts of the time that each stage of the fast path adds, and of its warpgroups over time."""
+    """Yield charts of the time that each stage of the fast path adds, and of what its warpgroups do over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():
@@ -100,6 +142,13 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
     if card.reports and not card.timelines:
         commands = " or ".join(f"<code>{STAMPS.format(precision)}</code>" for precision in card.reports)
         yield f'<p class="note">What the warpgroups do when is not stored for this card: {commands} measures it.</p>'
+
+
+def _ladder_bars(card: Card, network: str, layers: Layers) -> list[Bar]:
+    """Return a bar for each step and other system, with predictions and links: the sum of a network's convolutions."""
+    bench, since = card.benches[network], {step.row.name: step.row.since for step, _ in layers}
+    predicted = _predicted_sums(bench, network, layers)
+    return journey.bars_from_bench(bench, predicted=predicted, links=_step_links(), since=since)
 
 
 def _html_figure(chart: str) -> str:

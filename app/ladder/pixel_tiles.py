@@ -1,4 +1,4 @@
-"""Draw convolutions with one or more pixels for each thread: what a thread reads of the input, and its outputs."""
+"""Draw convolutions with one or more pixels for each thread: the inputs that a thread reads, and its outputs."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: 
 
 
 def draw_global_window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
-    """Return a drawing of one thread for each output pixel of a map, which reads its window in global memory."""
+    """Return a drawing of a map with one thread for each output pixel, which reads its window from global memory."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     drawing = Drawing(
         f"Output map of {rows} x {columns} pixels, one thread each, {threads} threads a block. The marked "
@@ -39,7 +39,7 @@ def draw_global_window(rows: int, columns: int, kernel: int, stride: int, thread
 
 
 def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
-    """Return a drawing of a block of TILE x TILE outputs, which reads a copy of its input in shared memory."""
+    """Return a drawing of a block of TILE x TILE outputs, which reads its inputs from a copy in shared memory."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
         f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
@@ -61,13 +61,13 @@ def _draw_windows(
     kind: str,
     tap_notes: Sequence[str],
 ) -> Drawing:
-    """Return a drawing of what two neighbouring threads read of the input, their outputs, and the taps below.
+    """Return a drawing of the inputs of two neighbouring threads, their outputs, and the taps below.
 
     heads: titles of input and outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
     """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = _cell_size(high, wide)
-    drawing.text(0, 12, heads[0], "head")
+    drawing.add_text(0, 12, heads[0], "head")
     drawing.add_grid(0, 22, high, wide, cell, kind)
     if kind == "shared":
         drawing.add_rectangle(0, 22, columns * stride * cell, rows * stride * cell, "core", "pixels under the outputs")
@@ -76,13 +76,13 @@ def _draw_windows(
     drawing.add_rectangle(x, y, side, side, "thread", "what the marked thread reads")
     drawing.add_rectangle(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
     out = max(wide * cell, 190) + 70
-    drawing.text(out, 12, heads[1], "head")
+    drawing.add_text(out, 12, heads[1], "head")
     drawing.add_grid(out, 22, rows, columns, cell)
     _draw_first_warp(drawing, out, rows, columns, cell)
     drawing.add_rectangle(
         out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output"
     )
-    drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
+    drawing.add_arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
     drawing.add_grid(0, foot, kernel, kernel, min(cell, 10), "taps")
     drawing.add_text_lines(kernel * min(cell, 10) + 12, foot + 12, tap_notes)
@@ -90,7 +90,7 @@ def _draw_windows(
 
 
 def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
-    """Return a drawing of a thread with a patch of pixels in several maps; it reads an input row once for all taps."""
+    """Return a drawing of a thread that computes a patch of pixels in several maps; it reads each input row once."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
     drawing = Drawing(
@@ -98,14 +98,14 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
         f"uses it for {kernel} taps: {rows} x {wide} values and {kernel} x {maps} taps make "
         f"{rows * columns * kernel * maps} multiply-adds."
     )
-    drawing.text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
+    drawing.add_text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
     drawing.add_grid(0, 22, high, wide, cell, "shared")
     drawing.add_rectangle(
         0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers"
     )
     drawing.add_rectangle(0, 22, columns * cell, rows * cell, "neighbour", "those that the row's first tap multiplies")
     out = max(wide * cell, 300) + 60
-    drawing.text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
+    drawing.add_text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
     for depth in range(min(maps, 4)):
         drawing.add_grid(out + 10 * depth, 22 + 10 * depth, rows, columns, cell, "own")
     drawing.keys["own"] = [f"the thread's sums, {min(maps, 4)} of {maps} maps shown"]
@@ -140,20 +140,20 @@ def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
         (300, f"{count} sums", "thread", "sums over channels and filter rows, each of a thread of its own"),
     )
     for x, words, kind, title in columns:
-        drawing.text(x, 12, words, "head")
+        drawing.add_text(x, 12, words, "head")
         for number in range(count):
             drawing.add_rectangle(x, 22 + number * (cell + 4), cell, cell, kind, title)
     middles = [33 + number * (cell + 4) for number in range(count)]
     for number, y in enumerate(middles):
         for pixel, factor in enumerate(to_values[number]):
             if factor:
-                drawing.arrow(cell + 4, middles[pixel], 146, y)
-        drawing.arrow(154 + cell, y, 296, y)
-        drawing.text(232, y - 4, "× filter", "small", "middle")
+                drawing.add_arrow(cell + 4, middles[pixel], 146, y)
+        drawing.add_arrow(154 + cell, y, 296, y)
+        drawing.add_text(232, y - 4, "× filter", "small", "middle")
         for place, factors in enumerate(to_outputs):
             if factors[number]:
-                drawing.arrow(304 + cell, y, 440, middles[count // 2 - 1 + place])
-    drawing.text(446, 12, "2 outputs", "head")
+                drawing.add_arrow(304 + cell, y, 440, middles[count // 2 - 1 + place])
+    drawing.add_text(446, 12, "2 outputs", "head")
     for number in (0, 1):
         top = 22 + (count // 2 - 1 + number) * (cell + 4)
         drawing.add_rectangle(

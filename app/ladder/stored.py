@@ -1,4 +1,4 @@
-"""Read what the repository stores for the pages: one card's figures in docs/benchmarks/, and documents as HTML."""
+"""Read the stored figures of one card in docs/benchmarks/ for the pages, and documents as HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.files.reading import may_exist, read_file, read_json
 from app.lab.document import FIGURES, Row
 from app.ladder.card import SHOWN, Card
 from app.ladder.lessons import all_steps
-from app.ladder.pictures import Text
+from app.ladder.pictures import ExtraPage
 from app.network.definitions import NETWORKS
 from app.records.bench import Bench
 from app.records.derive import check_of
@@ -28,7 +28,7 @@ Link = Callable[[str], str | None]  # a link's target → its address in the pag
 
 
 def heading_anchor(heading: str) -> str:
-    """Return the anchor of a heading, as GitHub forms it."""
+    """Return the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -84,7 +84,7 @@ MOST_BYTES = 1 << 20  # of the introduction
 
 
 def stored_card(network: str) -> Card:
-    """Return the stored figures of a network as a card; for one of ``SHOWN``, with all networks. Raises UserError."""
+    """Return the stored figures of a network as a card; for a network in ``SHOWN``, those of all. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not may_exist(path):
@@ -99,7 +99,7 @@ def stored_card(network: str) -> Card:
     )
 
 
-def stored_card_named(network: str, card: str) -> Card | None:
+def stored_card_if_named(network: str, card: str) -> Card | None:
     """Return the stored figures of a network if they are of the card with this name; otherwise None."""
     if not may_exist(FIGURES / BENCHES.format(network)):
         return None
@@ -117,13 +117,13 @@ def stored_kernels(arch: str | None) -> Row:
     return found
 
 
-def introduction_pages() -> list[Text]:
+def introduction_pages() -> list[ExtraPage]:
     """Return docs/learn.md as a page, if it exists. Links to steps refer to their pages; other links become text."""
     if not may_exist(LEARN):
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}
     markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
-    return [Text("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
+    return [ExtraPage("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
 
 
 def _read_stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:

@@ -1,4 +1,4 @@
-"""Build the tables of a step's page, and explain counts that differ from the hardware counters of the same layer."""
+"""Build the tables of a step's page, and explain counts that differ from the hardware counters of the layer."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -35,23 +35,23 @@ BY_LAUNCH = (
 
 
 class Difference(Frozen):
-    """A count per output of one layer. told: by the lesson's formula. counted: by the hardware."""
+    """A count per output of one layer. expected: by the lesson's formula. counted: by the hardware."""
 
     counter: str
-    told: float
+    expected: float
     counted: float
 
     @property
     def is_large(self) -> bool:
         """Return whether formula and hardware differ by more than ``FACTOR``."""
-        least, most = sorted((self.told, self.counted))
+        least, most = sorted((self.expected, self.counted))
         return most > FACTOR * least
 
 
 def counter_differences(layer: Layer) -> Iterator[Difference]:
     """Yield the step's count on the layer beside the measured one, for each hardware counter of ``COUNTED``.
 
-    Yield nothing without measured counters, nor for a counter if both counts are 0.
+    Layers without counters yield nothing, and counters for which both counts are 0 are omitted.
     """
     if not layer.counters:
         return
@@ -69,13 +69,13 @@ def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None
     """Return the reason for a large difference: that of the lesson, or else a general one; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
-    fewer = found.counted < found.told
+    fewer = found.counted < found.expected
     if found.counter == "multiply_adds" and step.row.instructions != "fma":
         return (
             f"The counter knows a thread's fp32 multiply-adds alone; this step multiplies by {step.row.instructions}."
         )
-    copied = found.told + COPY * layer.counts["copies"] * layer.counts["waste"]
-    needed = found.told / layer.counts["waste"]
+    copied = found.expected + COPY * layer.counts["copies"] * layer.counts["waste"]
+    needed = found.expected / layer.counts["waste"]
     if found.counter in IDLE_SKIPS and fewer and found.counted * FACTOR >= needed:
         who = "Threads" if found.counted <= 1.01 * needed else "Some of the threads"
         return f"{who} without outputs skip their {IDLE_SKIPS[found.counter]}; the count takes all for wasted work."
@@ -90,7 +90,7 @@ def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None
 
 
 def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return the reasons for all large differences of a step: counter → sentences, with layers if several."""
+    """Return the reasons for all large differences of a step: counter → sentences, which name the layers if needed."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in counter_differences(layer):
@@ -136,7 +136,7 @@ def ms_text(layer: Layer) -> str:
 
 
 def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
-    """Return a table of what a thread does for one output, on each layer."""
+    """Return a table of what a thread does for one output on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
         if not any(layer.counts[name] for layer in layers):
@@ -154,7 +154,7 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
 def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
     """Return a table of the predicted time for which each part of the card is busy, and of the measured time.
 
-    earlier: layers of the step ``since``.
+    earlier: layers of ``since``, the step that this one continues.
     """
     rows = [
         _table_row(
@@ -211,7 +211,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of counts (with waste) beside the hardware's; None without counters."""
+    """Return a table of the counts, including wasted work, beside the hardware's; None without counters."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
@@ -219,7 +219,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
     for counter, words in WORDS.items():
         cells = [one.get(counter) for _, one in found]
         if any(cells):
-            shown = [f"{format_exact(cell.told)} | {format_exact(cell.counted)}" if cell else DASH for cell in cells]
+            shown = [f"{format_exact(one.expected)} | {format_exact(one.counted)}" if one else DASH for one in cells]
             rows.append(_table_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "
@@ -229,10 +229,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return a table, for a page without hardware counters, of how busy each part of the card is.
-
-    Return None if no layer was timed.
-    """
+    """Return a table of how busy each part of the card is, by the prediction; None if no layer was timed."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None

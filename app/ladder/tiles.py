@@ -1,6 +1,6 @@
-"""Draw which thread reads what, with one kind of drawing for each way to divide a layer among threads.
+"""Draw which thread reads which data, with one kind of drawing for each way to divide a layer among threads.
 
-A lesson names the kind and gives formulas for its sizes, so that a drawing shows what a row really launches.
+A lesson names the kind and gives formulas for its sizes, so that a drawing shows the launch that the row makes.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ KINDS: Mapping[str, Callable[..., Drawing]] = {
 
 
 def draw_step(step: Step, names: Names) -> Drawing:
-    """Return the drawing of a step. names: values of the formulas' names for one layer."""
+    """Return the drawing of a step. names: value of each name that formulas may use, for one layer."""
     given = step.lesson.drawing
     sizes = {name: text if name in WORDS else round(evaluate_formula(text, names)) for name, text in given.items()}
     return KINDS[given["kind"]](**{name: size for name, size in sizes.items() if name != "kind"})

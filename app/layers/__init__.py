@@ -1,4 +1,4 @@
-"""The layers of a network, one file per kind."""
+"""Define the layers of a network, one file per kind."""
 
 from app.layers.activation import ACTIVATIONS, Activation, LeakyRelu, Relu, Relu6, Sigmoid, Tanh, activation_layer
 from app.layers.argmax import Argmax

@@ -10,7 +10,7 @@ from app.layers.base import Layer, Parameters, Shape
 
 
 class Activation(Layer):
-    """y = f(x) for each element, which never falls where x rises; NaN stays NaN.
+    """An element-wise function y = f(x) that never falls as x rises; NaN stays NaN.
 
     ``kind`` names f; in capitals, it names the struct in ``app/kernels/include/activations.cuh``.
     """
@@ -19,7 +19,7 @@ class Activation(Layer):
 
     @property
     def function(self) -> str:
-        """The name of f in a problem."""
+        """Return the name of f that problems use."""
         return self.kind
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -27,7 +27,7 @@ class Activation(Layer):
         return shape
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
-        """Return the problem of a kernel of its own; input and output have one type."""
+        """Return the problem of a kernel for this layer alone; input and output have one type."""
         return ActivationProblem(prod(shape), self.function, input_dtype) if input_dtype == output_dtype else None
 
 
@@ -53,14 +53,14 @@ class Relu6(Activation):
 
 
 class LeakyRelu(Activation):
-    """y = x, and slope · x where x < 0; slope: 0 to 1, so that no error grows."""
+    """y = x for x ≥ 0, slope · x for x < 0. slope: from 0 to 1, so that errors do not grow."""
 
     slope: float = DEFAULT_SLOPE
     kind: ClassVar[str] = "leakyrelu"
 
     @property
     def function(self) -> str:
-        """The name with the slope, where it is not the default."""
+        """Return the name of f, followed by the slope unless it is the default."""
         return self.kind if self.slope == DEFAULT_SLOPE else f"{self.kind}:{self.slope!r}"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -96,6 +96,6 @@ ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu
 
 
 def activation_layer(function: str, name: str = "") -> Activation:
-    """Return the layer of this name that computes a problem's function."""
+    """Return the layer that computes the function of a problem. name: the layer's name."""
     kind, *settings = function.split(":")
     return ACTIVATIONS[kind](name, *map(float, settings))

@@ -9,7 +9,7 @@ from app.layers.base import Layer, Parameters, Shape
 
 
 class Argmax(Layer):
-    """The index of the greatest score as one byte; among equal scores, the first."""
+    """The index of the greatest score, as one byte; among equal scores, the first index."""
 
     kind: ClassVar[str] = "argmax"
     operation: ClassVar[str] = "argmax"

@@ -1,4 +1,4 @@
-"""The interface of layers: shape rule, parameters, NumPy reference and GPU problem."""
+"""Define the interface of layers: shape rule, parameters, NumPy reference and GPU problem."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ class Layer(Frozen, ABC):
         return []
 
     def input_shape_error(self, shape: Shape, needs: str) -> UserError:
-        """Return the UserError for an input shape that this layer cannot take."""
+        """Return the error for an input shape that this layer cannot take. needs: what it takes instead."""
         return UserError(f"layer {self.name} ({self.kind}) got input of shape {shape}, but needs {needs}")

@@ -16,8 +16,8 @@ IM2COL_BYTES = 2 << 20
 class Conv2d(Layer):
     """y[b,m,h,w] = Σ_c Σ_p Σ_q x[b, c, h·S+p-P, w·S+q-P] · k[p,q,c,m] (+ bias[m]); filters K x K, stride S.
 
-    x is zero beyond the image: padding is P rows and columns of zeros on all four sides, 0 <= P < K. bias: None, the
-    layer has one where the weights do; True, it must; False, it must not.
+    x is zero beyond the image: padding is P rows and columns of zeros on all four sides, 0 <= P < K. bias: True
+    requires a bias in the weights, False forbids one, None accepts both.
     """
 
     maps: int
@@ -50,14 +50,14 @@ class Conv2d(Layer):
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Convolve by im2col and one matrix product per image, on groups of images whose im2col matrices fit in cache.
 
-        One product for several images would be no faster, and its rounding would depend on their number. Works in N, H,
-        W, C memory, where a row of a window is contiguous.
+        One product for several images would be no faster, and its rounding would depend on the number of images. Arrays
+        lie in N, H, W, C order, in which a row of a window is contiguous.
         """
         from app.layers.products import multiply_rows  # imported only here: GPUs multiply by themselves
 
         filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
-        windows = windows_of(x, self.kernel, self.stride, self.padding)
+        windows = sliding_windows(x, self.kernel, self.stride, self.padding)
         y = np.empty((len(x), height, width, maps), x.dtype)
         few = max(IM2COL_BYTES // (height * width * len(filters) * x.itemsize), 1)
         memory = np.empty(
@@ -78,7 +78,7 @@ class Conv2d(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return the kernel's problem; the epilogue: an activation, then a pooling without padding, stride = window."""
+        """Return the kernel's problem. The epilogue: an activation, then a pooling without padding, stride = window."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
@@ -103,7 +103,7 @@ class Conv2d(Layer):
         return [filters, parameters.get(f"{self.name}_bias")]
 
 
-def windows_of(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndarray:
+def sliding_windows(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndarray:
     """Return a view of all windows of the images, zero-padded in a copy: (B, C, H, W) → (B, OH, OW, C, K, K)."""
     x = x.transpose(0, 2, 3, 1)
     if padding:
@@ -113,7 +113,7 @@ def windows_of(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndar
 
 
 def im2col(windows: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Copy windows to rows of ``memory``: (B, OH, OW, C, K, K) → (B·OH·OW, K·K·C), which has longer runs."""
+    """Copy windows to rows of ``memory``, which has longer contiguous runs: (B, OH, OW, C, K, K) → (B·OH·OW, K·K·C)."""
     images, height, width, channels, kernel, _ = windows.shape
     order = (0, 1, 2, 4, 5, 3) if channels > 1 else (4, 5, 3, 0, 1, 2)
     copied = windows.transpose(order)

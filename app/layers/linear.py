@@ -16,7 +16,7 @@ from app.layers.softmax import Softmax
 class Linear(Layer):
     """y = x w (+ bias) with ``outputs`` features.
 
-    bias: whether there must (True) or must not (False) be one; None: it is used where the weights have one.
+    bias: True requires a bias in the weights, False forbids one, None accepts both.
     """
 
     outputs: int
@@ -36,7 +36,7 @@ class Linear(Layer):
         return {self.name: (shape[0], self.outputs), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y by matrix products. An image's bits do not depend on the other images."""
+        """Compute y by matrix products: (B, in) → (B, outputs). An image's bits do not depend on the other images."""
         from app.layers.products import multiply_rows  # imported only here: GPUs multiply by themselves
 
         y = multiply_rows(x, parameters[self.name].astype(x.dtype, copy=False))

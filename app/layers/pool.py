@@ -14,8 +14,8 @@ class Pool(Layer):
 
     The first windows begin ``padding`` rows and columns ahead of the image, the last ones end at most as many and
     ``extra_padding`` behind it. Windows reduce only their pixels inside the image; a mean divides by their number, with
-    ``count_padding`` by that of the pixels of image and padding. Without ``ceil``, rows and columns that do not fill a
-    window are dropped. With it, the last windows may reach beyond the padding, if they begin before the image's end.
+    ``count_padding`` by the number of pixels of image and padding. Without ``ceil``, rows and columns that do not fill
+    a window are dropped. With it, the last windows may reach beyond the padding, if they begin before the image's end.
     This equals PyTorch's padding, ceil_mode and count_include_pad.
     """
 
@@ -29,12 +29,12 @@ class Pool(Layer):
 
     @property
     def effective_stride(self) -> int:
-        """The stride; without one, the window's size."""
+        """Return the stride, by default the window's size."""
         return self.window if self.stride is None else self.stride
 
     @property
     def is_padded(self) -> bool:
-        """Whether there is padding."""
+        """Return whether there is padding."""
         return self.padding + self.extra_padding > 0
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -54,7 +54,7 @@ class Pool(Layer):
         return shape[0], *(pooling_window_count(size, *rule) for size in shape[1:])
 
     def margins(self, shape: Shape) -> list[tuple[int, int]]:
-        """Return how many rows, then columns, windows reach before and beyond the border of an image (C, H, W)."""
+        """Return how many rows, then columns, the windows reach before and beyond an image (C, H, W)."""
         reach = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
         ends = [(count - 1) * self.effective_stride - self.padding + self.window - size for size, count in reach]
         return [(self.padding, max(end, 0)) for end in ends]
@@ -62,7 +62,7 @@ class Pool(Layer):
     def window_pixel_counts(self, shape: Shape) -> np.ndarray:
         """Return how many pixels of each window a mean of an image (C, H, W) counts: (PH, PW) integers.
 
-        An axis has length 1 if all windows lie inside along it.
+        An axis has length 1 if all windows lie inside the image along that axis.
         """
         rows, columns = _window_extents(self, shape, 0, 0)
         return np.outer(rows, columns)
@@ -98,9 +98,9 @@ class Pool(Layer):
 
 @cache
 def _window_extents(layer: Pool, shape: Shape, before: int, behind: int) -> list[list[int]]:
-    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside.
+    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window count.
 
-    before, behind: how much more than the image counts. One number stands for all windows that lie inside.
+    before, behind: rows or columns outside the image that count. An axis whose windows count wholly has one number.
     """
     extents = []
     for size, count in zip(shape[1:], layer.output_shape(shape)[1:], strict=True):

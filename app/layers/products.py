@@ -1,8 +1,8 @@
-"""Matrix products in which a row's bits depend neither on the other rows nor on the row's index.
+"""Multiply matrices so that a row's bits depend neither on the other rows nor on the row's index.
 
 A matrix library chooses its loops by shape, and each loop rounds in its own order: with AVX2, OpenBLAS rounds the first
 and last rows of a product differently. Here a row always has the bits that a product of eight rows gives it. For each
-shape, a measurement tells once whether larger products give the same bits.
+shape, one measurement finds whether larger products give the same bits.
 """
 
 from functools import cache
@@ -18,12 +18,12 @@ MARGIN = 8  # rows of zeros at both ends of a block whose first and last rows ro
 COMPARED = 256  # least number of results to compare before rows count as rounded alike
 
 
-class Alike(NamedTuple):
-    """Which rows of a product a matrix library rounds as it rounds a small group of rows.
+class RowRounding(NamedTuple):
+    """The rows of a product that a matrix library rounds like a row of a small group.
 
-    rows: how many of a group, from its first. margin: how many rows at either end of a block round differently from a
-    group; None: all may. straight: whether x @ weights rounds a group as its definition does, weights.T @ x.T; for few
-    rows and many weights it takes half the time.
+    rows: how many rows of a group have these bits, from the first on. margin: number of rows at either end of a block
+    with other bits; None if any row may have other bits. straight: whether x @ weights rounds a group like weights.T @
+    x.T, which defines the bits; x @ weights takes half the time for few rows and many weights.
     """
 
     rows: int
@@ -33,38 +33,38 @@ class Alike(NamedTuple):
 
 def multiply_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return x @ weights: (B, in) times (in, out) → (B, out), all of one float type."""
-    alike = measure(*weights.shape, x.dtype.str)
+    alike = measure_row_rounding(*weights.shape, x.dtype.str)
     y = np.empty((len(x), weights.shape[1]), x.dtype)
     blocks = 0 if alike.margin is None else len(x) // BLOCK * BLOCK
     for at in range(0, blocks, BLOCK):
-        y[at : at + BLOCK] = _block(x[at : at + BLOCK], weights, alike.margin or 0)
+        y[at : at + BLOCK] = _multiply_block(x[at : at + BLOCK], weights, alike.margin or 0)
     if blocks < len(x):
-        y[blocks:] = _groups(x[blocks:], weights, alike.rows, alike.straight)
+        y[blocks:] = _multiply_in_groups(x[blocks:], weights, alike.rows, alike.straight)
     return y
 
 
 @cache
 @one_blas_thread()
-def measure(inputs: int, outputs: int, dtype: str) -> Alike:
+def measure_row_rounding(inputs: int, outputs: int, dtype: str) -> RowRounding:
     """Measure which rows the matrix library rounds in the same way.
 
-    Multiply equal rows, at all positions of a group and a block, by random weights.
+    Equal rows, at all positions of a group and a block, are multiplied by random weights.
     """
     values = np.random.default_rng(0).standard_normal(4093).astype(dtype)  # a prime length makes all columns differ
     weights = np.resize(values, (inputs, outputs))
     rows, margins, straight = GROUP, [0, MARGIN], True
     for turn in range(-(-COMPARED // outputs)):
         x = np.tile(np.resize(np.roll(values, turn), inputs), (BLOCK, 1))
-        group = _groups(x[:GROUP], weights, GROUP, False)
+        group = _multiply_in_groups(x[:GROUP], weights, GROUP, False)
         if (group != group[0]).any():
             rows = 1  # only the first row of every group is used
-        straight = straight and bool((_groups(x[:GROUP], weights, GROUP, True)[:rows] == group[0]).all())
-        margins = [margin for margin in margins if (_block(x, weights, margin) == group[0]).all()]
-    return Alike(rows, margins[0] if margins else None, straight)
+        straight = straight and bool((_multiply_in_groups(x[:GROUP], weights, GROUP, True)[:rows] == group[0]).all())
+        margins = [margin for margin in margins if (_multiply_block(x, weights, margin) == group[0]).all()]
+    return RowRounding(rows, margins[0] if margins else None, straight)
 
 
-def _block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
-    """Multiply BLOCK rows at once. Transposed, because OpenBLAS rounds more rows alike along that axis."""
+def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
+    """Multiply BLOCK rows at once. It transposes both, because OpenBLAS rounds more rows alike along that axis."""
     if margin:
         rows = np.empty((margin + BLOCK + margin, x.shape[1]), x.dtype)
         rows[:margin], rows[margin:-margin], rows[-margin:] = 0, x, 0
@@ -72,8 +72,8 @@ def _block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
     return (weights.T @ x.T).T
 
 
-def _groups(x: np.ndarray, weights: np.ndarray, used: int, straight: bool) -> np.ndarray:
-    """Multiply (B, in) in products of GROUP rows: the first ``used``, 1 or all, are rows of x, the others zeros."""
+def _multiply_in_groups(x: np.ndarray, weights: np.ndarray, used: int, straight: bool) -> np.ndarray:
+    """Multiply x (B, in) in products of GROUP rows: the first ``used``, 1 or all, are from x, the others are zeros."""
     products = -(-len(x) // used)
     rows = x
     if len(x) != products * GROUP:

@@ -32,7 +32,7 @@ class Resize(Layer):
     Pixel centres lie at halves: output i of ``size`` lies at (i + 1/2) · L / size - 1/2 on an axis of L pixels. This is
     a whole number of units of 1 / (2 · size), so the mean is an exact fraction with the divisor (2 · size)². ``rule``
     says what lies beyond the image and how the mean is rounded to a byte, see ``RULES``: ``edge`` is this project's
-    rule, ``course`` that of the data files of systems 2 to 4.
+    rule, ``course`` is the rule of the data files of systems 2 to 4.
     """
 
     size: int
@@ -62,12 +62,12 @@ class Resize(Layer):
 
     @property
     def divisor(self) -> int:
-        """The divisor of every mean: (2 · size)²."""
+        """Return the divisor of every mean: (2 · size)²."""
         return 4 * self.size**2
 
     @property
     def rounding_offset(self) -> int:
-        """The number added to a sum before the integer division: half a divisor, or 0."""
+        """Return the number added to a sum before the integer division: half a divisor, or 0."""
         return self.divisor // 2 if self.rule == "edge" else 0
 
     def neighbours(self, length: int) -> Neighbours:

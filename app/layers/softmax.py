@@ -11,7 +11,7 @@ from app.layers.base import Layer, Parameters, Shape
 class Softmax(Layer):
     """y[k] = exp(x[k] - max x) / Σ_j exp(x[j] - max x); subtracting the maximum avoids overflow.
 
-    A row becomes NaN throughout if it has NaN or +infinity, or -infinity only.
+    All of a row becomes NaN if the row contains NaN or +infinity, or only -infinity.
     """
 
     kind: ClassVar[str] = "softmax"

@@ -10,7 +10,7 @@ from app.base.interrupts import progress_bar
 from app.cuda import device
 from app.engine.opening import cpu_engine_class
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest
-from app.main_job.result import Outcome, Timing, count_passes, layer_row, repeat_images
+from app.main_job.result import Outcome, Timing, compare_passes, layer_row, repeat_images
 from app.network.graph import REFERENCE_CHUNK, Graph
 from data_tools.dataset import Dataset
 
@@ -18,9 +18,9 @@ from data_tools.dataset import Dataset
 def run_on_cpu(
     request: RunRequest, graph: Graph, data: Dataset, batch: int, lap: Callable[[str], object] = lambda _: None
 ) -> Outcome:
-    """Classify ``batch`` images and measure; return the outcome. Fewer images are classified in several passes.
+    """Classify ``batch`` images and measure the run. If there are fewer images, several passes classify them.
 
-    lap: called with ``engine`` when an engine other than NumPy is ready.
+    lap: function that is called with ``engine`` when an engine other than NumPy is ready.
     """
     engine = cpu_engine_class()(graph, data.images.dtype.name)
     if engine.software:
@@ -37,10 +37,10 @@ def run_on_cpu(
         for _ in range(repeat):
             engine.seconds.clear()
             passes = engine.stream(repeat_images(images, batch), progress=progress)
-            cycle, ms = time_call(partial(count_passes, passes, data.labels, labels))
+            cycle, ms = time_call(partial(compare_passes, passes, data.labels, labels))
             samples.append(ms)
             spent.append(engine.seconds.copy())
-    threads = engine.threads_for(len(labels))
+    threads = engine.thread_count(len(labels))
     layers = tuple(
         layer_row(
             part.name,
@@ -72,7 +72,7 @@ def run_on_cpu(
 
 
 def note_gpu_only_options(request: RunRequest) -> tuple[str, ...]:
-    """Return a note on the given options that apply only to a GPU; empty if there are none."""
+    """Return a note on the given options that apply only to a GPU, or nothing if there are none."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != STREAMS}
     given |= {"--no-fuse": not request.network.fuse, "--no-sparse": not request.network.sparse}
     given |= {"--warmup": request.warmup != DEFAULT_WARMUP}

@@ -12,7 +12,7 @@ from app.engine.interface import Outputs
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest, chunk_size
 from app.main_job import timing
 from app.main_job.overlap import describe_bottleneck
-from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, repeat_images
+from app.main_job.result import ComparedRun, Cycle, Outcome, Timing, compare_passes, repeat_images
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
@@ -32,7 +32,7 @@ def run_on_gpu(
     batch: int,
     lap: Callable[[str], None],
 ) -> Outcome:
-    """Classify ``batch`` images and measure; return the outcome. Fewer images are classified in several passes.
+    """Classify ``batch`` images and measure the run. If there are fewer images, several passes classify them.
 
     Raises UserError if no kernels can compute the network, and for ``--compare`` with the same precision.
     """
@@ -68,7 +68,7 @@ def run_on_gpu(
         else:
             end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
-        direct = engine.direct if engine.replays(one_pass, outputs) else None
+        direct = engine.direct if engine.replays_graph_for(one_pass, outputs) else None
         use = None if cycle else timing.median_pipeline_usage(engine, one_pass, outputs)
         resident = timing.time_on_card(engine, one_pass, LAYER_REPEAT, request.warmup)
         notes = notices(execution, chosen)
@@ -119,7 +119,7 @@ def run_on_gpu(
     with opened(other) as engine:  # the engine above has freed its memory
         outputs = engine.allocate_outputs(batch)
         end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
-        compared = Compared(request.compare, other.arithmetic, end_to_end, outputs.labels.copy())
+        compared = ComparedRun(request.compare, other.arithmetic, end_to_end, outputs.labels.copy())
         return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, engine.device_bytes))
 
 
@@ -149,7 +149,7 @@ def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, 
 
         def run_next_pass() -> None:
             passes = engine.stream(repeat_images(images, batch), pair, progress.update)
-            cycles.append(count_passes(passes, data.labels, outputs.labels))
+            cycles.append(compare_passes(passes, data.labels, outputs.labels))
 
         end_to_end = Timing(time_by_host_clock(run_next_pass, repeat))
     return end_to_end, replace(cycles[-1], unsteady=sum(cycle.unsteady for cycle in cycles))

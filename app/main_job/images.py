@@ -9,7 +9,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.engine.request import UNLABELLED, LabelledImages
 from app.network.graph import Graph
-from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
+from data_tools.dataset import Dataset, load_fashion_mnist, load_files, unread_fashion_mnist
 
 
 def load_images(
@@ -28,8 +28,8 @@ def load_images(
         if wanted.labels is not None and not unlabelled:
             raise UserError("--labels FILE needs --data FILE; Fashion-MNIST has its own labels")
         split = wanted.split or "test"
-        announced = announce_fashion_mnist(split)
-        fitting_graph(graph, announced)
+        announced = unread_fashion_mnist(split)
+        graph_for_images(graph, announced)
         check(announced)
         data = load_fashion_mnist(split, wanted.data_dir, allocate)
     else:
@@ -38,7 +38,7 @@ def load_images(
                 raise UserError(f"{option} is for Fashion-MNIST: leave it out with --data")
         labels = None if wanted.labels is None or unlabelled else Path(wanted.labels)
         data = load_files(wanted.data, labels, allocate, unlabelled=unlabelled)
-    fit = fitting_graph(graph, data)
+    fit = graph_for_images(graph, data)
     if unlabelled:
         return replace(data, labels=None), fit
     if data.labels is not None and data.labels.max() >= graph.class_count:
@@ -49,7 +49,7 @@ def load_images(
     return data, fit
 
 
-def fitting_graph(graph: Graph, data: Dataset) -> Graph:
+def graph_for_images(graph: Graph, data: Dataset) -> Graph:
     """Return the network's graph for images of this shape and dtype. Raises UserError if they do not fit."""
     shape, network = data.images.shape[1:], graph.network
     found = graph.graph_for_shape(shape)

@@ -1,4 +1,4 @@
-"""Run the main job: load, run, check, report."""
+"""Run the main job: load network and images, classify them, check the labels, and print the report."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from app.network.verdicts import Accuracy, Agreement, compare_labels, judge_answ
 from app.network.weights import Weights
 from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
-from data_tools.fashion_mnist import read_ahead
+from data_tools.fashion_mnist import start_reading
 
 RECHECKED = 1000  # images to recompute if no reference labels are stored
 DEFAULT_BATCH = 10_000
@@ -32,7 +32,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     """
     # Load.
     if request.images.data is None:
-        read_ahead(request.images.split or "test", request.images.data_dir)
+        start_reading(request.images.split or "test", request.images.data_dir)
     with exit_on_interrupt():
         graph, weights = load_network(request.network.network, request.network.weights)
         watch.lap("weights")
@@ -43,8 +43,8 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     chosen = None
     if where == "cuda" or {*request.network.kernels.values()} != {"auto"}:
         with exit_on_interrupt():  # the CPU needs no kernels, but wrong kernel names are reported
-            from app.planning.choices import choices_of
-        chosen = choices_of(request.network, graph)
+            from app.planning.choices import resolve_choices
+        chosen = resolve_choices(request.network, graph)
         watch.lap("import")
     if where == "cpu":
         request.reject_gpu_options()
@@ -82,7 +82,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
 def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
     """Return images and labels (page-locked for a GPU) and the graph for their shape. Raises UserError.
 
-    It reports wrong options before it fetches Fashion-MNIST.
+    Wrong options are reported before Fashion-MNIST is fetched.
     """
     wanted = request.images
     unlabelled = wanted.labels == UNLABELLED
@@ -102,7 +102,7 @@ def _allocate_pinned(nbytes: int) -> np.ndarray:
 
 
 def batch_size(request: RunRequest, data: Dataset) -> int:
-    """Return how many images to classify. Raises UserError for more than exist, unless ``cycle`` is set."""
+    """Return how many images to classify. Raises UserError if they are more than exist, unless ``cycle`` is set."""
     available = len(data.images)
     batch = min(DEFAULT_BATCH, available) if request.batch is None else request.batch
     if batch > available and not request.images.cycle:
@@ -116,9 +116,9 @@ def batch_size(request: RunRequest, data: Dataset) -> int:
 def reference_agreement(
     graph: Graph, weights: Weights, data: Dataset, recheck: bool, labels: np.ndarray, dtype: str
 ) -> Agreement:
-    """Return the agreement of labels (N,) with the float64 reference: stored, or computed now for the first images.
+    """Return how far labels (N,) agree with the float64 reference, stored or computed now for the first images.
 
-    recheck: recompute the reference for all images. dtype: arithmetic type of the labels.
+    recheck: compute the reference again, for all images. dtype: arithmetic type of the labels.
     """
     stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
@@ -137,7 +137,7 @@ def reference_agreement(
 def check_labels(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
-    """Return both verdicts on the run's labels. least: smallest accepted share of correct labels."""
+    """Return the verdict on the run's labels. least: smallest accepted share of correct labels."""
     labels, expected = outcome.labels, None
     truth = None if data.labels is None else data.labels[: len(labels)]
     if outcome.cycle is not None:

@@ -1,6 +1,6 @@
-"""Analyse a traced run by pure functions: which copies and kernels ran at the same time, and what limited the run.
+"""Analyse a traced run: which copies and kernels ran at the same time, and what limited the run. Pure functions.
 
-An interval is (start, stop) in milliseconds on one clock.
+An interval is (start, stop) in milliseconds; all intervals have the same clock.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def overlap_ms(left: Iterable[Interval], right: Iterable[Interval]) -> float:
 def serialise_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Return the intervals of copies in one direction, shortened so that each begins when the previous one ends.
 
-    The copies share one copy engine. The event before a copy fires when the copy may begin; the copy may then still
-    wait for the engine, and that time is not copying.
+    The copies share one copy engine. The event before a copy fires when the copy may begin; the copy may still wait for
+    the engine then, and this wait is not part of the copy.
     """
     trimmed: list[Interval] = []
     free_from = float("-inf")
@@ -85,7 +85,7 @@ def describe_bottleneck(use: Pipeline) -> str:
 
 
 def pipeline_usage(timeline: Timeline) -> Pipeline:
-    """Return overlap, shares and the limit of a run, for the report.
+    """Return the overlap of copies and kernels, their shares, and the limit of a run, for the report.
 
     The limit is the host if enqueueing took nearly all of the run, otherwise the longest of kernels, copies and idle
     time. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.

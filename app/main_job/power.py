@@ -31,7 +31,7 @@ def power_document(
     source: Literal["energy counter", "power samples"],
     clocks: Sequence[int],
 ) -> records.Power:
-    """Return a measurement in the form of the report. joules: of the whole card, counted or from mean power."""
+    """Return a measurement as a record of the report. joules: energy of the whole card. source: how it was measured."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
@@ -48,7 +48,7 @@ def power_document(
 
 def check_nvml_available() -> None:
     """Raise UserError if NVML cannot be used. Call it before the work."""
-    with _opened_card():
+    with _open_nvml_card():
         pass
 
 
@@ -56,12 +56,12 @@ def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power
     """Return a measurement of the current card, with a progress bar. Raises UserError if NVML cannot be used."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
-    with _opened_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
+    with _open_nvml_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
         return measure_power(card, run, images, bar.update)
 
 
 @contextmanager
-def _opened_card() -> Iterator[NvmlDevice]:
+def _open_nvml_card() -> Iterator[NvmlDevice]:
     try:
         with nvml.open_nvml(nvml.current_bus_id) as card:
             yield card
@@ -78,8 +78,8 @@ def measure_power(
 ) -> records.Power | None:
     """Repeat ``run``, which classifies ``images`` images, for about ``SECONDS`` seconds; return the measurement.
 
-    It begins and ends with an update of the energy counter. progress: called with the seconds since its last call.
-    Return None for a card that reports neither energy nor power.
+    The measurement begins and ends when the energy counter changes. progress: called with the seconds since its last
+    call. Return None for a card that reports neither energy nor power.
     """
     for _ in range(2):
         run()  # raises the clocks
@@ -119,7 +119,7 @@ def _run_until_update(
 
 
 def power_text(power: records.Power) -> str:
-    """Return a measurement as text. Microjoules per image are joules per million images."""
+    """Return a measurement as text. (Microjoules per image are the same as joules per million images.)"""
     clocks = power["sm_clock_mhz"]
     clock = f"; SM clock {clocks['median']:,} MHz ({clocks['min']:,} to {clocks['max']:,})" if clocks else ""
     joules = f"{format_factor(power['microjoules_per_image'])} J per million images"

@@ -88,7 +88,7 @@ def build_report(
 
 
 def startup_ms_beyond_cupy(spent: Mapping[str, float]) -> float:
-    """Return the start-up time in ms beyond what any program that uses CuPy needs."""
+    """Return the start-up time in ms, except what any program that uses CuPy needs."""
     return sum(ms for name, ms in spent.items() if name not in BARE)
 
 
@@ -108,12 +108,12 @@ def _difference_records(agreement: Agreement) -> list[records.Difference]:
 
 
 def _answers_document(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
-    """Return the verdict on the answers; with a cycle, on those of all passes."""
+    """Return the verdict on the answers; with a cycle, on the answers of all passes."""
     found = cast("records.Accuracy", vars(answers))
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
 
 
-def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.Compared | None:
+def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.ComparedPrecision | None:
     compared = outcome.compared
     if compared is None or agreement is None:
         return None

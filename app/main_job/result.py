@@ -64,7 +64,7 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
 
 
 class Cycle(Frozen):
-    """A batch classified in several passes over the data. unsteady: passes whose labels differ from the first's."""
+    """A batch that was classified in several passes. unsteady: passes whose labels differ from the first's."""
 
     correct: int | None
     total: int
@@ -77,10 +77,10 @@ def repeat_images(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
         yield images[: batch - start]
 
 
-def count_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
-    """Return the correct labels of all passes, and the number of passes whose labels differ from the first's.
+def compare_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
+    """Return the number of correct labels in all passes, and of passes whose labels differ from the first one's.
 
-    passes: labels (N,) of each; those of the first pass are copied to ``first``. truth: correct labels (N,).
+    passes: labels (N,) of each pass; the first pass's are copied to ``first``. truth: correct labels (N,).
     """
     correct = total = unsteady = 0
     for index, labels in enumerate(passes):
@@ -93,10 +93,10 @@ def count_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: 
     return Cycle(None if truth is None else correct, total, unsteady)
 
 
-class Compared(Frozen):
+class ComparedRun(Frozen):
     """The same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
 
-    precision: as requested. arithmetic: the coarsest type of any layer's products.
+    precision: as the user named it. arithmetic: the coarsest type of any layer's products.
     """
 
     precision: str
@@ -108,11 +108,12 @@ class Compared(Frozen):
 class Outcome(Frozen):
     """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
-    arithmetic: the coarsest type of any layer's products. compared: with ``--compare``; power: with ``--power``.
+    arithmetic: the coarsest type of any layer's products. compared, power: results of ``--compare`` and ``--power``, or
+    None.
 
-    On a GPU also: on_card: the whole pass over ``on_card_images`` resident images; usage: overlap and limit of a traced
-    run; device_bytes: buffers and weights of the pipeline; peak_device_bytes: those and the buffers of the measurements
-    on the card; raw_copy: copies of the same images to the card in one piece.
+    Only on a GPU: on_card: time of the whole pass over ``on_card_images`` resident images. usage: overlap and limit of
+    a traced run. device_bytes: size of the pipeline's buffers and weights. peak_device_bytes: the same with the buffers
+    of the measurements on the card. raw_copy: time to copy the same images to the card in one piece.
     """
 
     device: dict[str, Any]
@@ -132,11 +133,11 @@ class Outcome(Frozen):
     arithmetic: str = "float32"
     raw_copy: Timing | None = None
     power: Power | None = None
-    compared: Compared | None = None
+    compared: ComparedRun | None = None
 
 
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
-    """Yield a warning for each time whose runs form two groups, and one if the pass disagrees with its layers."""
+    """Yield a warning for each time whose samples form two groups, and one if the whole pass contradicts its layers."""
     for name, samples in _named_samples(outcome):
         if (groups := statistics.split_two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
@@ -150,7 +151,7 @@ def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
 
 
 def _named_samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
-    """Yield name and samples of every time in the report that ``compare`` reads."""
+    """Yield name and samples of every time in the report that the command ``compare`` reads."""
     yield "end to end", outcome.end_to_end.samples
     if outcome.compared is not None:
         yield f"end to end in {outcome.compared.precision}", outcome.compared.end_to_end.samples

@@ -1,4 +1,4 @@
-"""Compute statistics of repeated measurements, and decide when there are enough, for every command and document. Pure.
+"""Compute statistics of repeated measurements, and decide when there are enough measurements. Pure functions.
 
 Percentiles are nearest ranks, as in MLPerf's LoadGen: always one of the samples, never a value between two.
 """
@@ -101,7 +101,7 @@ SHORT_MS = 0.2  # shorter launches are timed several at once if the cache is war
 
 
 def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
-    """Return whether the median is known to within the relative error ``noise``, or more runs would take too long."""
+    """Return whether the median is known to the relative error ``noise``, or more runs would take too long."""
     count = len(samples_ms)
     if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
         return True
@@ -109,12 +109,12 @@ def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
 
 
 def launches_per_sample(ms: float, l2: str) -> int:
-    """Return how many launches to time together: several only if they are short and the cache is warm."""
+    """Return how many launches to time together: several only if each is short and the cache stays warm."""
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
 def describe_stopping_rule(noise: float, l2: str) -> str:
-    """Return the rule in words, for the header of a table."""
+    """Return in words when measurements stop, for the header of a table."""
     cache = {
         "cold": "cold L2 (flushed before every run)",
         "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",

@@ -1,6 +1,6 @@
-"""Measure on the GPU: layers, op times, the whole pass on the card, end-to-end time, and the trace of one run.
+"""Measure a run on the GPU: its layers, the whole pass on the card, the end-to-end time, and a trace.
 
-CUDA events time kernels and copies; the host clock times end to end, from the call to readable labels, with an idle
+CUDA events time kernels and copies. The host clock times end to end: from the call to readable labels, with an idle
 device at the start. All times are in milliseconds.
 """
 
@@ -16,7 +16,7 @@ from cupy.cuda import runtime
 from app.base.clock import Timer, time_by_host_clock
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.cuda.events import Marks, time_by_events
+from app.cuda.events import EventSequence, time_by_events
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, upload
 from app.engine.buffers import StreamBuffers, chunk_slices
 from app.engine.gpu import GpuEngine
@@ -37,10 +37,9 @@ TRACES = 9
 
 
 class CardTimes(Frozen):
-    """Measurements with ``images`` images resident on the card, as one chunk, without transfers.
+    """Times with ``images`` images resident on the card, as one chunk, without transfers.
 
-    op_times: each convolution and its bias alone, without pooling. raw_copy: one copy of the images' bytes from
-    page-locked memory to the card.
+    op_times: each convolution and its bias alone. raw_copy: one copy of the images' bytes from page-locked memory.
     """
 
     images: int
@@ -52,7 +51,7 @@ class CardTimes(Frozen):
 
 
 def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
-    """Return the times of the layers, the convolutions alone and the whole pass on resident images.
+    """Return the times of the layers, of single convolutions and of the whole pass, on resident images.
 
     It uses as many of the images as fit in device memory.
     """
@@ -82,7 +81,7 @@ def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
         timing = Timing(time_by_events(lambda: launch(stream.ptr, count), stream, repeat, warmup))
-        return layer_row(name, launch.choose(count).kernel.variant.name, count, timing, flops * count, nbytes)
+        return layer_row(name, launch.launch_for(count).kernel.variant.name, count, timing, flops * count, nbytes)
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
     layers = tuple(
@@ -124,19 +123,19 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
     for _ in range(warmup):
         engine.run(images, outputs)
     for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
-        if not engine.replays(images, outputs):
+        if not engine.replays_graph_for(images, outputs):
             engine.run(images, outputs)
     outputs.labels.fill(255)  # the accuracy check must see the labels of the timed runs
     return Timing(time_by_host_clock(partial(engine.run, images, outputs), repeat))
 
 
 def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
-    """Return a run recorded with an event at each boundary between copy in, kernels and copy out of every chunk.
+    """Return a traced run: an event marks each boundary between copy in, kernels and copy out of every chunk.
 
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
     chunks = len(list(chunk_slices(len(images), engine.chunk)))
-    marks = Marks(ready=4 * chunks)
+    marks = EventSequence(ready=4 * chunks)
 
     def mark(buffers: StreamBuffers) -> None:
         marks.record(buffers.stream.ptr)
@@ -148,7 +147,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
     done = timer.seconds
     at = marks.ms
     phases = [[(at[i + phase], at[i + phase + 1]) for i in range(0, len(at), 4)] for phase in range(3)]
-    share = 0.0 if engine.replays(images, outputs) else enqueued / done
+    share = 0.0 if engine.replays_graph_for(images, outputs) else enqueued / done
     return Timeline(phases[0], phases[1], phases[2], enqueue_share=share)
 
 

@@ -1,4 +1,4 @@
-"""Find the networks that are known by name, one file each in ``builtin/``. A new file there adds a network."""
+"""Provide the networks that are known by name, one file each in ``builtin/``. A new file there adds a network."""
 
 import re
 from collections import UserDict
@@ -18,7 +18,7 @@ __all__ = [
     "MLP",
     "NETWORKS",
     "Network",
-    "is_listed",
+    "is_listed_network",
     "network_by_name",
     "network_family",
 ]
@@ -27,8 +27,8 @@ FOLDER = Path(__file__).with_name("builtin")
 SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' networks come first
 
 
-class _Networks(UserDict[str, Any]):
-    """The listed networks by name: those of the old systems, then the others alphabetically. Read at first use."""
+class _ListedNetworks(UserDict[str, Any]):
+    """The listed networks by name, read at first use: those of the old systems, then the others alphabetically."""
 
     def __getitem__(self, name: str) -> Network:
         if self.data[name] is None:
@@ -37,7 +37,7 @@ class _Networks(UserDict[str, Any]):
 
 
 _others = {path.stem for path in FOLDER.glob("*.toml")}.difference(SYSTEMS)
-NETWORKS = _Networks(dict.fromkeys((*SYSTEMS, *sorted(_others))))
+NETWORKS = _ListedNetworks(dict.fromkeys((*SYSTEMS, *sorted(_others))))
 LENET5: Network
 FA19: Network
 K7: Network
@@ -52,12 +52,12 @@ def __getattr__(name: str) -> Network:
 
 
 def network_family(name: str) -> str:
-    """Return the listed network that a name is a variant of: ``mlp`` for ``mlp_500``; other names unchanged."""
+    """Return the listed network of which a name is a variant: ``mlp`` for ``mlp_500``; other names unchanged."""
     return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
 
 
 def network_by_name(name: str) -> Network | None:
-    """Return the network of a name, None if there is none. ``mlp_500`` is mlp with 500 hidden units."""
+    """Return the network with this name, or None. ``mlp_500`` is mlp with 500 hidden units."""
     if network_family(name) == name:
         return NETWORKS.get(name)
     mlp = NETWORKS["mlp"]
@@ -66,7 +66,7 @@ def network_by_name(name: str) -> Network | None:
     return replace(mlp, name=name, layers=tuple(wider if layer is first else layer for layer in mlp.layers))
 
 
-def is_listed(network: Network) -> bool:
+def is_listed_network(network: Network) -> bool:
     """Return whether a network equals the listed network of its name, whatever file it comes from."""
     found = network_by_name(network.name)
     return found is not None and found.digest == network.digest

@@ -11,12 +11,12 @@ from app.files.reading import START_BYTES, recognise_file_kind
 DESCRIPTION = "lenet5-inference"  # name of the entry beside exported arrays that describes the network
 
 
-class Format(Frozen):
+class ForeignFormat(Frozen):
     """A format of other systems' weights files, which ``import`` converts.
 
-    module: of app/interchange, with ``read(content, asked)``. ending: suffix of file names. kind: what
-    ``recognise_file_kind`` calls the content; "" if the content does not show it. network: an example to name in the
-    command; "" if the file shows its network.
+    module: name of the module in app/interchange that has ``read(content, asked)``. ending: suffix of file names. kind:
+    what ``recognise_file_kind`` calls the content; "" if the content does not show it. network: an example to name in
+    the command; "" if the file shows its network.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Format(Frozen):
 
 
 FORMATS = (
-    Format("mini-dnn flat dump", "minidnn", ".bin", network="minidnn86"),
-    Format("safetensors", "safetensors_file", ".safetensors", "a safetensors file", "lenet5"),
-    Format("NumPy archive", "npz", ".npz", "a NumPy archive (.npz)", "lenet5"),
-    Format("ONNX model", "onnx_import", ".onnx", "an ONNX model"),
-    Format("PyTorch state dict", "state_dict", ".pt", "a PyTorch file (.pt, .pth)", "lenet5"),
-    Format("Keras model", "keras.file", ".keras", "a Keras model"),
-    Format("Keras HDF5 model", "keras.file", ".h5", "an HDF5 file"),
-    Format("MXNet arrays", "mxnet", ".params", "a list of MXNet's arrays"),
+    ForeignFormat("mini-dnn flat dump", "minidnn", ".bin", network="minidnn86"),
+    ForeignFormat("safetensors", "safetensors_file", ".safetensors", "a safetensors file", "lenet5"),
+    ForeignFormat("NumPy archive", "npz", ".npz", "a NumPy archive (.npz)", "lenet5"),
+    ForeignFormat("ONNX model", "onnx_import", ".onnx", "an ONNX model"),
+    ForeignFormat("PyTorch state dict", "state_dict", ".pt", "a PyTorch file (.pt, .pth)", "lenet5"),
+    ForeignFormat("Keras model", "keras.file", ".keras", "a Keras model"),
+    ForeignFormat("Keras HDF5 model", "keras.file", ".h5", "an HDF5 file"),
+    ForeignFormat("MXNet arrays", "mxnet", ".params", "a list of MXNet's arrays"),
 )
 
 

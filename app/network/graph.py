@@ -16,7 +16,7 @@ from app.files import shipped
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, network_by_name
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerStep, Network
-from app.network.quantised import Quantised
+from app.network.quantised import QuantisedFilters
 from app.network.toml import SUFFIX, read_network
 from app.network.weights import DEFAULT_NETWORK, ENDINGS, Weights, check_shapes, load_weights
 
@@ -47,7 +47,7 @@ class Graph(Frozen):
     steps: tuple[LayerStep, ...]
     parameters: Parameters
     input_scale: float
-    quantised: Quantised | None = None
+    quantised: QuantisedFilters | None = None
 
     @property
     def class_count(self) -> int:
@@ -89,7 +89,7 @@ class Graph(Frozen):
                     after_layer(step.layer)
         return scores, x
 
-    def input_of(self, at: int, images: np.ndarray, dtype: type) -> np.ndarray:
+    def input_of_step(self, at: int, images: np.ndarray, dtype: type) -> np.ndarray:
         """Return the input of step ``at``, (B, *input shape), as ``forward`` computes it."""
         x = images
         with np.errstate(over="ignore", invalid="ignore"):
@@ -136,14 +136,14 @@ def build_graph(network: Network, weights: Weights) -> Graph:
     check_shapes(replace(weights, network=network.name), expected)  # the file may name another network
     scale = network.pixel_scale if weights.input_scale is None else weights.input_scale
     graph = Graph(network, steps, weights.arrays, scale, weights.quantised)
-    _check_scale(graph, weights)
+    _check_pixel_scale(graph, weights)
     if weights.classes is not None and len(weights.classes) != graph.class_count:
         named = f"{weights.path} names {len(weights.classes)} classes"
         raise UserError(f"{named}, network {network.name} has {graph.class_count}: correct its attribute 'classes'")
     return graph
 
 
-def _check_scale(graph: Graph, weights: Weights) -> None:
+def _check_pixel_scale(graph: Graph, weights: Weights) -> None:
     """Raise UserError if float32 cannot represent the first weights multiplied by the pixel scale."""
     first = next((step for step in graph.steps if step.parameter_shapes), None)
     if first is None:

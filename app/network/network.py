@@ -51,14 +51,14 @@ def default_names(kinds: Iterable[str]) -> list[str]:
     return names
 
 
-def defaults_of(layer: Layer | type[Layer]) -> dict[str, Any]:
-    """Return a layer's keys (the fields of its class except the name) with their defaults, MISSING if there is none."""
+def key_defaults(layer: Layer | type[Layer]) -> dict[str, Any]:
+    """Return a layer's keys (the fields of its class but the name) with their defaults, MISSING without a default."""
     return {one.name: one.default for one in fields(layer) if one.name != "name"}
 
 
-def settings_of(layer: Layer) -> dict[str, Any]:
+def changed_settings(layer: Layer) -> dict[str, Any]:
     """Return a layer's settings by key, except those at their default, in the order of its fields."""
-    return {key: getattr(layer, key) for key, default in defaults_of(layer).items() if getattr(layer, key) != default}
+    return {key: getattr(layer, key) for key, default in key_defaults(layer).items() if getattr(layer, key) != default}
 
 
 def toml_assignments(values: Mapping[str, Any]) -> str:
@@ -127,12 +127,12 @@ class Network(Frozen):
         if self.pixel_scale != PIXEL_SCALE:
             head["pixel_scale"] = float(self.pixel_scale)
         written = (layer for layer in self.layers if not isinstance(layer, Argmax))
-        tables = ({"type": layer.kind, "name": layer.name, **settings_of(layer)} for layer in written)
+        tables = ({"type": layer.kind, "name": layer.name, **changed_settings(layer)} for layer in written)
         return toml_assignments(head) + "".join(f"\n[[layers]]\n{toml_assignments(table)}" for table in tables)
 
 
 class LayerError(UserError):
-    """A layer does not fit the network. at: index of the layer."""
+    """The layer with index ``at`` does not fit the network."""
 
     def __init__(self, at: int, text: str) -> None:
         super().__init__(text)
@@ -160,23 +160,23 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
         parameters += sum(map(prod, arrays.values()))
         if parameters > MAX_PARAMETERS:
             raise LayerError(
-                at, f"up to {layer.name} the network has {parameters:,} weights, {_too_many_text(MAX_PARAMETERS)}"
+                at, f"up to {layer.name} the network has {parameters:,} weights, {_too_many_message(MAX_PARAMETERS)}"
             )
         if len(shape) == len(after) == 3 and layer.name in arrays:
             unrolled = prod(after[1:]) * prod(arrays[layer.name][:-1])
             if unrolled > MAX_UNROLLED:
                 raise LayerError(
-                    at, f"the windows of {layer.name} hold {unrolled:,} numbers, {_too_many_text(MAX_UNROLLED)}"
+                    at, f"the windows of {layer.name} hold {unrolled:,} numbers, {_too_many_message(MAX_UNROLLED)}"
                 )
         if prod(after) > MAX_ACTIVATIONS:
             raise LayerError(
-                at, f"{layer.name} gives {prod(after):,} numbers an image, {_too_many_text(MAX_ACTIVATIONS)}"
+                at, f"{layer.name} gives {prod(after):,} numbers an image, {_too_many_message(MAX_ACTIVATIONS)}"
             )
         shape = after
 
 
 def _layer_fault(at: int, layer: Layer, layers: Sequence[Layer], weighted: bool) -> str:
-    """Return what is wrong with a layer at its position, or "". weighted: whether earlier layers have weights."""
+    """Return what is wrong with a layer at index ``at``, or "". weighted: whether earlier layers have weights."""
     if isinstance(layer, Resize) and at > 0:
         return "reads the images, but is not the first layer: move it to the beginning"
     if isinstance(layer, Softmax) and not isinstance(layers[at + 1], Argmax):
@@ -195,5 +195,5 @@ def _check_scores(at: int, shape: Shape) -> None:
         raise LayerError(at, f"the network ends with {shape[0]:,} scores: let it end with 2 to {MAX_CLASSES} classes")
 
 
-def _too_many_text(most: int) -> str:
+def _too_many_message(most: int) -> str:
     return f"more than {most:,}: reduce this layer or those before it"

@@ -16,8 +16,8 @@ MARK = "_int8"
 SUFFIXES = (MARK, f"{MARK}_limits", f"{MARK}_steps")  # of the datasets' names, sorted
 
 
-class Quantised(Frozen):
-    """The second convolution, ``layer``, in 8-bit integers.
+class QuantisedFilters(Frozen):
+    """The filters of the second convolution, ``layer``, in 8-bit integers.
 
     filters: (K, K, in, out) int8, for activations divided by their limits; the greatest magnitude of each map is 127,
     or all of its filters are 0. limits: (in,) float32. steps: (out,) float32, the value of 1 in a filter.
@@ -30,18 +30,22 @@ class Quantised(Frozen):
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the datasets of a weights file, by name."""
+        """Return the datasets that a weights file stores, by name."""
         values = (self.filters, self.limits, self.steps)
         return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
 
     def fold_input_limits(self, parameters: Mapping[str, np.ndarray], first: str) -> dict[str, np.ndarray]:
-        """Return the parameters with 8-bit filters; layer ``first`` is divided by the limits, which thus become 1."""
+        """Return the parameters with the 8-bit filters as floats.
+
+        Weights and bias of ``first``, the convolution before, are divided by the limits, so that the inputs of this
+        layer have limit 1.
+        """
         own = {name: parameters[name] / self.limits for name in (first, f"{first}_bias") if name in parameters}
         return {**parameters, **own, self.layer: self.filters * self.steps}
 
 
-def split_quantised(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Quantised | None]:
-    """Return the weights among a file's datasets, and its 8-bit integers or None. Raises BadValueError."""
+def split_quantised(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], QuantisedFilters | None]:
+    """Split a file's datasets into weights and 8-bit integers; None without such integers. Raises BadValueError."""
     others = {name: array for name, array in arrays.items() if not name.endswith(SUFFIXES)}
     names = sorted(arrays.keys() - others.keys())
     if not names:
@@ -58,4 +62,4 @@ def split_quantised(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndar
     for name, array, size in ((names[1], limits, filters.shape[2]), (names[2], steps, filters.shape[3])):
         if array.dtype != np.float32 or array.shape != (size,) or not (np.isfinite(array) & (array > 0)).all():
             raise BadValueError(f"{name} is no array of {size} positive float32; {remedy}")
-    return others, Quantised(layer, filters, limits, steps)
+    return others, QuantisedFilters(layer, filters, limits, steps)

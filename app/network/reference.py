@@ -7,9 +7,9 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.interrupts import progress_bar
-from app.base.processor import count_fitting_threads, keep_freed_memory, usable_cores
+from app.base.processor import core_count, count_fitting_threads, keep_freed_memory
 from app.files import shipped
-from app.files.hdf5 import Wanted, build_hdf5_bytes
+from app.files.hdf5 import ReadRequest, build_hdf5_bytes
 from app.files.reading import read_file
 from app.files.writing import replace_atomically
 from app.layers import Argmax, Sigmoid, Softmax, Tanh
@@ -25,7 +25,7 @@ CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged im
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     """Return the reference for images (N, C, H, W), uint8 or float32, computed on all cores with a progress bar."""
     keep_freed_memory()
-    threads = count_fitting_threads(usable_cores())  # the threads of a CPU engine may use most of it
+    threads = count_fitting_threads(core_count())  # the threads of a CPU engine may use most of it
 
     with progress_bar(len(images), desc="reference", unit="im") as progress, ThreadPoolExecutor(threads) as pool:
         found = []
@@ -39,15 +39,15 @@ def _compute_chunk(graph: Graph, images: np.ndarray) -> Reference:
     """Return the reference for a few images; logits are the scores before a softmax.
 
     For the magnitudes, the last layer with weights runs once more on the absolute values of its input and parameters.
-    Each saturating function after it (tanh, sigmoid, softmax) adds 1, because it gives equal scores to classes that
-    differ by less than a rounding of 1.
+    Each saturating function after it (tanh, sigmoid, softmax) adds 1, because the function gives equal scores to
+    classes that differ by less than a rounding of 1.
     """
     at = max(at for at, step in enumerate(graph.steps) if step.layer.name in graph.parameters)
     product, *behind = (step.layer for step in graph.steps[at:])
     saturating = sum(isinstance(layer, Tanh | Sigmoid | Softmax) for layer in behind)
     while behind and isinstance(behind[-1], Softmax | Argmax):  # they do not change which logit is the best
         behind.pop()
-    x = graph.input_of(at, images, np.float64)
+    x = graph.input_of_step(at, images, np.float64)
     names = graph.parameters.keys() & graph.steps[at].parameter_shapes.keys()
     sizes = {name: np.abs(graph.parameters[name]) for name in names}
     with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the magnitudes
@@ -70,8 +70,8 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
     origin = shipped.FOLDER / known[weights.sha256]
     path = shipped.reference_path(origin)
     content = read_file(path, MAX_BYTES)
-    shipped.check_pinned_hash(path, content)
-    found = shipped.read_pinned(path, content, Wanted(None, ("weights_sha256", "network"), MAX_BYTES))
+    shipped.check_shipped_hash(path, content)
+    found = shipped.read_verified(path, content, ReadRequest(None, ("weights_sha256", "network"), MAX_BYTES))
     if found.attributes.get("weights_sha256") != weights.sha256:
         raise UserError(f"{path} belongs to other weights; {_BUNDLE} {origin}")
     if found.attributes.get("network") != network.digest:  # another network may have arrays of the same shapes
@@ -89,9 +89,9 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
 
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
-    """Write reference results atomically; equal arguments give equal bytes. weights_sha256: of the weights file.
+    """Write reference results atomically; equal arguments give equal bytes. Raises UserError.
 
-    Raises UserError.
+    weights_sha256: hash of the weights file.
     """
     content = build_hdf5_bytes(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
     with replace_atomically(path) as temporary:

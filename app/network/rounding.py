@@ -30,9 +30,9 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.kernels.sparsity import is_two_of_four
 from app.layers import AvgPool, Conv2d, Layer, Parameters, Relu
-from app.layers.conv2d import im2col, windows_of
+from app.layers.conv2d import im2col, sliding_windows
 from app.network.graph import REFERENCE_CHUNK, Graph
-from app.network.quantised import BYTE, SIGNED, Quantised
+from app.network.quantised import BYTE, SIGNED, QuantisedFilters
 
 DAMPING = 0.01  # GPTQ's
 BLOCK_BYTES = 64 << 20  # of x at a time
@@ -42,8 +42,8 @@ Rounding = Callable[[np.ndarray], np.ndarray]
 class CompensatedLayer(Frozen):
     """Changed weights and bias of one layer, float32, by name.
 
-    error: change of y with compensation, root mean square relative to y, on the images used. plain: the same without
-    compensation, such as with every number rounded to nearest.
+    error: change of y with compensation, root mean square relative to y, on the images used. plain: the same change
+    without compensation, such as by rounding every number to the nearest.
     """
 
     name: str
@@ -132,12 +132,12 @@ def input_rows(
     batch = min(max(batch, 1), REFERENCE_CHUNK)
     for first in tqdm(range(0, len(images), batch), desc=step.layer.name, unit=" batches", disable=None):
         part = images[first : first + batch]
-        yield [_as_rows(step.layer, rounded(graph.input_of(at, part, np.float64)), inputs) for graph in graphs]
+        yield [_as_rows(step.layer, rounded(graph.input_of_step(at, part, np.float64)), inputs) for graph in graphs]
 
 
 def _as_rows(layer: Layer, x: np.ndarray, inputs: int) -> np.ndarray:
     if isinstance(layer, Conv2d):
-        windows = windows_of(x, layer.kernel, layer.stride, layer.padding)
+        windows = sliding_windows(x, layer.kernel, layer.stride, layer.padding)
         x = im2col(windows, np.empty(windows.size))
     return np.pad(x, ((0, 0), (0, inputs - x.shape[1])), constant_values=1)  # what a bias is multiplied by
 
@@ -160,8 +160,8 @@ def quantise_activations(x: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return np.minimum(np.rint(x * (BYTE / limits[:, None, None])), BYTE) / BYTE
 
 
-def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]:
-    """Return the quantised convolution, the relative error of its results, and that of plain rounding.
+def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[QuantisedFilters, float, float]:
+    """Return the quantised convolution, the relative error of its results, and the error of plain rounding.
 
     images: (N, C, H, W) uint8. Errors are root mean squares and exclude those of the activations. Raises UserError for
     networks that do not begin with two convolutions, each with ReLU and average pooling.
@@ -184,7 +184,7 @@ def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[Quantised, f
         steps = np.where(used, steps * np.maximum(most, 1) / SIGNED, steps)  # until the greatest filter is 127
         found = round_with_compensation(w, products, partial(_round_to_steps, steps), kept)
     filters = np.rint(found / steps).astype(np.int8).reshape(shape)
-    quantised = Quantised(name, filters, limits, steps.astype(np.float32))
+    quantised = QuantisedFilters(name, filters, limits, steps.astype(np.float32))
     return quantised, relative_error(w, found, products), relative_error(w, _round_to_steps(first_steps, w), products)
 
 
@@ -196,7 +196,7 @@ def _round_to_steps(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
 def _input_map_limits(graph: Graph, images: np.ndarray) -> np.ndarray:
     """Return the limit of each input map, (maps,) float32."""
     chunks = range(0, len(images), REFERENCE_CHUNK)
-    found = [graph.input_of(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in chunks]
+    found = [graph.input_of_step(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in chunks]
     best = np.array([_best_limit(x) for x in np.concatenate(found).swapaxes(0, 1)])
     greatest = best.max() or 1.0
     best = np.where(best > 0, best, greatest)  # maps without activations may have any
@@ -204,7 +204,7 @@ def _input_map_limits(graph: Graph, images: np.ndarray) -> np.ndarray:
 
 
 def _best_limit(x: np.ndarray) -> float:
-    """Return the limit that minimises the squared error of the bytes of one map."""
+    """Return the limit that minimises the squared error of a map's activations as bytes. x: activations of the map."""
     counts, edges = np.histogram(x, BINS, (0, float(x.max()) or 1.0))
     centres = ((edges[1:] + edges[:-1]) / 2).reshape(1, 1, -1)
     candidates = x.max() * SHARES

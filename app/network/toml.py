@@ -71,11 +71,11 @@ def parse_network(text: str, source: str | Path) -> Network:
     source: file name for error messages; without its suffix, it names a network that has no name. Raises UserError for
     every fault: ``source, line N: what is wrong: remedy``.
     """
-    return _Reader(text, source).network()
+    return _Reader(text, source).build_network()
 
 
 class _Rule(NamedTuple):
-    """The requirement of a value, in words and as a check."""
+    """The requirement that a value must meet, in words and as a check."""
 
     needed: str
     check: Check
@@ -115,16 +115,16 @@ class _Reader:
             what = format_for_error(_AT.sub("", str(error)))[1:-1]
             raise self.error(at, f"not TOML ({what}{place}): correct it") from None
 
-    def network(self) -> Network:
+    def build_network(self) -> Network:
         """Return the network, after all checks of the document."""
         self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
         tables = self._layer_tables()
         if "input" not in self.document:
             raise self.error(0, "input is missing: add the images' channels, height and width: input = [1, 28, 28]")
         name = self._network_name()
-        summary = self._checked_value(self.document, "summary", "", _SUMMARY)
-        shape = self._checked_value(self.document, "input", None, _INPUT)
-        pixel_scale = self._checked_value(self.document, "pixel_scale", PIXEL_SCALE, _SCALE)
+        summary = self._validated_value(self.document, "summary", "", _SUMMARY)
+        shape = self._validated_value(self.document, "input", None, _INPUT)
+        pixel_scale = self._validated_value(self.document, "pixel_scale", PIXEL_SCALE, _SCALE)
         layers = self._build_layers(tables)
         try:
             check_layers(shape, layers)
@@ -146,7 +146,7 @@ class _Reader:
 
     def _network_name(self) -> str:
         if "name" in self.document:
-            return str(self._checked_value(self.document, "name", None, _NAME))
+            return str(self._validated_value(self.document, "name", None, _NAME))
         stem = Path(self.source).stem
         if not NAME.fullmatch(stem):
             raise self.error(0, 'name is missing, and the file\'s name does not do: add one, as in name = "lenet5"')
@@ -159,7 +159,7 @@ class _Reader:
         return (*made, Argmax("argmax"))
 
     def _layer_kind(self, at: int, table: dict[str, Any]) -> type[Layer]:
-        """Return the class of a layer."""
+        """Return the class of the layer with index ``at``, which its table names."""
         known = ", ".join(KINDS)
         if "type" not in table:
             raise self.error(self.headers[at], f"the layer has no type: add one of {known}")
@@ -179,11 +179,11 @@ class _Reader:
         """Return a layer made from its table, whose keys are the fields of the layer's class."""
         rules = _key_rules(kind)
         self._check_keys(table, ("type", "name", *rules), f"a {kind.kind} layer", at)
-        values = {"name": self._checked_value(table, "name", default_name, _LAYER_NAME, at)}
+        values = {"name": self._validated_value(table, "name", default_name, _LAYER_NAME, at)}
         for key, (default, rule) in rules.items():
             if default is MISSING and key not in table:
                 raise self.error(self.headers[at], f"{key} is missing: a {kind.kind} layer needs it, add it")
-            values[key] = self._checked_value(table, key, default, rule, at)
+            values[key] = self._validated_value(table, key, default, rule, at)
         return kind(**values)
 
     def _check_keys(self, table: dict[str, Any], known: tuple[str, ...], what: str, at: int | None) -> None:
@@ -197,7 +197,7 @@ class _Reader:
                 remedy = "move it above the first [[layers]]"
             raise self.error(self._line_of_key(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
 
-    def _checked_value(
+    def _validated_value(
         self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None
     ) -> Any:
         """Return the checked value of a key, or the default if the table lacks the key."""
@@ -211,7 +211,7 @@ class _Reader:
             ) from None
 
     def _line_of_key(self, key: str, at: int | None) -> int:
-        """Return the line of a key in layer ``at``, or in the network for None; the table's first line if not found."""
+        """Return the line of a key in layer ``at`` (None: the network); without such a key, the table's first line."""
         ends = [*self.headers, len(self.lines)]
         first, end = (0, ends[0]) if at is None else (ends[at], ends[at + 1])
         assigned = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
@@ -231,7 +231,7 @@ def _check_input_shape(value: Any) -> tuple[int, ...]:
     return shape
 
 
-def checked_scale(value: Any) -> float:
+def parse_scale(value: Any) -> float:
     """Return a pixel scale, given as a number or a fraction such as "1/255". Raises BadValueError."""
     fraction = _FRACTION.fullmatch(value) if isinstance(value, str) else None
     scale: float = number_check(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
@@ -252,7 +252,7 @@ def _check_layer_name(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value for an error message, short and in one line, about as the file writes it."""
+    """Return a value for an error message: short, in one line, and much as the file writes it."""
     try:
         said = json.dumps(value)
     except (TypeError, ValueError):  # a date, or a number of thousands of digits
@@ -262,7 +262,7 @@ def _format_value(value: Any) -> str:
 
 _SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text_check())
 _INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _check_input_shape)
-_SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', checked_scale)
+_SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', parse_scale)
 _NAME = _Rule("a name of small letters, digits and _, such as lenet5", _check_network_name)
 _LAYER_NAME = _Rule(
     "a name like conv1: small letters, digits and _, not argmax, not ending in _bias", _check_layer_name

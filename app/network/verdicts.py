@@ -43,7 +43,7 @@ class Reference(Frozen):
 
 
 class Difference(Frozen):
-    """An image whose label is not the reference's. excused: whether the reference's margin is a near-tie."""
+    """An image whose label differs from the reference's. excused: whether the reference's margin is a near-tie."""
 
     index: int
     label: int
@@ -55,8 +55,8 @@ class Difference(Frozen):
 class Agreement(Frozen):
     """The comparison of ``compared`` labels with a reference, and every difference.
 
-    most: number of allowed differences, all of them near-ties. fault: why no labels can agree; "" without a reason.
-    steady: whether several passes gave the same labels.
+    most: number of allowed differences, all of them near-ties. fault: why no labels can agree; "" if they can. steady:
+    whether several passes gave the same labels.
     """
 
     source: str
@@ -96,8 +96,8 @@ class Agreement(Frozen):
 class Answers(Frozen):
     """The number of correct answers, and whether it is large enough.
 
-    correct: None for unlabelled data. expected: promised number; least: required share; None if absent. passed: None if
-    both are absent. verdict: the reason, in a sentence. warning: "" unless the answers are near chance.
+    correct: None for unlabelled data. expected: promised number. least: required share. Both may be None; passed is
+    None if both are. verdict: the reason, in a sentence. warning: "" unless the answers are near chance.
     """
 
     passed: bool | None
@@ -130,11 +130,11 @@ def top_two_margins(logits: np.ndarray) -> np.ndarray:
 
 
 def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
-    """Return the correct answers among the first images, by each number in ``COUNTED`` up to N. Arrays are (N,)."""
+    """Return how many of the first N labels are correct, for each N in ``COUNTED``. Arrays are (images,)."""
     return {count: int((labels[:count] == truth[:count]).sum()) for count in COUNTED if count <= len(labels)}
 
 
-def share_as_count(share: float, images: int) -> int:
+def images_in_share(share: float, images: int) -> int:
     """Return the number of images in this share of ``images``, at least 1."""
     return max(round(share * images), 1)
 
@@ -147,7 +147,7 @@ def compare_labels(labels: np.ndarray, reference: Reference, source: str, dtype:
         Difference(int(i), int(labels[i]), int(reference.labels[i]), float(reference.margins[i]), bool(near[i]))
         for i in np.flatnonzero(labels[:compared] != reference.labels[:compared])
     )
-    most = share_as_count(precision.allowed_near_tie_share, compared)
+    most = images_in_share(precision.allowed_near_tie_share, compared)
     infinite = compared - int(np.isfinite(reference.magnitudes[:compared]).sum())
     fault = f"scores of {infinite} of {compared} images are beyond float32's range by the {source}" if infinite else ""
     return Agreement(source, compared, differences, most, fault)
@@ -164,8 +164,8 @@ def judge_answers(
 ) -> Accuracy:
     """Return the verdict on the answers in labels (N,), with ``agreement``.
 
-    truth: (N,), None if unknown. least: required share. expected: promised number of correct answers, or None; the
-    labels may miss it by the number of near-ties, or by ``COUNT_SHARE`` of the images if that is less.
+    truth: (N,), None if unknown. least: required share. expected: promised number of correct answers, or None. The
+    labels may miss this number by as many answers as there are near-ties, but at most by ``COUNT_SHARE`` of the images.
     """
     total = len(labels)
     if truth is None:
@@ -174,7 +174,7 @@ def judge_answers(
     told: list[str] = []
     broken: list[str] = []
     if expected is not None:
-        slack = min(len(agreement.differences), share_as_count(COUNT_SHARE, total))
+        slack = min(len(agreement.differences), images_in_share(COUNT_SHARE, total))
         if abs(correct - expected) > slack:
             broken.append(f"{correct} correct where the weights file promises {expected}")
         else:

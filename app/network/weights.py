@@ -13,13 +13,13 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import checks, shipped
-from app.files.checks import BadValueError, Check, list_check, mapping_check, number_check, parsed_json, string
-from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Wanted, build_hdf5_bytes, content_hash, printable
+from app.files.checks import BadValueError, Check, list_check, mapping_check, number_check, parse_json, string
+from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, ReadRequest, build_hdf5_bytes, content_hash, printable_line
 from app.files.reading import HDF5, read_file
 from app.files.writing import replace_atomically
 from app.network.definitions import network_by_name
 from app.network.network import LEAST_SCALE, MAX_BYTES, MOST_SCALE, Network
-from app.network.quantised import Quantised, split_quantised
+from app.network.quantised import QuantisedFilters, split_quantised
 from app.network.toml import network_toml, parse_network
 
 if TYPE_CHECKING:  # the main job starts without them
@@ -36,12 +36,12 @@ _CHECKSUM = "arrays_sha256"
 class Weights(Frozen):
     """A network's parameters, as float32 arrays, and the other facts in its file.
 
-    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on. network: its name. definition:
-    the network; None in files that only name it. input_scale: factor of uint8 pixels before the first layer; None for
-    the network's. expected_correct: number of first test images → correct answers among them; {} without a promise.
-    storage: type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
-    quantised: 8-bit filters of a convolution; None in files without. vouched: whether a checksum, in the file or in
-    SHA256SUMS, confirms the content.
+    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on. network: the network's name.
+    definition: the network; None in files that only name it. input_scale: factor of uint8 pixels before the first
+    layer; None for the pixel scale of the network. expected_correct: number of first test images → promised number of
+    correct answers; {} without a promise. storage: type in the file; ``float16`` only if every array has it, so that
+    writing the file again loses nothing more. quantised: 8-bit filters of a convolution; None in files without.
+    vouched: whether a checksum, in the file or in SHA256SUMS, confirms the content.
     """
 
     arrays: dict[str, np.ndarray]
@@ -55,18 +55,18 @@ class Weights(Frozen):
     storage: str = "float32"
     vouched: bool = True
     definition: Network | None = None
-    quantised: Quantised | None = None
+    quantised: QuantisedFilters | None = None
 
     @property
     def json_record(self) -> "records.Weights":
-        """Return the record of the file in JSON documents."""
+        """Return the record that describes the file in JSON documents."""
         return {"path": str(self.path), "sha256": self.sha256, "vouched": self.vouched, "recipe": self.recipe}
 
     def stored_network(self) -> Network:
         """Return the network of the file: its definition, or else the listed network of its name. Raises UserError."""
         found = self.definition or network_by_name(self.network)
         if found is None:
-            unknown = f"{self.path} names network '{printable(self.network)}', which is not listed"
+            unknown = f"{self.path} names network '{printable_line(self.network)}', which is not listed"
             raise UserError(f"{unknown}, and does not define it: name the network's file with --network FILE.toml")
         return found
 
@@ -83,13 +83,13 @@ def load_weights(path: Path | None = None) -> Weights:
     """Return the checked weights of a file; None for the shipped file of ``lenet5``. Raises UserError for every fault.
 
     Datasets without attributes suffice: the network is then ``lenet5`` with its pixel scale, without promises. HDF5
-    hardly detects damaged numbers, so ``save_weights`` adds a checksum, which must be right if present.
+    hardly detects damaged numbers, so ``save_weights`` adds a checksum; a checksum in the file must be right.
     """
     path = shipped.find_shipped_weights(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
     pinned = shipped.is_shipped_weights(path)
     if pinned:
-        shipped.check_pinned_hash(path, content)
+        shipped.check_shipped_hash(path, content)
     if not content.startswith(HDF5):
         from app.network import foreign
 
@@ -117,7 +117,7 @@ def save_weights(
     recipe: str | None = None,
     expected_correct: Mapping[int, int] | None = None,
     storage: str = "float32",
-    quantised: Quantised | None = None,
+    quantised: QuantisedFilters | None = None,
     overwrite: bool = True,
 ) -> None:
     """Write a weights file atomically; equal arguments give equal bytes.
@@ -177,10 +177,10 @@ def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str,
 
 
 def _parse_file(path: Path, content: bytes, pinned: bool) -> Weights:
-    read = shipped.read_pinned
+    read = shipped.read_verified
     if not pinned:
         from app.files.hdf5_process import read_untrusted as read
-    found = read(path, content, Wanted(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
+    found = read(path, content, ReadRequest(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
     attributes = found.attributes
     try:
         summed = attributes.get("schema") in (2, SCHEMA) or _CHECKSUM in attributes
@@ -226,7 +226,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
             raise BadValueError(
-                f"dataset {printable(repr(name))} is not named like fc1 or fc1_bias; rename or remove it"
+                f"dataset {printable_line(repr(name))} is not named like fc1 or fc1_bias; rename or remove it"
             )
         _check_numbers(name, array)
     for name in arrays:
@@ -263,7 +263,7 @@ def _check_network_name(value: Any) -> str:
 
 
 def _json_text_check(check: Check) -> Check:
-    return lambda value: check(parsed_json(_text(value)))
+    return lambda value: check(parse_json(_text(value)))
 
 
 def _parse_promised_counts(value: Any) -> dict[int, int]:

@@ -20,11 +20,11 @@ LATENCY_KERNEL = "split-k"
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
     """Load a request's network and weights and resolve its choices. Raises UserError."""
     graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
-    return graph, weights, choices_of(request, graph)
+    return graph, weights, resolve_choices(request, graph)
 
 
-def choices_of(request: NetworkRequest, graph: Graph) -> Choices:
-    """Resolve the choices of a request, without tuning. Raises UserError for kernels that are unknown or do not fit."""
+def resolve_choices(request: NetworkRequest, graph: Graph) -> Choices:
+    """Resolve the options of a request to choices, without tuning. Raises UserError for unknown or unfit kernels."""
     named = {option: _parse_kernel_option(graph, option, text) for option, text in request.kernels.items()}
     return Choices(request.precision, request.fuse, _requested_variants(request, named), sparse=request.sparse)
 
@@ -38,8 +38,8 @@ def check_architecture(arch: str) -> None:
 def resolve_target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
     """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``otherwise``.
 
-    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if nothing
-    applies.
+    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if none
+    of these is known.
     """
     if asked is not None:
         check_architecture(asked)
@@ -70,12 +70,12 @@ def _requested_variants(request: NetworkRequest, named: Mapping[str, Mapping[str
                 raise UserError(f"--{option} {target}={name}: {two}, name it for all of them: --{option} {name}")
             if name in of_pairs and not request.fuse:
                 raise UserError(f"--{option} {name} computes two layers at once: leave --no-fuse out")
-            row = registry.find(operation, name, *([pair] if target == operation else []))
+            row = registry.find_variant(operation, name, *([pair] if target == operation else []))
             rows |= {operation: None, pair: row} if name in of_pairs else {target: row}
     if request.latency:
         if request.kernels["fc"] != "auto":
             raise UserError(f"--latency chooses the fully connected kernels: leave --fc {request.kernels['fc']} out")
-        rows["gemm"] = registry.find("gemm", LATENCY_KERNEL)
+        rows["gemm"] = registry.find_variant("gemm", LATENCY_KERNEL)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A plan's choices and nodes, and the problems that one kernel can solve for the next layers."""
+"""Define a plan's choices and nodes; find the problems of the next layers that one kernel could solve."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -9,7 +9,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, epilogue_dtype
-from app.kernels.fused.scaling import Features
+from app.kernels.fused.scaling import FeatureScaling
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
@@ -34,8 +34,8 @@ class Choices(Frozen):
     sparse: bool = True
 
     @property
-    def named_pairs(self) -> dict[str, Variant]:
-        """Operation of a pair of layers → the kernel named for it."""
+    def named_pair_kernels(self) -> dict[str, Variant]:
+        """Return the kernels that the user named for pairs of layers, by the pair's operation."""
         rows = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair")) for kind in PAIRS)
         return {pair: row for pair, row in rows if row is not None}
 
@@ -45,7 +45,7 @@ class Choices(Frozen):
 
 
 class FewImagesKernel(Frozen):
-    """A kernel that runs instead of the node's if there are at most ``most`` images, and its settings."""
+    """A kernel with its settings, which runs instead of the node's kernel for at most ``most`` images."""
 
     variant: Variant
     settings: dict[str, int]
@@ -57,8 +57,8 @@ class Node(Frozen):
 
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
     variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
-    epilogue. few: the kernel for few images, if there is another. parameters: the arrays between input and output, in
-    the problem's layout and dtype, None if absent. features: what is known of the results, if the next kernel reads
+    epilogue. few: kernels for few images, the fewest first. parameters: the arrays between input and output, in
+    the problem's layout and dtype, None if absent. features: scales and bounds of the results, if the next kernel reads
     them scaled. reads, writes: buffer names, in the order of the arguments.
     """
 
@@ -68,36 +68,35 @@ class Node(Frozen):
     variant: Variant
     settings: dict[str, int]
     parameters: tuple[np.ndarray | None, ...] = field(repr=False)
-    features: Features | None = field(default=None, repr=False)
+    features: FeatureScaling | None = field(default=None, repr=False)
     settings_alone: dict[str, int] = field(default_factory=dict)
-    few: FewImagesKernel | None = None
+    few: tuple[FewImagesKernel, ...] = ()
     reads: str = ""
     writes: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[tuple[Variant, dict[str, int]], ...]:
-        """Return the kernel and its settings, then those of the kernel for few images, if there is one."""
-        few = () if self.few is None else ((self.few.variant, self.few.settings),)
-        return (self.variant, self.settings), *few
+        """Return the kernel and its settings, then those of the kernels for few images."""
+        return (self.variant, self.settings), *((one.variant, one.settings) for one in self.few)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All layers of the node."""
+        """Return all layers of the node."""
         return tuple(step.layer for step in self.steps)
 
     @property
     def scales(self) -> np.ndarray | None:
-        """The factors of the result's channels; None for unscaled results."""
+        """Return the factors of the result's channels; None for unscaled results."""
         return None if self.features is None else self.features.scales
 
     @property
     def name(self) -> str:
-        """The layers' names, joined as in ``conv1+relu1+pool1``."""
+        """Return the layers' names, joined as in ``conv1+relu1+pool1``."""
         return "+".join(layer.name for layer in self.layers)
 
     @property
     def flops(self) -> int:
-        """FLOPs of all layers for one image."""
+        """Return the FLOPs of all layers for one image."""
         return sum(step.layer.flops(step.in_shape) for step in self.steps)
 
 

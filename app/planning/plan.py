@@ -15,8 +15,8 @@ from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, op
 from app.kernels.variant import TENSOR_CORES, Variant
 from app.layers import Argmax, Shape
 from app.network.graph import Graph
+from app.planning.kernel_selection import LOSSY, NO_INTEGERS, KernelSelector, defer_flattens, find_layer_pair
 from app.planning.matching import Choices, Node
-from app.planning.serving import LOSSY, NO_INTEGERS, Serving, defer_flattens, find_layer_pair
 
 IMAGES = "images"
 LOGITS = "logits"
@@ -25,9 +25,9 @@ PIXELS = "pixels"  # output of a layer that keeps bytes
 
 
 class ExecutionPlan(Frozen):
-    """A plan for one architecture. buffers: name → dtype and elements per image; all chunks use the same ones.
+    """A plan for one architecture. buffers: name → dtype and elements per image; all chunks use the same buffers.
 
-    input_shape, input_dtype: of an image, (C, H, W), in host memory.
+    input_shape, input_dtype: shape (C, H, W) and dtype of an image in host memory.
     """
 
     nodes: tuple[Node, ...]
@@ -38,16 +38,16 @@ class ExecutionPlan(Frozen):
 
     @property
     def unfused_layer_names(self) -> list[str]:
-        """Names of the convolutions and products that run in separate kernels, not in a pair."""
+        """Return the names of the convolutions and products that run in separate kernels, not in a pair."""
         return [node.head.name for node in self.nodes if isinstance(node.problem, ConvProblem | LinearProblem)]
 
     @property
     def arithmetic(self) -> str:
-        """The coarsest type of any layer's multiplication."""
+        """Return the coarsest type in which any layer multiplies."""
         used = {getattr(node.problem, "dtype", "") for node in self.nodes if node.parameters}
         return max(used, key=DTYPES.index)
 
-    def check(self, images: np.ndarray) -> None:
+    def check_images(self, images: np.ndarray) -> None:
         """Raise ValueError unless the images, (N, …), have the plan's type and size, without gaps."""
         if images.dtype != np.dtype(self.input_dtype) or not images.flags.c_contiguous:
             raise ValueError(f"images must be contiguous {self.input_dtype}, got {images.dtype}")
@@ -67,19 +67,19 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
             # layer is the last product, which is small.
             layers = [(node.head, node.problem.dtype == "float16x2") for node in found.nodes if node.parameters]
             named = [head for head, split in layers[:-1] if not split and choices.requested_kernel(head)]
-            if choices.named_pairs or (any(split for _, split in layers) and not named):
+            if choices.named_pair_kernels or (any(split for _, split in layers) and not named):
                 return found
         return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
     if choices.precision == "fp32x" and not has_tensor_cores:
         raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: use fp32")
     graph = defer_flattens(graph)
-    serving = Serving(graph, arch, choices)
+    selector = KernelSelector(graph, arch, choices)
     nodes: list[Node] = []
     at = 0
     while at < len(graph.steps):
         reads = nodes[-1].problem.arguments() if nodes else ()
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
-        nodes.append(serving.select_kernel(at, dtype, nodes[-1].features if nodes else None))
+        nodes.append(selector.select_kernel(at, dtype, nodes[-1].features if nodes else None))
         at += len(nodes[-1].layers)
     _check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)
@@ -89,18 +89,20 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 
 
 def _with_few_images_kernel(node: Node, arch: str, choices: Choices) -> Node:
-    """Return the node with a second kernel for few images; a pair, and a kernel that the user named, has none."""
+    """Return the node with a kernel for few images, except for a pair and for a kernel that the user named."""
     if not isinstance(node.problem, ConvProblem | LinearProblem) or choices.requested_kernel(node.head) is not None:
         return node
-    from app.planning.few_images import kernel_for_few_images  # imported only here: the default plan has pairs alone
+    from app.planning.few_images import kernels_for_few_images, part_settings  # only here: the default plan has pairs
 
-    return replace(node, few=kernel_for_few_images(node.problem, node.variant, node.settings, arch))
+    settings = node.settings | part_settings(node.problem, node.variant)
+    few = kernels_for_few_images(node.problem, node.variant, settings, arch)
+    return replace(node, few=few, settings=settings) if few else node
 
 
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
     """Raise UserError for a key of ``kernels`` that is neither an operation nor a layer of the network.
 
-    Raises ValueError if a kernel's operation is not that of its key; no command-line option can cause this.
+    Raises ValueError if a kernel and its key differ in operation; no command-line option can cause this.
     """
     operations = {step.layer.name: step.layer.operation for step in graph.steps}
     for target, row in kernels.items():
@@ -113,8 +115,8 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
 
 
 def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
-    """Raise UserError if a pair kernel was named whose operation is not in ``taken``."""
-    for pair, row in choices.named_pairs.items():
+    """Raise UserError if the user named a pair kernel whose operation is not in ``taken``."""
+    for pair, row in choices.named_pair_kernels.items():
         if pair not in taken:
             kind = pair.removesuffix("_pair")
             raise UserError(
@@ -131,7 +133,7 @@ def _int8_unavailable_reason(graph: Graph, arch: str, choices: Choices, input_dt
         return f"{what}: it takes two convolutions in a row, fused, with no kernel named for either"
     for row in registry.variants("conv_pair"):
         if INTEGERS in row.dtypes:
-            reason = row.refusal(found[0], arch)
+            reason = row.refusal_reason(found[0], arch)
             if reason is not None:
                 return f"{what}: {row.name} {reason}"
     if graph.quantised is None:

@@ -1,4 +1,4 @@
-"""The options that choose a network and how to run it. ``choices_of`` resolves their names."""
+"""Define the options that choose a network and how to run it. ``resolve_choices`` resolves their names."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class NetworkRequest(Frozen, kw_only=True):
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Option → a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``."""
+        """Return by option a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``."""
         return {"conv": self.conv, "fc": self.fc, "pool": self.pool}
 
     def reject_gpu_options(self) -> None:

@@ -27,7 +27,7 @@ REMEDY = "delete it, and sweep again"
 REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # architecture → the GPU whose table serves without a GPU
 
 
-class Tuned(Frozen):
+class TunedResult(Frozen):
     """The best parameters found for a variant, and its time in ms over ``images`` images."""
 
     parameters: dict[str, int]
@@ -36,11 +36,11 @@ class Tuned(Frozen):
 
     @property
     def ms_per_image(self) -> float:
-        """Milliseconds per image."""
+        """Return the milliseconds per image."""
         return self.ms / self.images
 
 
-Entries = dict[str, dict[str, Tuned]]  # problem key → variant name → result
+Entries = dict[str, dict[str, TunedResult]]  # problem key → variant name → result
 
 
 RESULT = object_check(
@@ -51,21 +51,22 @@ RESULT = object_check(
     }
 )
 TABLE = document_check(
-    SCHEMA, object_check({"entries": mapping_check(mapping_check(lambda value: Tuned(**RESULT(value))))}, others=True)
+    SCHEMA,
+    object_check({"entries": mapping_check(mapping_check(lambda value: TunedResult(**RESULT(value))))}, others=True),
 )
 
 
 class Tuning(Frozen):
     """Measured results of one GPU: problem key → variant name → result. Empty if nothing was measured."""
 
-    entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
+    entries: Mapping[str, Mapping[str, TunedResult]] = field(default_factory=dict)
 
-    def measured_result(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
+    def measured_result(self, problem: Problem, row: Variant, arch: str) -> TunedResult | None:
         """Return a variant's measured result; None if it was not measured, or if its parameters are no longer valid."""
         tuned = self.entries.get(tuning_key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None
-        return None if row.refusal(problem, arch, tuned.parameters) else tuned
+        return None if row.refusal_reason(problem, arch, tuned.parameters) else tuned
 
     def parameters(self, problem: Problem, row: Variant, arch: str) -> dict[str, int]:
         """Return a variant's best known parameters; empty (its defaults) if unknown or no longer valid."""
@@ -77,16 +78,16 @@ class Tuning(Frozen):
     ) -> tuple[Variant, dict[str, int]] | None:
         """Return the variant to use and its parameters; None if the named variant, or every one, refuses the problem.
 
-        Without a name, it is the highest automatic step that serves the problem. A lower step replaces it only if both
-        were measured and the lower one is faster.
+        Without a name, the highest automatic step that serves the problem is used. A lower step replaces it only if
+        both were measured and the lower one is faster.
         """
         if named is not None:
             parameters = self.parameters(problem, named, arch)
-            return None if named.refusal(problem, arch, parameters) else (named, parameters)
+            return None if named.refusal_reason(problem, arch, parameters) else (named, parameters)
         rows = registry.eligible_variants(operation(problem), problem, arch)
         measured = self.entries.get(tuning_key(problem), {})
         least = min((tuned.ms_per_image for tuned in measured.values()), default=0.0)
-        best: tuple[Variant, Tuned] | None = None
+        best: tuple[Variant, TunedResult] | None = None
         for row in rows:
             tuned = self.measured_result(problem, row, arch)
             if best is None and tuned is None:
@@ -104,21 +105,21 @@ def load(card: str) -> Tuning:
     A missing table is empty. A table that another user could have written is ignored with a note. Raises UserError for
     a damaged one.
     """
-    entries = _read(SHIPPED / file_name(card))
-    own = cache_dir() / "tuning" / file_name(card)
+    entries = _read_table(SHIPPED / table_file_name(card))
+    own = cache_dir() / "tuning" / table_file_name(card)
     if is_trusted(own):
-        _merge(entries, _read(own))
+        _merge_results(entries, _read_table(own))
     return Tuning(entries)
 
 
-def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
+def store(card: str, results: Mapping[Problem, Mapping[str, TunedResult]]) -> Path:
     """Merge results (problem → variant name → result) into the user's table; return its path.
 
     Raises UserError if the table is damaged, cannot be written, or lies where another user could write it.
     """
-    path = cache_dir() / "tuning" / file_name(card)
-    entries = _read(path)
-    _merge(entries, {tuning_key(problem): variants for problem, variants in results.items()})
+    path = cache_dir() / "tuning" / table_file_name(card)
+    entries = _read_table(path)
+    _merge_results(entries, {tuning_key(problem): variants for problem, variants in results.items()})
     document = {
         "schema": SCHEMA,
         "card": card,
@@ -131,12 +132,12 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
     return path
 
 
-def file_name(card: str) -> str:
+def table_file_name(card: str) -> str:
     """Return a table's file name: ``NVIDIA H100 80GB HBM3`` → ``nvidia_h100_80gb_hbm3.json``."""
     return re.sub(r"[^a-z0-9]+", "_", card.lower()).strip("_") + ".json"
 
 
-def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
+def _merge_results(entries: Entries, newer: Mapping[str, Mapping[str, TunedResult]]) -> None:
     """Replace older results by newer ones, except those measured over more images, which are more reliable."""
     for problem, variants in newer.items():
         kept = entries.setdefault(problem, {})
@@ -145,7 +146,7 @@ def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
                 kept[name] = tuned
 
 
-def _read(path: Path) -> Entries:
+def _read_table(path: Path) -> Entries:
     if not may_exist(path):
         return {}
     return cast(Entries, read_json(path, TABLE, REMEDY)["entries"])

@@ -17,7 +17,7 @@ from app.records.parts import (
     Samples,
 )
 
-Kind = Annotated[str, OneOf(("cpu", "library", "kernel", "debug"))]
+Kind = Annotated[str, OneOf(("cpu", "library", "kernel", "debug", "file"))]
 
 
 class Settings(TypedDict):
@@ -37,7 +37,7 @@ class Ratios(TypedDict):
     ]
 
 
-class Achieved(TypedDict):
+class AchievedRates(TypedDict):
     """Arithmetic rate and memory bandwidth of a row, and the larger of their shares of the card's peaks."""
 
     tflops: Amount
@@ -47,17 +47,17 @@ class Achieved(TypedDict):
     limit: Annotated[Literal["arithmetic", "memory"], "the larger share"]
 
 
-class Rates(Ratios, Achieved):
+class Rates(Ratios, AchievedRates):
     """The rates that follow from a row's time, their share of the card's peaks, and the ratios to other rows."""
 
 
-class AnyRow(TypedDict):
+class CommonRow(TypedDict):
     """The fields that timed and untimed rows of `bench` share: a kernel, a library or the CPU on one layer."""
 
     kind: Annotated[
         Kind,
         "`cpu`: NumPy reference on a few images, scaled; `library`: cuBLAS, cuDNN; `kernel`: ours; `debug`: ours, with "
-        "device debug",
+        "device debug; `file`: a file of the user",
     ]
     name: str
     dtype: Annotated[Dtype, "arithmetic type"]
@@ -74,14 +74,14 @@ class AnyRow(TypedDict):
     samples: NotRequired[Samples]
 
 
-class TimedRow(AnyRow):
+class TimedRow(CommonRow):
     """A row whose kernel was timed, with its median time."""
 
     ms: Amount
     rates: Rates
 
 
-class UntimedRow(AnyRow):
+class UntimedRow(CommonRow):
     """A row without a time; ``reason`` says why."""
 
     ms: None

@@ -97,7 +97,7 @@ class Identity(TypedDict):
 
 
 class Results(TypedDict):
-    """SHA-256 of each file of results of a shard."""
+    """The SHA-256 of each result file of a shard."""
 
     labels: Annotated[Sha256, "of NAME.labels.npy"]
     logits: NotRequired[Annotated[Sha256, "of NAME.logits.npy, with --logits"]]

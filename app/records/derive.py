@@ -78,7 +78,8 @@ def record_fields(record: Any) -> dict[str, Any]:
 def document_types() -> dict[str, Any]:
     """Return the type of each document by name. If several records share a name, the type is their union.
 
-    Each record of this package with a field ``schema`` is a document; its name is the middle part of that field.
+    Each record of this package with a field ``schema`` is a document; in
+    ``lenet5-inference/report/1`` its name is ``report``.
     """
     found: dict[str, Any] = {}
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
@@ -118,7 +119,7 @@ def _check_of(hint: Any) -> Check:
     if part.origin is Union:
         others = [one for one in inner if one is not NoneType]
         check_other = _check_of(others[0]) if len(others) == 1 else _check_of_records(others)
-        return checks.nullable(check_other) if NoneType in inner else check_other
+        return checks.nullable_check(check_other) if NoneType in inner else check_other
     if part.origin is Literal:
         return checks.choice_check(*inner)
     if part.origin is tuple:

@@ -85,7 +85,7 @@ class Answers(Summary, Details):
     """All figures computed from the answers: accuracy and averages, figures of each class, and the worst mistakes."""
 
 
-class Subject(TypedDict):
+class EvaluatedNetwork(TypedDict):
     """The network, weights and precision that were evaluated."""
 
     network: Network
@@ -114,7 +114,7 @@ class Change(TypedDict):
 
 
 class ClassChanges(TypedDict):
-    """Number of answers that name one class, from either network."""
+    """Numbers of answers that name one class, for both networks."""
 
     answers: Annotated[Count, "answers of the first"]
     other_answers: Count
@@ -122,7 +122,7 @@ class ClassChanges(TypedDict):
     came: Annotated[Count, "answers of the other that the first does not give"]
 
 
-class Against(Subject):
+class OtherNetwork(EvaluatedNetwork):
     """Comparison with the network of `--against`, written by `evaluate`."""
 
     answers: Annotated[Summary | None, "null without labels"]
@@ -133,7 +133,7 @@ class Against(Subject):
     classes: Annotated[list[ClassChanges], "by label"]
 
 
-class Evaluate(Subject):
+class Evaluate(EvaluatedNetwork):
     """Accuracy, confusions, calibration and mistakes of a network (`evaluate --json FILE`)."""
 
     schema: Literal["lenet5-inference/evaluate/1"]
@@ -141,4 +141,4 @@ class Evaluate(Subject):
     data: Data
     classes: Annotated[list[str] | None, "names by label; null if there are none"]
     answers: Annotated[Answers | None, "null without labels"]
-    against: Annotated[Against | None, "the comparison with --against OTHER; null without that option"]
+    against: Annotated[OtherNetwork | None, "the comparison with --against OTHER; null without that option"]

@@ -20,7 +20,7 @@ class Kernel(TypedDict):
     dtypes: Annotated[list[str], Length(1)]
     min_arch: str
     pools: Annotated[bool, "can pool in the same kernel"]
-    automatic: Annotated[bool, "`auto` may take it"]
+    automatic: Annotated[bool, "`auto` may take it for any number of images"]
     system: Annotated[str, "where the idea is from"]
     summary: str
     limits: str
@@ -36,15 +36,15 @@ class TrainingKernel(TypedDict):
     file: str
 
 
-class OfLayer(TypedDict):
-    """A kernel and the layer for which it was compiled."""
+class CompiledForLayer(TypedDict):
+    """A kernel, and the layer for which it was compiled."""
 
     operation: str
     name: str
     layer: str
 
 
-class Function(OfLayer):
+class Function(CompiledForLayer):
     """One compiled function of a kernel."""
 
     entry: Annotated[str, "the function"]
@@ -67,7 +67,7 @@ class Resources(Function):
 
 
 @final
-class NoResources(OfLayer):
+class NoResources(CompiledForLayer):
     """A kernel that could not be compiled for a layer."""
 
     reason: Annotated[str, "why it was not compiled"]
@@ -131,6 +131,25 @@ class Check(TypedDict):
     source: Annotated[str, "file of the kernel"]
     device: Annotated[str, "a GPU's name, or the processor"]
     shapes: Annotated[list[Shape], Length(1)]
+
+
+class Exercise(TypedDict):
+    """One exercise of `learn`, and how far the learner is."""
+
+    number: Positive
+    name: str
+    title: str
+    solved: bool
+    hints: Count
+    hints_shown: Count
+
+
+class Learn(TypedDict):
+    """All exercises, or the one that was copied or has a hint (`learn --json FILE`; `learn check` writes `check`)."""
+
+    schema: Literal["lenet5-inference/learn/1"]
+    exercises: list[Exercise]
+    text: Annotated[list[str], "hints, or what to do next"]
 
 
 Bound = Annotated[str, OneOf(("arithmetic", "issue", "loads", "memory", "constants", "latency"))]

@@ -15,7 +15,7 @@ class Layer(TypedDict):
     output: Annotated[list[Positive], "shape without the batch"]
 
 
-class Promise(TypedDict):
+class PromisedAccuracy(TypedDict):
     """Number of correct answers that a shipped weights file promises."""
 
     weights: Annotated[str, "file"]
@@ -32,7 +32,7 @@ class ListedNetwork(TypedDict):
     layers: Annotated[list[Layer], Length(1)]
     parameters: Count
     flops: Annotated[Count, "an image"]
-    accuracy: Annotated[Promise | None, "what the shipped weights promise"]
+    accuracy: Annotated[PromisedAccuracy | None, "what the shipped weights promise"]
 
 
 class Networks(TypedDict):
@@ -104,7 +104,7 @@ class ImportedArray(TypedDict):
     after: Annotated[str, "in the weights file"]
 
 
-class Enlarged(TypedDict):
+class Enlargement(TypedDict):
     """The size to which images are enlarged before the network, and the rule for the added pixels."""
 
     size: Positive
@@ -120,7 +120,7 @@ class Import(TypedDict):
     arrays: list[ImportedArray]
     network: str
     notes: list[str]
-    enlarged: Annotated[Enlarged | None, "to which size images are enlarged first, if they are"]
+    enlarged: Annotated[Enlargement | None, "to which size images are enlarged first, if they are"]
     pixel_scale: Annotated[Amount, "of bytes 0 to 255"]
     difference: Annotated[Amount, "largest one of the logits of 64 random images"]
     engine: Annotated[str | None, "that computed the file's own logits; null: NumPy"]

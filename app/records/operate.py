@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal, TypedDict
 
 from app.records.derive import Length, OneOf
-from app.records.parts import AboveZero, Amount, Asked, Count
+from app.records.parts import AboveZero, Amount, Count, RequestedPrecision
 
 Area = Literal["system", "packages", "extras", "GPU", "files", "environment"]
 
@@ -27,7 +27,7 @@ class Doctor(TypedDict):
 
 
 class CachedFiles(TypedDict):
-    kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
+    kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings", "learn progress"]
     folder: Annotated[str, "within the cache"]
     files: Count
     bytes: Count
@@ -50,7 +50,7 @@ class Precompile(TypedDict):
     schema: Literal["lenet5-inference/precompile/1"]
     network: str
     architecture: str
-    precisions: Annotated[list[Asked], Length(1)]
+    precisions: Annotated[list[RequestedPrecision], Length(1)]
     kernels: Annotated[Count, "that the main job needs"]
     compiled: Annotated[Count, "of them; the others were in the cache"]
     seconds: Amount
@@ -87,7 +87,7 @@ class ComparedRow(TypedDict):
     failed: Annotated[bool, "slower by over fail_above percent"]
 
 
-class LeftOut(TypedDict):
+class OmittedRow(TypedDict):
     """A row that is missing from some of the documents."""
 
     name: str
@@ -110,5 +110,5 @@ class Compare(TypedDict):
     fail_above: Annotated[Amount | None, "percent"]
     differences: Annotated[list[Difference], "of machine, settings and software"]
     rows: Annotated[list[ComparedRow], Length(1)]
-    left_out: Annotated[list[LeftOut], "rows that some document lacks"]
+    left_out: Annotated[list[OmittedRow], "rows that some document lacks"]
     failed: Annotated[list[str], "rows that are slower by over fail_above percent"]

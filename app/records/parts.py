@@ -19,7 +19,7 @@ Samples = Annotated[list[Amount], "every run in order, in the unit of the median
 Parameters = Annotated[dict[str, int], "a kernel's compile-time parameters by name"]
 
 Precision = Annotated[str, OneOf(PRECISIONS)]
-Asked = Annotated[str, OneOf(("auto", *PRECISIONS)), "as asked for"]
+RequestedPrecision = Annotated[str, OneOf(("auto", *PRECISIONS)), "as asked for"]
 Split = Annotated[str, OneOf(("test", "train"))]
 Dtype = Annotated[str, OneOf(tuple(SHORT))]
 

@@ -1,4 +1,4 @@
-"""The documents of ``bench --peers``: the times of this program and of other systems, and their best settings."""
+"""Define the documents of ``bench --peers``: times of this program and of other systems, and their best settings."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -43,7 +43,7 @@ class Row(TypedDict):
     wrong: Annotated[bool, "our labels broke the accuracy rule or were unsteady (exit code 1)"]
 
 
-class Best(TypedDict):
+class FastestPeer(TypedDict):
     setting: Annotated[str, "the fastest peer's"]
     ratio: Annotated[Amount, "its median ÷ ours; below 1, ours lost"]
 
@@ -53,8 +53,8 @@ class Ratio(TypedDict):
 
     precision: Precision
     against: Annotated[Precision, "the peers' precision"]
-    on_card_ms: Best | None
-    end_to_end_ms: Best | None
+    on_card_ms: FastestPeer | None
+    end_to_end_ms: FastestPeer | None
     reason: Annotated[str, "why there is no ratio, else empty"]
 
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from app.records.derive import Length, OneOf
-from app.records.parts import Amount, Asked, Card, Count, Date, Dtype, Positive
+from app.records.parts import Amount, Card, Count, Date, Dtype, Positive, RequestedPrecision
 
 PerRun = Annotated[Amount, "per run"]
 Phase = tuple[Literal["stage", "conv1", "pool", "load", "conv2", "store"], Amount, Amount]
@@ -116,7 +116,7 @@ class Profile(TypedDict):
     network: str
     images: Annotated[str, "where they are from"]
     batch: Positive
-    precision: Asked
+    precision: RequestedPrecision
     settings: Settings
     end_to_end_ms: EndToEnd
     rows: Annotated[list[Row], "a kernel or a copy each, the costliest first"]

@@ -107,13 +107,13 @@ class Times(TypedDict):
     samples: NotRequired[Samples]
 
 
-class OnCard(Times):
+class OnCardTimes(Times):
     """Percentiles of the time of a pass over images that are already on the card."""
 
     images: Positive
 
 
-class Compared(TypedDict):
+class ComparedPrecision(TypedDict):
     """Times and labels of the same batch in another precision."""
 
     precision: Precision
@@ -206,13 +206,13 @@ class Report(TypedDict):
         "number; ONNX Runtime gives one time, in the one row `whole graph`, and no `op_times`",
     ]
     op_times: Annotated[list[Layer], "the same for each convolution and its bias alone, output unpooled"]
-    on_card_ms: Annotated[OnCard | None, "whole pass with `images` images already on the card, one chunk, kernels only"]
+    on_card_ms: Annotated[OnCardTimes | None, "kernels of the whole pass, `images` images on the card, one chunk"]
     raw_copy_ms: Annotated[
         Times | None,
         "only the copy of the same images' bytes from page-locked memory to the card, in one piece; null on the CPU, "
         "with `--cycle` and where not all images fit on the card at once",
     ]
-    compare: Annotated[Compared | None, "the same batch in the precision that `--compare` names, else null"]
+    compare: Annotated[ComparedPrecision | None, "the same batch in the precision that `--compare` names, else null"]
     pipeline: Annotated[Pipeline | None, "one traced run of the batch copied in chunks; null with `--cycle`"]
     power: NotRequired[
         Annotated[Power | None, "with `--power`: while the batch is repeated for five seconds, by NVML; else null"]

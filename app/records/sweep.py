@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from app.records.derive import Range
-from app.records.parts import Amount, Asked, Count, Parameters, Positive, Precision, Samples
+from app.records.parts import Amount, Count, Parameters, Positive, Precision, RequestedPrecision, Samples
 
 
 class Point(TypedDict):
@@ -17,7 +17,7 @@ class Point(TypedDict):
     samples: NotRequired[Samples]
 
 
-class Auto(TypedDict):
+class AutoChoice(TypedDict):
     """The kernel and parameters that `auto` chose before the sweep."""
 
     variant: str
@@ -25,14 +25,14 @@ class Auto(TypedDict):
     ms: Amount | None
 
 
-class Wrong(TypedDict):
+class WrongPoint(TypedDict):
     """A combination of parameters with wrong results, and the first mistake."""
 
     parameters: Parameters
     reason: str
 
 
-class Skipped(Wrong):
+class SkippedPoint(WrongPoint):
     """A combination of parameters that could not run, and how many others failed for the same reason."""
 
     count: Annotated[Positive, "points skipped for that reason"]
@@ -49,9 +49,9 @@ class SweptLayer(TypedDict):
     best: Parameters | None
     best_ms: Amount | None
     gain: Annotated[Amount | None, "the default's time ÷ the best"]
-    auto: Annotated[Auto | None, "what `auto` took before"]
-    skipped: list[Skipped]
-    wrong: Annotated[list[Wrong], "points that computed wrong results"]
+    auto: Annotated[AutoChoice | None, "what `auto` took before"]
+    skipped: list[SkippedPoint]
+    wrong: Annotated[list[WrongPoint], "points that computed wrong results"]
 
 
 class Sweep(TypedDict):
@@ -89,7 +89,7 @@ class PipelineSweep(TypedDict):
     schema: Literal["lenet5-inference/pipeline-sweep/1"]
     card: str
     network: str
-    precision: Asked
+    precision: RequestedPrecision
     images: Positive
     runs: Positive
     warmup: Count

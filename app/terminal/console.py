@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     """Parser that reports an error in one line, and refuses an option given twice (argparse ignores the first).
 
     The error for a mistyped option or choice suggests the nearest one. The epilog keeps its lines. separator: option
-    that a bare ``--`` stands for, where ``--`` divides a list of files; more options may follow it.
+    that a bare ``--`` stands for where it divides a list of files; more options may follow it.
     """
 
     separator: str | None = None
@@ -46,8 +46,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **{"allow_abbrev": False, **shaped, **settings})
         self.suggest_on_error = False  # argparse's, from Python 3.14 on: ours is the same in every version
         self._given: set[str] = set()
-        self.register("action", None, _Store)
-        self.register("action", "store", _Store)
+        self.register("action", None, _StoreOnce)
+        self.register("action", "store", _StoreOnce)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but refuse unknown arguments and suggest the nearest option of this command."""
@@ -92,7 +92,7 @@ def _is_option(word: str) -> bool:
 
 
 class _Once(argparse.Action):
-    """Mixin for actions that refuse an option that was given before."""
+    """Mixin of actions: refuses an option that was given before."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -101,7 +101,7 @@ class _Once(argparse.Action):
         super().__call__(parser, namespace, values, option)
 
 
-class _Store(_Once, argparse._StoreAction):
+class _StoreOnce(_Once, argparse._StoreAction):
     pass
 
 
@@ -110,11 +110,11 @@ class Switch(_Once, argparse.BooleanOptionalAction):
 
 
 def run_guarded(body: Callable[[], int]) -> int:
-    """Run a program's body and return its exit code.
+    """Run the function of a program and return its exit code.
 
     For an error that a user can correct, print one line on standard error and return 2. Any other error is a bug: print
-    one line, or a traceback if $LENET_TRACEBACK is set, and return 3. If standard error cannot be written to, the code
-    is the same.
+    one line, or a traceback if $LENET_TRACEBACK is set, and return 3. A failure to write to standard error does not
+    change the code.
     """
     _prepare_streams()
     try:
@@ -172,7 +172,7 @@ def _report_error(error: Exception) -> int:
     return BUG
 
 
-class _Lenient(io.FileIO):
+class _DroppingOutput(io.FileIO):
     """Output stream that drops text that it cannot write, so that the exit code still reports the outcome."""
 
     def write(self, data: Any, /) -> int:
@@ -189,7 +189,7 @@ PLAIN = "lenet-plain"  # name of the encoding error handler below
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Handle an encoding error: replace each character as ``ASCII`` says, or else escape it."""
+    """Handle an encoding error: replace each character by its entry in ``ASCII``, or else escape it."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -250,7 +250,7 @@ def _prepare_streams() -> None:
             )
     if sys.stderr is sys.__stderr__:
         encoding = None if sys.stderr is None else sys.stderr.encoding
-        raw = io.BufferedWriter(_Lenient(2, "w", closefd=False))
+        raw = io.BufferedWriter(_DroppingOutput(2, "w", closefd=False))
         sys.stderr = _Stream(raw, encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

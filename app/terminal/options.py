@@ -1,4 +1,4 @@
-"""Define options as data: the fields of a command's frozen request describe its parser."""
+"""Define options as data: a command's parser is derived from the fields of its frozen request."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -24,7 +24,7 @@ def option(
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """Declare a field of a request that is itself a request. words: values for each {word} in its help texts."""
+    """Declare a field that is itself a request, whose options are included. words: values of {word}s in help texts."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 

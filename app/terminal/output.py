@@ -1,4 +1,4 @@
-"""Check the output files of a command before its work, so that no result is lost, and write them."""
+"""Check the output files of a command before it starts, so that no result is lost, and write them at the end."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ from app.terminal.text import terminal_width
 
 D = TypeVar("D", bound=Mapping[str, object])
 INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "shards", "before", "after")
-OUTPUTS = ("out", "show", "html", "json", "trace", "timeline")
+OUTPUTS = ("out", "show", "html", "json", "trace", "timeline", "init")
 POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
 NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that names no file
 OVERWRITE = "replace the files that this command writes, if they exist"
@@ -36,7 +36,7 @@ class Output(Frozen, kw_only=True):
 def check_outputs(options: Mapping[str, object]) -> None:
     """Raise UserError if an output cannot be written, is also an input, or would replace a file without --overwrite.
 
-    options: name → value, which is None if the option was not given.
+    options: name → value, None if not given.
     """
     written = _named_files(options, OUTPUTS)
     for name, path in written:
@@ -54,7 +54,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
     for name, path in written:
         # A resumed training recognises the files that it has written.
         if not options.get("overwrite") and os.path.lexists(path) and not (name == "out" and resumed):
-            remedy = "remove it first" if resumed else "replace it with --overwrite"
+            remedy = "remove it first" if resumed or name == "init" else "replace it with --overwrite"
             raise UserError(f"{path} exists: name another --{name}, or {remedy}")
     if options.get("overwrite") and not written and "resume" not in options:  # other commands have default files
         raise UserError("--overwrite replaces files that are named: name one, as with --json FILE, or leave it out")
@@ -85,7 +85,7 @@ def _named_files(options: Mapping[str, object], names: Iterable[str]) -> list[tu
 
 
 def is_same_file(one: Path, other: Path) -> bool:
-    """Return whether both paths are the same file, or will be once written, through any links."""
+    """Return whether both paths, with all links followed, are the same file, or will be once it is written."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Format plain text: tables, fields and paragraphs that fit the terminal, and numbers with a few digits."""
+"""Format plain text: tables, fields and paragraphs that fit the terminal, and numbers with few digits."""
 
 import re
 import shutil
@@ -29,16 +29,16 @@ class Column(Frozen):
 
 
 def terminal_width(wide: bool = False) -> int:
-    """Return how many columns a line may fill: those of the terminal, at least ``NARROWEST``; no limit if ``wide``."""
+    """Return the columns that a line may fill: the terminal's, at least ``NARROWEST``; with ``wide``, no limit."""
     return UNLIMITED if wide else max(NARROWEST, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = WIDTH) -> list[str]:
     """Return the lines of a table with aligned cells; left-aligned cells wrap.
 
-    A row may have fewer cells than columns: its last cell then extends over the missing columns. A left-aligned last
-    column takes the remaining width. The last line names the columns that do not fit. A column without any text is
-    omitted.
+    A row may have fewer cells than there are columns: its last cell then extends over the missing columns. A
+    left-aligned last column takes the remaining width. The last line names the columns that do not fit. A column
+    without any text is omitted.
     """
     rows = [*rows]
     filled = {index for row in rows for index, cell in enumerate(row) if cell}
@@ -67,7 +67,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Return each shown column's width: of its longest cell, or of its longest word if it is last and aligned left.
+    """Return each shown column's width: of its longest cell, or of its longest word if it is last and left-aligned.
 
     The last cell of a row with fewer cells than columns does not count.
     """

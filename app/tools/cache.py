@@ -20,10 +20,13 @@ from app.terminal.text import Column, format_age, format_bytes, paragraph, table
 from data_tools.fashion_mnist import SPLITS
 
 
-class Kind(Frozen):
-    """A kind of cached files. folder: in the cache. names: pattern. made_again: ``--clear`` removes them."""
+class CacheKind(Frozen):
+    """A kind of cached files. folder: its folder in the cache. names: pattern of file names.
 
-    name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
+    made_again: whether the program can make these files again; ``--clear`` removes only such files.
+    """
+
+    name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings", "learn progress"]
     folder: str
     names: re.Pattern[str]
     made_again: bool
@@ -31,11 +34,13 @@ class Kind(Frozen):
 
 DATA = "|".join(re.escape(file.name) for files in SPLITS.values() for file in files)
 KINDS = (
-    Kind("compiled kernels", "kernels", re.compile(r"[0-9a-f]{64}\.cubin"), made_again=True),
-    Kind("Fashion-MNIST", "fashion-mnist", re.compile(rf"(?:{DATA})(?:\.gz)?"), made_again=True),
+    CacheKind("compiled kernels", "kernels", re.compile(r"[0-9a-f]{64}\.cubin"), made_again=True),
+    CacheKind("Fashion-MNIST", "fashion-mnist", re.compile(rf"(?:{DATA})(?:\.gz)?"), made_again=True),
     # Measured by the user:
-    Kind("tuning tables", "tuning", re.compile(r"\w+\.json"), made_again=False),
-    Kind("peer settings", "peers", re.compile(r"\w+\.json"), made_again=False),
+    CacheKind("tuning tables", "tuning", re.compile(r"\w+\.json"), made_again=False),
+    CacheKind("peer settings", "peers", re.compile(r"\w+\.json"), made_again=False),
+    # The user's exercises:
+    CacheKind("learn progress", "learn", re.compile(r"progress\.json"), made_again=False),
 )
 COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("age", left=True)]
 
@@ -71,7 +76,7 @@ def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
     """Return, for each kind, its entry of the document and its files. Raises UserError for an unreadable folder."""
     found, now = [], time.time()
     for kind in KINDS:
-        files = dict(_files_of(kind))
+        files = dict(_cached_files(kind))
         ages = [max(now - status.st_mtime, 0.0) for status in files.values()]
         about: CachedFiles = {
             "kind": kind.name,
@@ -85,7 +90,7 @@ def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
     return found
 
 
-def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
+def _cached_files(kind: CacheKind) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the regular files of a kind, and unfinished files of processes that have ended."""
     folder = cache_dir() / kind.folder
     try:

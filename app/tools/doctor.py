@@ -14,7 +14,7 @@ from app.base.errors import UserError, pip_install_command
 from app.base.interrupts import exit_on_interrupt
 from app.commands.doctor import DoctorRequest
 from app.cuda import device, nvml
-from app.cuda.compiler import find_library
+from app.cuda.compiler import find_nvrtc
 from app.records.operate import Doctor, Finding
 from app.terminal.output import publish_report
 from app.terminal.text import INDENT, fields, format_bytes, paragraph
@@ -113,7 +113,7 @@ def _clock_text(watched: nvml.NvmlDevice) -> str:
 
 def _compiler_finding() -> Finding:
     try:
-        library = find_library()
+        library = find_nvrtc()
     except UserError as error:
         reason, _, remedy = str(error).rpartition(": ")
         return make_finding(AREA, "NVRTC", f"is missing: {reason}", "compiling kernels for the GPU", remedy)
@@ -121,7 +121,7 @@ def _compiler_finding() -> Finding:
 
 
 def _headers_finding() -> Finding:
-    """Return whether CUDA's headers exist; only CuPy's own kernels, which bench's checks use, include them."""
+    """Return whether CUDA's headers exist, which only CuPy's own kernels (in ``bench``'s checks) include."""
     found = next(_header_paths(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", pip_install_command("cuda")

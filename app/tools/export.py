@@ -21,7 +21,7 @@ from app.terminal.text import Column, fields, paragraph, table
 
 
 def export(request: ExportRequest) -> int:
-    """Read, convert, write and report. Return 0. Raises UserError, and then writes nothing."""
+    """Read the weights, convert and write them, and report. Return 0. Raises UserError, and then writes nothing."""
     ending = request.out.suffix.lower()
     if ending not in WRITERS:
         hint = did_you_mean_hint(ending, WRITERS)
@@ -100,5 +100,5 @@ WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
 
 
 def exported_array_name(ending: str, name: str) -> str:
-    """Return the name that one of our arrays has in a file with this suffix."""
+    """Return the name that one of our arrays gets in a file with the suffix ``ending``."""
     return name if ending == ".npz" else torch_name(name)

@@ -12,17 +12,17 @@ from app.base.errors import UserError
 from app.commands.import_ import ImportRequest
 from app.files.checks import BadValueError, format_for_error, text_check
 from app.files.reading import may_exist, read_file
-from app.interchange.engines import logits
-from app.interchange.layout import Converted, convert_arrays
+from app.interchange.engines import numpy_logits
+from app.interchange.layout import ConvertedArray, convert_arrays
 from app.interchange.named_arrays import NoNetworkError
-from app.interchange.source import Asked, Source, read
+from app.interchange.source import ImportOptions, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build_graph, find_network
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
-from app.network.toml import checked_scale, network_toml
+from app.network.toml import network_toml, parse_scale
 from app.network.weights import Weights, save_weights
-from app.records.networks import Enlarged, Import
+from app.records.networks import Enlargement, Import
 from app.terminal.output import publish_report
 from app.terminal.text import Column, fields, paragraph, table
 from app.tools.graph import layer_table
@@ -38,8 +38,8 @@ CLOSE = 1e-3  # relative to the largest logit: float32 engines round in another 
 
 
 def import_(request: ImportRequest) -> int:
-    """Read, convert, compare, write and report. Return 0. Raises UserError, and then writes nothing."""
-    asked = Asked(
+    """Read, convert and compare a file, then write the weights and report. Return 0. Raises UserError."""
+    asked = ImportOptions(
         None if request.network is None else find_network(request.network),
         request.symbol,
         request.size,
@@ -47,7 +47,7 @@ def import_(request: ImportRequest) -> int:
     )
     scale = None if request.pixel_scale is None else _parse_scale(request.pixel_scale)
     try:
-        name, source, found = read_foreign(request.file, asked)
+        name, source, found = read_foreign_file(request.file, asked)
     except UserError as error:
         if isinstance(error.__cause__, NoNetworkError) and error.__cause__.guess is not None:
             print(network_toml(error.__cause__.guess), end="")
@@ -69,7 +69,7 @@ def import_(request: ImportRequest) -> int:
     return 0
 
 
-def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
+def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
     """Return the format of the file, its checked content, and the converted arrays. Raises UserError."""
     name, source = read(file, asked)
     try:
@@ -81,7 +81,7 @@ def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]
 
 
 def _check_windows(network: Network) -> None:
-    """Raise BadValueError for a convolution whose windows the comparison of scores would not copy within 1 GB."""
+    """Raise BadValueError for a convolution whose windows take more than 1 GB when the scores are compared."""
     for step in network.steps:
         filters = step.parameter_shapes.get(step.layer.name, ())
         size = prod(step.out_shape[1:]) * prod(filters[:-1])
@@ -93,7 +93,7 @@ def _check_windows(network: Network) -> None:
 
 
 def _compared_images(network: Network) -> int:
-    """Return how many images are compared: fewer where there are many numbers between two layers."""
+    """Return how many images are compared: fewer if the network has large activations."""
     largest = max(prod(shape) for step in network.steps for shape in (step.in_shape, step.out_shape))
     return min(IMAGES, max(MAX_NUMBERS // largest, 1))
 
@@ -106,7 +106,7 @@ def _derive_network_name(file: Path) -> str:
 
 def _parse_scale(text: str) -> float:
     try:
-        return checked_scale(text if "/" in text else float(text))
+        return parse_scale(text if "/" in text else float(text))
     except ValueError:
         limits = f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}, or a fraction such as 1/255"
         raise UserError(f"--pixel-scale {format_for_error(text)} is not {limits}") from None
@@ -145,14 +145,15 @@ def _apply_user_settings(network: Network, rule: str | None, scale: float | None
 def largest_difference(source: Source, graph: Graph) -> float:
     """Return the largest difference between our float64 logits of random images and those of the source.
 
-    The source's engine computes the latter, or plain NumPy without one. Raises UserError for more than rounding errors.
+    The source's engine computes the latter; without one, NumPy does. Raises UserError if it is more than a rounding
+    error.
     """
     count = _compared_images(graph.network)
     images = np.random.default_rng(0).integers(0, 256, (count, *graph.network.input_shape), np.uint8)
     kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
     _, ours = replace(graph, steps=kept).forward(images, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the difference
-        theirs = logits(source, images) if source.engine is None else source.engine.logits(images)
+        theirs = numpy_logits(source, images) if source.engine is None else source.engine.logits(images)
         difference = float(np.abs(ours - theirs).max())
     if not difference <= CLOSE * max(float(np.abs(ours).max()), 1e-30):
         raise UserError(f"the converted network gives other scores (by {difference:.2g}); {REMEDY}")
@@ -166,14 +167,14 @@ def _import_document(
     request: ImportRequest,
     name: str,
     source: Source,
-    found: list[Converted],
+    found: list[ConvertedArray],
     graph: Graph,
     difference: float,
     engine: str | None,
 ) -> Import:
     """Return the document: the file, the converted arrays, and the check."""
     first = graph.network.layers[0]
-    enlarged: Enlarged | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
+    enlarged: Enlargement | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
     return {
         "schema": "lenet5-inference/import/1",
         "file": str(request.file),

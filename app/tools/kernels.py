@@ -11,6 +11,7 @@ from app.kernels.registry import VARIANTS, variants
 from app.kernels.train.train import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.planning.choices import check_architecture
+from app.planning.few_images import PRODUCTS
 from app.records.kernels import CompiledKernels, DisassembledKernels, Kernel, Kernels
 from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
@@ -19,7 +20,7 @@ from app.tools import machine_code, resources
 REFERENCE_ARCH = "sm_90a"
 HOW_TO_CHOOSE = (
     "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one for each layer: --conv conv1=NAME,conv2=NAME.",
-    "auto takes the highest step not marked 'only by name', or one measured faster on this card (bench, sweep).",
+    "auto takes the highest step not marked 'only …', or one measured faster on this card (bench, sweep).",
 )
 RESOURCES = (
     "static, dynamic: a block's shared memory; const: constant arrays; stack, spill (stores / loads): of a thread",
@@ -53,7 +54,7 @@ def kernels(request: KernelsRequest) -> int:
             "arch": arch,
             "instructions": machine_code.measure_hottest_loops(rows, arch),
         }
-        publish_report(loops, _loop_text, request.output)
+        publish_report(loops, _hottest_loops_text, request.output)
     else:
         publish_report(listed, _kernel_text, request.output)
     return 0
@@ -93,12 +94,20 @@ def _kernel_text(document: Kernels, width: int) -> str:
             tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
             limits, tunables = row["limits"] and f"limits: {row['limits']}", tunables and f"tunables: {tunables}"
             since = row["since"] and f"continues {row['since']}"
-            notes = (row["summary"].rstrip("."), since, limits, tunables, "" if row["automatic"] else "only by name")
+            notes = (row["summary"].rstrip("."), since, limits, tunables, _choice_limit(row))
             rows.append(["", "; ".join(filter(None, notes))])
     training = [Column(head, left=True) for head in ("file (app/kernels/)", "idea", "system")]
     trained = [[row["file"], row["summary"], row["system"]] for row in document["training"]]
     lines = [*table(columns, rows, width), "", "train", *table(training, trained, width), ""]
     return "\n".join([*lines, *(line for text in HOW_TO_CHOOSE for line in paragraph(text, width))])
+
+
+def _choice_limit(row: Kernel) -> str:
+    """Return when a plan takes the kernel; empty if ``auto`` may take it for any number of images."""
+    if row["automatic"]:
+        return ""
+    beside = row["operation"] == "gemm" and row["name"] in PRODUCTS
+    return "only for few images, or by name" if beside else "only by name"
 
 
 def _resource_text(document: CompiledKernels, width: int) -> str:
@@ -127,7 +136,7 @@ def _resource_text(document: CompiledKernels, width: int) -> str:
     return "\n".join([*lines, *(line for text in RESOURCES for line in paragraph(text, width))])
 
 
-def _loop_text(document: DisassembledKernels, width: int) -> str:
+def _hottest_loops_text(document: DisassembledKernels, width: int) -> str:
     """Return one line for each hottest loop."""
     kinds = ("instructions", *machine_code.CLASSES, machine_code.OTHER)
     heads = ("all", *(kind.replace("_load", "").replace("_", " ") for kind in kinds[1:]))

@@ -15,7 +15,7 @@ from typing import Final
 
 from app import VERSION
 from app.base.errors import EXTRAS, UserError, pip_install_command
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda.device import describe_cpu
 from app.files import shipped
 from app.files.cache import cache_dir, why_untrusted
@@ -69,9 +69,7 @@ def system_findings() -> Iterator[Finding]:
     yield make_finding(
         area, "Python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
     )
-    yield make_finding(
-        area, "processor", f"{describe_cpu(1)['name']}; {usable_cores()} of {os.cpu_count()} cores usable"
-    )
+    yield make_finding(area, "processor", f"{describe_cpu(1)['name']}; {core_count()} of {os.cpu_count()} cores usable")
     yield _memory_finding(area)
     yield make_finding(area, "terminal", f"output as {sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}")
 
@@ -157,7 +155,7 @@ def _cache_finding(folder: Path) -> Finding:
 
 
 def _bytecode_finding() -> Finding:
-    """Return whether Python keeps the program's bytecode; if it does, that of this module exists by now."""
+    """Return whether Python stores the program's bytecode; if so, that of this module is already stored."""
     kept = Path(importlib.util.cache_from_source(__file__))
     if kept.exists():
         return make_finding(FILES, "bytecode", str(kept.parent))
@@ -175,7 +173,7 @@ def _weights_finding() -> Finding:
         names = sorted(shipped.read_checksums(shipped.FOLDER))
         for name in names:
             path = shipped.FOLDER / name
-            shipped.check_pinned_hash(path, path.read_bytes())
+            shipped.check_shipped_hash(path, path.read_bytes())
     except (UserError, OSError) as error:
         return make_finding(FILES, "weights", str(error), "the shipped networks", "git checkout -- weights")
     return make_finding(FILES, "weights", f"{shipped.FOLDER}: {len(names)} files, all as in {shipped.CHECKSUMS}")

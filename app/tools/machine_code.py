@@ -68,8 +68,8 @@ def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructio
 
 
 def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:
-    problem = next((problem for problem in problems if row.refusal(problem, arch) is None), None)
-    config = None if problem is None else row.config(problem)
+    problem = next((problem for problem in problems if row.refusal_reason(problem, arch) is None), None)
+    config = None if problem is None else row.launch_config(problem)
     if config is None or not config.launches:
         return
     for entry, code, labels in parse_functions(disassemble(compile_kernel(row.path, config.defines, arch))):
@@ -125,17 +125,17 @@ def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[st
     )
     loops = {(first, last) for last, first in jumps if first <= last}
 
-    def body(loop: tuple[int, int]) -> list[Instruction]:
+    def loop_body(loop: tuple[int, int]) -> list[Instruction]:
         return [one for one in code if loop[0] <= one.address <= loop[1]]
 
-    counted = [(sum(one.kind == "multiply" for one in body(loop)), loop[0] - loop[1], loop) for loop in loops]
+    counted = [(sum(one.kind == "multiply" for one in loop_body(loop)), loop[0] - loop[1], loop) for loop in loops]
     most, _, hottest = max(counted, default=(0, 0, (0, 0)))
     if not most or 2 * most < sum(one.kind == "multiply" for one in code):
         return None
     copies = [
         loop for multiplies, _, loop in counted if not multiplies and hottest[0] <= loop[0] and loop[1] <= hottest[1]
     ]
-    inside = [one for one in body(hottest) if not any(low <= one.address <= high for low, high in copies)]
+    inside = [one for one in loop_body(hottest) if not any(low <= one.address <= high for low, high in copies)]
     kinds = Counter(one.kind for one in inside)
     return {"instructions": len(inside), **{kind: kinds[kind] for kind in (*CLASSES, OTHER)}}
 

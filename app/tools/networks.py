@@ -9,11 +9,11 @@ from app.files import shipped
 from app.layers import Layer
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import build_graph, find_network
-from app.network.network import settings_of
+from app.network.network import changed_settings
 from app.network.toml import network_toml
 from app.network.weights import ENDINGS, Weights, load_weights
 from app.records import networks as records
-from app.records.networks import ListedNetwork, Networks, Promise
+from app.records.networks import ListedNetwork, Networks, PromisedAccuracy
 from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 from app.training.settings import default_recipe
@@ -66,9 +66,9 @@ def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
         for name, wanted in step.parameter_shapes.items():
             parameters += prod(wanted) * _has_array(name, layer, network, weights)
         flops += layer.flops(step.in_shape)
-        settings = settings_of(layer)
+        settings = changed_settings(layer)
         layers.append({"name": layer.name, "kind": layer.kind, "settings": settings, "output": list(step.out_shape)})
-    accuracy: Promise | None = None
+    accuracy: PromisedAccuracy | None = None
     if weights is not None and weights.expected_correct:
         images = max(weights.expected_correct)
         accuracy = {"weights": weights.path.name, "images": images, "correct": weights.expected_correct[images]}

@@ -64,11 +64,13 @@ def as_text(document: Precompile, width: int) -> str:
 
 
 def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
-    """Yield what the main job compiles: each node's kernels, and each convolution's unfused kernel for its op time."""
+    """Yield what the main job compiles: each node's kernels, and each convolution's unfused kernel."""
     for node in execution.nodes:
-        configs = [(variant, variant.config(node.problem, settings)) for variant, settings in node.kernels]
+        configs = [(variant, variant.launch_config(node.problem, settings)) for variant, settings in node.kernels]
         if isinstance(node.problem, ConvProblem):
-            configs.append((node.variant, node.variant.config(without_epilogue(node.problem), node.settings_alone)))
+            configs.append(
+                (node.variant, node.variant.launch_config(without_epilogue(node.problem), node.settings_alone))
+            )
         for variant, config in configs:
             yield variant.path, tuple(sorted(config.defines.items()))
 

@@ -1,7 +1,7 @@
 """Read every kernel's resources from the compiler's log: registers, memory, spills, blocks on an SM. Needs no GPU.
 
-Every row of the registry is compiled for layers of the networks: a convolution or a product alone, or both layers of a
-pair.
+Every row of the registry is compiled for layers of the networks: a convolution or a matrix product alone, or both
+layers of a pair.
 """
 
 import re
@@ -52,8 +52,8 @@ _ENTRY = re.compile(
 )
 
 
-class Compiled(Frozen):
-    """One function in the assembler's log: registers, and bytes of shared memory, stack and spills."""
+class CompiledFunction(Frozen):
+    """A function in the assembler's log: registers, and bytes of shared memory, stack and spills."""
 
     registers: int
     static_shared: int
@@ -78,7 +78,7 @@ def _example_resources(
     row: Variant, layer: str, problems: Sequence[Problem], arch: str
 ) -> list[Resources | NoResources]:
     """Compile the row for the first problem that it can compute; if there is none, return a row with the reason."""
-    refusals = [row.refusal(problem, arch) for problem in problems]
+    refusals = [row.refusal_reason(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None
     found = [] if served is None else [*_function_resources(row, layer, served, arch)]
     why_none = str(refusals[0]) if served is None else "it launches the library's kernels alone"
@@ -86,10 +86,10 @@ def _example_resources(
 
 
 def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
-    """Yield example layers for the row's operation with their problems: unfused in each type, then with an epilogue."""
+    """Yield example layers of the row's operation with their problems: in each type alone, then with fused layers."""
     if row.operation in EXAMPLE_PAIRS:
         pairs = (_pair_problems(row, network) for network in (LENET5, FA19, SMALL_FILTERS))
-        served = (found for found in pairs if any(row.refusal(problem, "sm_90a") is None for problem in found))
+        served = (found for found in pairs if any(row.refusal_reason(problem, "sm_90a") is None for problem in found))
         yield f"{EXAMPLE_PAIRS[row.operation][0]}1-2", next(served)
     for network, names in EXAMPLES:
         for layer in network.layers:
@@ -99,7 +99,7 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:
-    """Return the network's first two such layers as pairs: in each of the row's types, then exact, then sparse ones."""
+    """Return pairs of the network's first two multiplying layers, in each of the row's types, also exact and sparse."""
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
@@ -108,7 +108,7 @@ def _pair_problems(row: Variant, network: Network) -> list[Problem]:
 
 
 def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
-    """Return a layer's problems: alone, then fused with one, two … of the next layers; None if they do not fuse."""
+    """Return a layer's problems: alone, and fused with the next one, two … layers; None if these cannot be fused."""
     layers = network.layers
     index = next(index for index, layer in enumerate(layers) if layer.name == name)
     return [
@@ -126,7 +126,7 @@ def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | N
 
 def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
     """Compile the row; yield the resources of each function that it launches."""
-    config: LaunchConfig = row.config(problem)
+    config: LaunchConfig = row.launch_config(problem)
     compiled = parse_log(resource_report(row.path, config.defines, arch))
     declares = any("__constant__" in text for text in read_with_includes(row.path).values())
     constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0
@@ -153,12 +153,12 @@ def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -
         }
 
 
-def parse_log(log: str) -> dict[str, Compiled]:
+def parse_log(log: str) -> dict[str, CompiledFunction]:
     """Return the resources of each entry point in the assembler's log; other functions are omitted."""
-    found: dict[str, Compiled] = {}
+    found: dict[str, CompiledFunction] = {}
     for entry, *stack, registers, more in (match.groups() for match in _ENTRY.finditer(log)):
         shared = re.search(r"(\d+) bytes smem", more)
-        found[entry] = Compiled(int(registers), int(shared[1]) if shared else 0, *map(int, stack))
+        found[entry] = CompiledFunction(int(registers), int(shared[1]) if shared else 0, *map(int, stack))
     return found
 
 
@@ -174,7 +174,7 @@ def constant_bytes(cubin: bytes) -> int:
 
 
 def blocks_per_sm(threads: int, registers: int, shared: int, arch: str) -> int:
-    """Return how many blocks fit on an SM together. registers: per thread. shared: bytes per block."""
+    """Return how many blocks fit on an SM together. registers: of a thread. shared: bytes of a block."""
     most_threads, most_blocks, shared_kb = SM_LIMITS[architecture_number(arch)]
     warps = ceil_div(threads, 32)
     # Warps get registers by 256, blocks get shared memory by 128 bytes, and the system takes 1 KB of each block.

@@ -17,14 +17,14 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import hdf5_process
-from app.files.checks import BadValueError, object_check, parsed_json, text_check
-from app.files.hdf5 import Wanted, build_hdf5_bytes, content_hash
+from app.files.checks import BadValueError, object_check, parse_json, text_check
+from app.files.hdf5 import ReadRequest, build_hdf5_bytes, content_hash
 from app.files.reading import may_exist, read_file
 from app.files.writing import replace_atomically
 from app.layers import Linear
 from app.network.toml import parse_network
 from app.training.gradients import Arrays
-from app.training.model import Model, training_model
+from app.training.model import Model, make_training_model
 from app.training.optimisers import OPTIMISERS, Slots
 from app.training.request import KEPT_CHECK
 from app.training.settings import SETTINGS, WORKERS, Settings
@@ -33,8 +33,8 @@ from app.training.settings import SETTINGS, WORKERS, Settings
 class EpochResult(Frozen):
     """The figures of one epoch.
 
-    loss, accuracy: of the augmented training images, while the weights changed. validation_loss (without smoothing),
-    validation_accuracy: of the validation images, after the epoch.
+    loss, accuracy: means over the augmented training images, while the weights changed. validation_loss (without
+    smoothing), validation_accuracy: means over the validation images, after the epoch.
     """
 
     loss: float
@@ -55,8 +55,8 @@ class Progress(Frozen):
     """The state after ``len(history)`` epochs.
 
     best: parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
-    that shared the batches of the last epoch, and their device; other numbers round sums differently. options: options
-    that --resume need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
+    that shared the batches of the last epoch, and their device; others round sums differently. options: options that
+    --resume need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
     """
 
     parameters: Arrays
@@ -70,12 +70,12 @@ class Progress(Frozen):
 
     @property
     def best_accuracy(self) -> float:
-        """Return the validation accuracy of ``best``; -1 before the first epoch, because an epoch may have 0."""
+        """Return the validation accuracy of ``best``; -1, below any accuracy, before the first epoch."""
         return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
 
 
 class TrainingJob(Frozen):
-    """A training to continue from ``progress``; picklable, for other processes.
+    """A training that continues from ``progress``. It can be pickled, for other processes.
 
     images: (N, C, H, W) uint8. labels: (N,) uint8. device: ``cuda`` or ``cpu``.
     """
@@ -119,12 +119,12 @@ def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """
-    values = _HEADER(parsed_json(content))
+    values = _HEADER(parse_json(content))
     chosen: dict[str, Any] = values.pop("settings")
     settings = Settings(**{**chosen, "dropout": tuple(chosen["dropout"]), "biases": tuple(chosen["biases"])})
     try:
         network = parse_network(settings.definition, "its network")
-        model = training_model(network, settings.biases)
+        model = make_training_model(network, settings.biases)
     except UserError as error:
         raise BadValueError(str(error)) from error
     if network.name != settings.network:
@@ -192,7 +192,7 @@ class Checkpoint(Frozen):
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Return the content of a checkpoint; open the file once.
+    """Return the content of a checkpoint, whose file is opened only once.
 
     Raises UserError if the file is missing, damaged, inconsistent or no checkpoint.
     """
@@ -201,7 +201,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     before = file_stamp(path)
     content = read_file(path, MAX_BYTES)
     with hdf5_process.Reader() as reader:
-        words = reader.read(path, content, Wanted((), ("kind", "schema", "head", "sha256"), 0))
+        words = reader.read(path, content, ReadRequest((), ("kind", "schema", "head", "sha256"), 0))
         if words.attributes.get("kind") != KIND:
             raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
         if words.attributes.get("schema") != SCHEMA:
@@ -215,7 +215,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise BadValueError("it is too small for its network")
             if set(words.names) != limits.keys():
                 raise BadValueError("its arrays are not those of its network")
-            arrays = reader.read(path, content, Wanted(tuple(limits), (), sum(limits.values()))).arrays
+            arrays = reader.read(path, content, ReadRequest(tuple(limits), (), sum(limits.values()))).arrays
             if words.attributes.get("sha256") != content_hash(arrays, head):
                 raise BadValueError("its hash differs")
             return Checkpoint(path, before, settings, model, restore_progress(settings, model, values, arrays))
@@ -225,7 +225,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def array_limits(settings: Settings, model: Model) -> dict[str, int]:
-    """Return the most bytes that each array in a checkpoint may have, by name."""
+    """Return the maximum size in bytes of each array in a checkpoint, by name."""
     parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
     sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
     return {**sizes, "history": 8 * COLUMNS * settings.epochs}

@@ -24,13 +24,13 @@ from app.training import loop
 from app.training.checkpoint import Progress, TrainingJob, save_checkpoint
 from app.training.cpu_trainer import open_trainer, translate_memory_errors
 from app.training.request import TrainRequest
-from app.training.settings import Settings, option_text
-from app.training.task import Task, load_task
+from app.training.settings import Settings, format_option
+from app.training.task import TrainTask, load_task
 from app.training.workers import check_workers, start_team
 
 
-def write_results(task: Task, progress: Progress, say: Callable[[str], object]) -> None:
-    """Write all requested results and report them by ``say``. Raises UserError."""
+def write_results(task: TrainTask, progress: Progress, say: Callable[[str], object]) -> None:
+    """Write all requested results; call ``say`` with a line for each. Raises UserError."""
     request = task.request
     weights = _write_weights(task, progress)
     say(f"wrote {task.places.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
@@ -47,7 +47,7 @@ def write_results(task: Task, progress: Progress, say: Callable[[str], object]) 
 def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) -> Path:
     """Draw loss and accuracy by epoch to learning_curve_NAME.svg; return its path. Raises UserError."""
 
-    def line(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
+    def curve(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
         points = [(epoch, getattr(result, measure)) for epoch, result in enumerate(progress.history, 1)]
         return lines.Line(name, colour, points, dashed)
 
@@ -55,8 +55,8 @@ def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) ->
         lines.Panel(
             measure,
             [
-                line("training (augmented)", measure, "c2", dashed=True),
-                line("validation", f"validation_{measure}", "c1", dashed=False),
+                curve("training (augmented)", measure, "c2", dashed=True),
+                curve("validation", f"validation_{measure}", "c1", dashed=False),
             ],
         )
         for measure in ("loss", "accuracy")
@@ -68,7 +68,7 @@ def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) ->
     return svg.save_chart(chart, folder / f"learning_curve_{settings.network}.svg")
 
 
-def _write_weights(task: Task, progress: Progress) -> Weights:
+def _write_weights(task: TrainTask, progress: Progress) -> Weights:
     """Write the weights of the best epoch; return them.
 
     For Fashion-MNIST, this first counts the correct answers on its test images.
@@ -96,7 +96,7 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
     return load_weights(task.places.output)
 
 
-def _result_document(task: Task, progress: Progress, weights: Weights) -> Train:
+def _result_document(task: TrainTask, progress: Progress, weights: Weights) -> Train:
     return {
         "schema": "lenet5-inference/train/1",
         "settings": cast(records.Settings, vars(task.job.settings)),
@@ -132,7 +132,7 @@ def train(request: TrainRequest) -> int:
         if progress.trained_on not in ("", where):
             say(f"note: {source} comes from {progress.trained_on}: on another processor the last bits will differ")
         if task.again:
-            words = " ".join(option_text(name, value) for name, value in task.again.items())
+            words = " ".join(format_option(name, value) for name, value in task.again.items())
             say(f"note: {source} was started with {words}")
         if source is not None and workers != progress.workers:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
@@ -144,8 +144,8 @@ def _print_line(text: str) -> None:
     tqdm.write("\n".join(paragraph(escape_unprintable(text), terminal_width(), following="  ")))
 
 
-def _train_and_write(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
-    """Train the remaining epochs and write the results. UserErrors say how to use the checkpoint."""
+def _train_and_write(task: TrainTask, job: TrainingJob, say: Callable[[str], object]) -> None:
+    """Train the remaining epochs and write the results. Its UserErrors say how to use the checkpoint."""
     try:
         progress = _train_epochs(task, job, say)
         with translate_memory_errors(job.settings):
@@ -163,7 +163,7 @@ def _train_and_write(task: Task, job: TrainingJob, say: Callable[[str], object])
     task.places.checkpoint.unlink(missing_ok=True)  # last: until then, only it holds every epoch's figures
 
 
-def _train_epochs(task: Task, job: TrainingJob, say: Callable[[str], object]) -> Progress:
+def _train_epochs(task: TrainTask, job: TrainingJob, say: Callable[[str], object]) -> Progress:
     """Train the remaining epochs, with a checkpoint after each; return the progress."""
     settings, progress = job.settings, job.progress
     images = settings.images - settings.validation

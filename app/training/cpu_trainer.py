@@ -1,4 +1,4 @@
-"""Train with NumPy on the CPU's cores, and choose between this trainer and the GPU's."""
+"""Train with NumPy on the CPU's cores, and choose between the CPU's and the GPU's trainer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.processor import check_address_space, keep_freed_memory, usable_cores
+from app.base.processor import check_address_space, core_count, keep_freed_memory
 from app.cuda.device import translate_gpu_errors
 from app.training.checkpoint import TrainingJob
 from app.training.gradients import Arrays
 from app.training.loop import Trainer
 from app.training.model import add_l2_gradient, cross_entropy
 from app.training.optimisers import Slots, build_optimiser, one_cycle
-from app.training.random_bits import FRACTION_BITS, Use, dropout_bound, integers_below, random_bits
+from app.training.random_bits import FRACTION_BITS, RandomUse, dropout_bound, integers_below, random_bits
 from app.training.settings import Settings
 from app.training.team import Team, member_share
 
@@ -27,7 +27,7 @@ QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  
 class CpuTrainer:
     """Trains with the NumPy references, pieces of a batch in parallel. The number of threads does not affect results.
 
-    pool: runs the pieces. check_interrupt: called before each piece; an exception from it ends the work on the batch.
+    pool: runs the pieces. check_interrupt: called before each piece; its exceptions end the work on the batch.
     """
 
     batches_per_call = 1  # Ctrl-C and the progress bar wait for the end of a call
@@ -57,7 +57,7 @@ class CpuTrainer:
         for number, items in enumerate(batches):
             self._gradients[:] = 0
             pieces = self._map_pieces(
-                partial(self._piece_gradients, epoch=epoch, total=len(items)), member_share(items, self._team)
+                partial(self._compute_piece_gradients, epoch=epoch, total=len(items)), member_share(items, self._team)
             )
             with QUIET():
                 for loss, correct, part in pieces:  # in order, for reproducible sums
@@ -97,7 +97,7 @@ class CpuTrainer:
         """Return the state as ``loop.Trainer.state`` does."""
         return deepcopy((self.parameters, self.slots))
 
-    def _piece_gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
+    def _compute_piece_gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
         settings = self.settings
         images = augment_images(
             self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
@@ -121,14 +121,14 @@ class CpuTrainer:
 
 
 @contextmanager
-def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
+def open_cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
     """Yield a thread pool with one thread per core; ``processes`` processes share the cores evenly.
 
     The matrix library should use one thread per call (main.py sets that). Raises MemoryError if the address space is
     too small for the threads.
     """
     keep_freed_memory()
-    threads = max(usable_cores() // processes, 1)
+    threads = max(core_count() // processes, 1)
     check_address_space(threads)
     with ThreadPoolExecutor(threads) as pool:
         yield pool
@@ -144,7 +144,7 @@ def augment_images(
     """
     if not (shift or flip):
         return images
-    bits = random_bits(seed, Use.AUGMENT, items, 3, epoch=epoch)
+    bits = random_bits(seed, RandomUse.AUGMENT, items, 3, epoch=epoch)
     rows = integers_below(bits[:, 0:1], 2 * shift + 1) + np.arange(images.shape[2])
     columns = integers_below(bits[:, 1:2], 2 * shift + 1) + np.arange(images.shape[3])
     if flip:
@@ -157,13 +157,13 @@ def augment_images(
 def dropout_mask(
     settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
 ) -> np.ndarray | None:
-    """Return the dropout factors of a layer's input, of shape ``shape``: 0 or 1 / (1 - share); None without dropout.
+    """Return the factors, 0 or 1 / (1 - share), of a layer's input of shape ``shape``; None without dropout.
 
     items: (B,) indices of the images in the training set.
     """
     for part, (name, share) in enumerate(settings.dropout):
         if name == layer:
-            bits = random_bits(settings.seed, Use.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
+            bits = random_bits(settings.seed, RandomUse.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
             least, factor = dropout_bound(share)
             kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
             return (kept * factor).reshape(shape)
@@ -174,11 +174,11 @@ def dropout_mask(
 def open_trainer(job: TrainingJob, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
     """Yield the trainer of this process, in the state of the job's progress.
 
-    check_interrupt: called regularly, from any thread; an exception from it ends the training. In the block, GPU errors
-    and lack of memory become UserErrors.
+    check_interrupt: called regularly, from any thread; its exceptions end the training. In the block, GPU errors and
+    lack of memory become UserErrors.
     """
     if job.device == "cpu":
-        with translate_memory_errors(job.settings), cpu_pool(team.size) as pool:
+        with translate_memory_errors(job.settings), open_cpu_pool(team.size) as pool:
             yield CpuTrainer(job, pool, team, check_interrupt)
         return
     from app.cuda.memory import DeviceMemoryError
@@ -194,7 +194,7 @@ def open_trainer(job: TrainingJob, team: Team, check_interrupt: Callable[[], obj
 
 @contextmanager
 def translate_memory_errors(settings: Settings) -> Iterator[None]:
-    """Raise UserError for a MemoryError in the block."""
+    """Turn a MemoryError in the block into a UserError that names the settings to reduce."""
     try:
         yield
     except MemoryError:

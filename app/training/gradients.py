@@ -14,7 +14,7 @@ import numpy as np
 
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters
 from app.layers.activation import Activation, LeakyRelu, Relu, Relu6, Sigmoid, Tanh
-from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
+from app.layers.conv2d import IM2COL_BYTES, im2col, sliding_windows
 from app.layers.pool import Pool
 
 Array = np.ndarray
@@ -33,7 +33,7 @@ SLOPES: dict[type[Activation], Callable[[Any, np.ndarray], np.ndarray]] = {
 
 
 def layer_forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """Return the output of the layer's reference. ``x`` is unchanged: an activation works on a copy, in place."""
+    """Return the output of the layer's reference, leaving x unchanged: activations, which work in place, get a copy."""
     return layer.reference(x.copy(order="K") if isinstance(layer, Activation) else x, parameters)
 
 
@@ -72,7 +72,7 @@ def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Pa
     dx = np.zeros(padded, x.dtype) if needs_dx else None
     few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
     turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as _scatter has it
-    windows = windows_of(x, layer.kernel, layer.stride, padding)
+    windows = sliding_windows(x, layer.kernel, layer.stride, padding)
     memory = np.empty(min(few, images) * height * width * len(dk), x.dtype)
     for at in range(0, images, few):
         piece = rows[at * height * width : (at + few) * height * width]
@@ -95,7 +95,7 @@ def _bias_gradient(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameter
 def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
     """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C). A window's columns precede its rows.
 
-    It adds along W first: the columns of a window are contiguous in memory, and single pixels would be too short.
+    Sums along W come first: the columns of a window are contiguous in memory, and single pixels would be too short.
     """
     kernel, step = layer.kernel, layer.stride
     windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)
@@ -109,17 +109,17 @@ def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wid
 def average_pool_backward(
     layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
 ) -> Gradients:
-    """Return dx (B, C, H, W): the gradient of each window, spread evenly over its pixels. Windows may overlap."""
+    """Return dx (B, C, H, W): each window's gradient is spread evenly over its pixels. Windows may overlap."""
     share, ahead = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype), layer.padding
-    dx = np.zeros_like(_padded_ahead(x, ahead))
+    dx = np.zeros_like(_pad_start_with_nan(x, ahead))
     for place, windows in _window_positions(layer, dx, dy):
         dx[place] += share[windows]
     return dx[:, :, ahead:, ahead:], {}
 
 
 def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
-    """Return dx (B, C, H, W): the gradient of each window, at its maximum; of equal ones at the first, by rows."""
-    x = _padded_ahead(x, layer.padding)
+    """Return dx (B, C, H, W): each window's gradient goes to its maximum, or to the first of equal ones, by rows."""
+    x = _pad_start_with_nan(x, layer.padding)
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
     for place, windows in _window_positions(layer, x, dy):
@@ -129,14 +129,14 @@ def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Pa
     return dx[:, :, layer.padding :, layer.padding :], {}
 
 
-def _padded_ahead(x: np.ndarray, padding: int) -> np.ndarray:
-    """Return x with rows and columns of NaN, no window's maximum, ahead of each map."""
+def _pad_start_with_nan(x: np.ndarray, padding: int) -> np.ndarray:
+    """Return x with rows and columns of NaN before each map; NaN is no window's maximum."""
     ahead = padding, 0
     return np.pad(x, ((0, 0), (0, 0), ahead, ahead), constant_values=np.nan) if padding else x
 
 
 def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
-    """Yield two indices for each pixel position in a window, by rows: its pixels in x, and their windows."""
+    """Yield, for each position in a window by rows, an index of x (the pixels there) and one of dy (their windows)."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
         rows = slice(p, p + layer.effective_stride * (height - 1) + 1, layer.effective_stride)

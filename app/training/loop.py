@@ -13,7 +13,7 @@ from app.training.checkpoint import EpochResult, Progress
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots
-from app.training.random_bits import Use, random_order
+from app.training.random_bits import RandomUse, random_order
 from app.training.settings import Settings
 
 # Called after one or more batches with their number of images, and with the epoch's loss and accuracy so far.
@@ -46,13 +46,13 @@ class Trainer(Protocol):
 
 
 class DivergedError(Exception):
-    """The loss is NaN, infinite or far above that of guessing. The text names epoch and batch."""
+    """The loss is NaN, infinite or far above the loss of guessing. The text names epoch and batch."""
 
 
 @lru_cache(1)  # called every epoch
 def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted indices of the training and the validation images, (n,) int64, read-only; the seed chooses."""
-    mixed = random_order(settings.seed, Use.SPLIT, np.arange(settings.images))
+    """Return sorted indices, (n,) int64, read-only, of the training and the validation images. The seed chooses."""
+    mixed = random_order(settings.seed, RandomUse.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:
         part.flags.writeable = False
@@ -72,8 +72,8 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
     timer = Timer()
     epoch = len(progress.history) + 1
     training, held_out = split_validation(settings)
-    shuffled = random_order(settings.seed, Use.ORDER, training, epoch=epoch)
-    step = (epoch - 1) * settings.batches_an_epoch
+    shuffled = random_order(settings.seed, RandomUse.ORDER, training, epoch=epoch)
+    step = (epoch - 1) * settings.batches_per_epoch
     loss_sum, correct, done = 0.0, 0, 0
     batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
     for at in range(0, len(batches), trainer.batches_per_call):
@@ -101,7 +101,7 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
 def check_beats_guessing(progress: Progress, labels: np.ndarray, classes: int) -> None:
     """Raise DivergedError if the last epoch was so much worse than guessing that more training cannot repair it.
 
-    labels: of all images. Both accuracies must also be as low as those of guessing: a network that memorises images may
+    labels: those of all images. Both accuracies must also be as low as guessing's: a network that memorises images may
     have a large loss.
     """
     last, guess = progress.history[-1], math.log(classes)

@@ -11,7 +11,7 @@ from app.base.frozen import Frozen
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
 from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays, layer_forward
-from app.training.random_bits import Use, random_bits, unit_fractions
+from app.training.random_bits import RandomUse, random_bits, unit_fractions
 
 # (layer's name, shape of its input) → dropout factors of the input and of its gradient; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
@@ -20,7 +20,7 @@ Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 class Model(Frozen):
     """A trainable network.
 
-    front: layers without gradient that first process the bytes. layers: the trained layers, up to the logits. shapes:
+    front: layers without gradient, which process the bytes first. layers: the trained layers, up to the logits. shapes:
     shapes of the parameters, by name.
     """
 
@@ -37,7 +37,7 @@ class Model(Frozen):
             if name.endswith("_bias"):
                 arrays[name] = np.zeros(shape, np.float32)
                 continue
-            bits = random_bits(seed, Use.INITIAL, np.zeros(1, np.int64), prod(shape), part=part)
+            bits = random_bits(seed, RandomUse.INITIAL, np.zeros(1, np.int64), prod(shape), part=part)
             bound = 1 / sqrt(prod(shape[:-1]))
             arrays[name] = ((2 * unit_fractions(bits) - 1) * bound).astype(np.float32).reshape(shape)
         return arrays
@@ -92,8 +92,8 @@ class Model(Frozen):
         return loss, correct, gradients
 
 
-def training_model(network: Network, biases: tuple[str, ...]) -> Model:
-    """Return the trainable form of a network. biases: layers with one. Raises UserError if a layer has no gradient."""
+def make_training_model(network: Network, biases: tuple[str, ...]) -> Model:
+    """Return the trainable form of a network. biases: layers with a bias. Raises UserError for untrainable layers."""
     layers = list(network.layers)
     while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss includes a softmax
         layers.pop()

@@ -62,7 +62,7 @@ class Sgd(Optimiser):
 
 
 class AdamW(Optimiser):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); momentum is its β₁."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019). The schedule's momentum is β₁."""
 
     beta2: float = 0.999
     epsilon: float = 1e-8

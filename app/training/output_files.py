@@ -15,7 +15,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.files.writing import locked
+from app.files.writing import hold_lock
 from app.network import weights
 from app.network.definitions import Network
 from app.terminal.output import check_writable
@@ -50,7 +50,7 @@ class OutputFiles(Frozen):
             raise UserError(f"{self.output} exists: name another --out, or replace it with --overwrite")
 
     def resume_hint(self) -> str:
-        """Return the end of an error message, which says how to resume; "" without a checkpoint."""
+        """Return how to resume, to end an error message; "" without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
             return ""
@@ -60,7 +60,7 @@ class OutputFiles(Frozen):
 
     @contextmanager
     def lock_and_check(self) -> Iterator[None]:
-        """Lock the files while the block runs. Raises UserError if another training writes them, or just did."""
+        """Lock the files while the block runs. Raises UserError if another training writes them, or just has."""
         with lock_files(self.output, self.checkpoint):
             self.check_output()
             if file_stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
@@ -73,11 +73,11 @@ def choose_files(request: TrainRequest, network: Network, resumed: Checkpoint | 
 
     Raises UserError if one of them, or ``--json``, cannot be written, or equals another file of this training.
     """
-    output: Path = request.out or _default_output(network, request.resume)
+    output: Path = request.out or _default_output_path(network, request.resume)
     check_writable(output, "--out")
     kept: Path = request.resume or checkpoint.checkpoint_path(output)
     check_writable(kept, "--resume" if request.resume else "--out")
-    _check_different(
+    _check_files_differ(
         {
             "--out": output,
             "--json": None if request.json in (None, "-") else Path(request.json),
@@ -110,13 +110,13 @@ def check_file_sizes(settings: Settings, model: Model) -> None:
             )
 
 
-def _default_output(network: Network, resume: Path | None) -> Path:
+def _default_output_path(network: Network, resume: Path | None) -> Path:
     if resume is not None and resume.name.endswith(checkpoint.SUFFIX) and resume.name != checkpoint.SUFFIX:
         return resume.with_name(resume.name.removesuffix(checkpoint.SUFFIX))
     return Path(f"{network.name}_trained.h5")
 
 
-def _check_different(places: dict[str, Path | None]) -> None:
+def _check_files_differ(places: dict[str, Path | None]) -> None:
     given = [(option, path) for option, path in places.items() if path is not None]
     for (first, path), (second, other) in combinations(given, 2):
         if os.path.realpath(path) == os.path.realpath(other):
@@ -125,9 +125,9 @@ def _check_different(places: dict[str, Path | None]) -> None:
 
 @contextmanager
 def lock_files(*places: Path) -> Iterator[None]:
-    """Lock these files while the block runs; every training does so before it writes.
+    """Lock these files while the block runs; every training locks its files before it writes.
 
-    Raises UserError, naming the other process, if one is locked (see ``locked``).
+    Raises UserError, naming the other process, if one is locked (see ``hold_lock``).
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():
@@ -137,7 +137,7 @@ def lock_files(*places: Path) -> Iterator[None]:
 
 def _acquire_file_lock(real: Path, place: Path) -> AbstractContextManager[None]:
     path = real.with_name(f".{hashlib.sha256(os.fsencode(real.name)).hexdigest()[:16]}.lock")  # the name may be long
-    return locked(
+    return hold_lock(
         path,
         lambda other: f"process {other} is training into {place}: wait for its end, or name another --out",
         "name another --out",

@@ -12,7 +12,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FRACTION_BITS = 24
 
 
-class Use(IntEnum):
+class RandomUse(IntEnum):
     """Uses of random bits; each has a separate stream."""
 
     SPLIT = 1
@@ -22,11 +22,13 @@ class Use(IntEnum):
     INITIAL = 5
 
 
-def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part: int = 0, epoch: int = 0) -> np.ndarray:
+def random_bits(
+    seed: int, use: RandomUse, items: np.ndarray, count: int = 1, *, part: int = 0, epoch: int = 0
+) -> np.ndarray:
     """Return random bits, (len(items), count) uint64.
 
     items: integers, such as indices of images in the training set. part: number of the stream among several of one use,
-    such as that of a layer.
+    such as the number of a layer.
     """
     key = stream_key(seed, use, part=part, epoch=epoch)
     rows = _splitmix64_mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
@@ -34,7 +36,7 @@ def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part:
 
 
 @lru_cache(64)  # all batches of an epoch use the same few keys
-def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
+def stream_key(seed: int, use: RandomUse, *, part: int = 0, epoch: int = 0) -> np.uint64:
     """Return the key of one stream of random bits, which ``random_bits`` and the kernels hash with an item's index."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
@@ -57,8 +59,8 @@ def dropout_bound(share: float) -> tuple[int, np.float32]:
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 
-def random_order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
-    """Return the items, (n,) integers, in a random order, which depends only on seed, use and epoch."""
+def random_order(seed: int, use: RandomUse, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
+    """Return the items, (n,) integers, in a random order that depends only on seed, use and epoch."""
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
 
 

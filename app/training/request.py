@@ -34,7 +34,7 @@ def _setting_option(setting: str, help: str, group: str | None = None, **more: A
 
 
 class TrainRequest(Frozen, kw_only=True):
-    """Options of ``train``; options not given are None. Raises UserError for an invalid dropout."""
+    """Options of ``train``, None if not given. Raises UserError for an invalid dropout."""
 
     network: str | None = option(
         "network to train from scratch, or its .toml file; mlp_500 is a wider mlp", group="what", metavar="NAME"
@@ -105,7 +105,7 @@ class TrainRequest(Frozen, kw_only=True):
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
     def fill_from_checkpoint(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
-        """Return the request with missing options from the checkpoint, and these options.
+        """Return the request with missing options from the checkpoint, and those options.
 
         Raises UserError if the JSON file of the checkpoint exists: the author of a checkpoint must not choose which
         file is overwritten.

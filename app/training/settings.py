@@ -8,7 +8,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import checks
 from app.files.checks import BadValueError, Check
-from app.network.definitions import Network, is_listed, network_family
+from app.network.definitions import Network, is_listed_network, network_family
 from app.terminal.console import number_type, whole_number_type
 
 MAX_COUNT = 10**12
@@ -39,7 +39,7 @@ class Recipe(Frozen, kw_only=True):
 class Settings(Recipe, kw_only=True):
     """All inputs of a training. On one machine with equal workers, they determine the result to the last bit.
 
-    network: its name. definition: its TOML. images: number of images. validation: number of them kept for validation.
+    network: its name. definition: its TOML. images: number of images. validation: number of images kept for validation.
     data: SHA-256 of images and labels. start: SHA-256 of the weights file that the training starts from, whose zeros
     stay zeros; "" if it starts from random weights.
     """
@@ -53,14 +53,14 @@ class Settings(Recipe, kw_only=True):
     start: str = ""
 
     @property
-    def batches_an_epoch(self) -> int:
+    def batches_per_epoch(self) -> int:
         """Return the number of batches per epoch; the last one may be smaller."""
         return -(-(self.images - self.validation) // self.batch)
 
     @property
     def steps(self) -> int:
         """Return the number of parameter updates in the whole training."""
-        return self.epochs * self.batches_an_epoch
+        return self.epochs * self.batches_per_epoch
 
     def describe(self) -> str:
         """Return the settings in one line, for the weights file."""
@@ -84,8 +84,8 @@ class Settings(Recipe, kw_only=True):
 class Setting(Frozen):
     """The type and the bounds of one setting of a training.
 
-    check: for a value from a checkpoint. option: the same check as argparse keywords; empty for settings that are not a
-    single value on the command line.
+    check: checks a value from a checkpoint. option: the same check as argparse keywords; empty for settings that are
+    not a single value on the command line.
     """
 
     check: Check
@@ -160,7 +160,7 @@ def parse_dropout(text: str) -> Dropout:
     return tuple(sorted(parts.items()))
 
 
-def option_text(name: str, value: Any) -> str:
+def format_option(name: str, value: Any) -> str:
     """Return the option of ``train`` that sets ``name`` to this value."""
     option = "batch-size" if name == "batch" else name.replace("_", "-")
     if isinstance(value, bool):
@@ -196,12 +196,12 @@ GENERAL = Recipe(epochs=40, rate=3e-3, weight_decay=0.01)
 
 
 def default_recipe(network: Network) -> Recipe:
-    """Return the recipe of a listed network, or of the listed network that it is a wider or narrower variant of.
+    """Return the recipe of a listed network; a wider or narrower variant has the same recipe.
 
     Other networks get a general recipe, with all possible biases.
     """
     own = RECIPES.get(network_family(network.name))
-    if own is not None and is_listed(network):
+    if own is not None and is_listed_network(network):
         return own
     biases = tuple(layer.name for layer in network.layers if getattr(layer, "bias", False) is not False)
     return replace(GENERAL, biases=biases)

@@ -18,23 +18,23 @@ from app.training import checkpoint, loop
 from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import translate_memory_errors
 from app.training.gradients import Arrays
-from app.training.model import Model, training_model
+from app.training.model import Model, make_training_model
 from app.training.output_files import OutputFiles, check_file_sizes, choose_files
 from app.training.request import TrainRequest
-from app.training.settings import Settings, default_recipe, option_text
+from app.training.settings import Settings, default_recipe, format_option
 from app.training.workers import check_workers
-from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
+from data_tools.dataset import Dataset, load_fashion_mnist, load_files, unread_fashion_mnist
 from data_tools.fashion_mnist import open_split
 
 DEFAULT_SEED = 1
 VALIDATION_PART = 12  # 5,000 of 60,000
 
 
-class Task(Frozen):
+class TrainTask(Frozen):
     """A training with everything loaded and checked.
 
-    request: completed by the options of the checkpoint. again: the options taken from it. test: Fashion-MNIST's test
-    split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
+    request: the user's options and those of the checkpoint. again: the options taken from the checkpoint. test:
+    Fashion-MNIST's test split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
     """
 
     request: TrainRequest
@@ -45,10 +45,10 @@ class Task(Frozen):
     places: OutputFiles
 
 
-def load_task(request: TrainRequest, device: str) -> Task:
+def load_task(request: TrainRequest, device: str) -> TrainTask:
     """Return the training that a request describes, with everything checked before any computation. Raises UserError.
 
-    It refuses invalid options before it downloads Fashion-MNIST.
+    Invalid options are refused before Fashion-MNIST is downloaded.
     """
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
@@ -68,7 +68,7 @@ def load_task(request: TrainRequest, device: str) -> Task:
     if request.plot is not None:
         svg.check_chart_folder(request.plot)
     if request.data is None:
-        _resolve_settings(request, device, stored, network, announce_fashion_mnist("train"), start)
+        _resolve_settings(request, device, stored, network, unread_fashion_mnist("train"), start)
     data = _load_dataset(request)
     settings, model = _resolve_settings(request, device, stored, network, data, start)
     images, labels = data.images[: settings.images], data.labels[: settings.images]  # type: ignore[index]
@@ -82,12 +82,12 @@ def load_task(request: TrainRequest, device: str) -> Task:
     if start is not None:
         progress = replace(progress, parameters=_start_parameters(start, model))
     progress = replace(progress, options=request.checkpoint_options())
-    return Task(request, TrainingJob(settings, model, images, labels, progress, device), again, data, test, places)
+    return TrainTask(request, TrainingJob(settings, model, images, labels, progress, device), again, data, test, places)
 
 
 def _check_same_settings(request: TrainRequest, stored: Settings, network: Network) -> None:
     for name, value in request.settings.items():
-        asked, before = option_text(name, value), option_text(name, getattr(stored, name))
+        asked, before = format_option(name, value), format_option(name, getattr(stored, name))
         if find_network(value).digest != network.digest if name == "network" else asked != before:
             raise UserError(f"{asked} differs from {request.resume}, which was started with {before}: leave it out")
 
@@ -118,7 +118,7 @@ def _resolve_settings(
     """
     _check_data(data, network)
     settings = stored or _build_settings(network, request, data, start)
-    model = training_model(network, settings.biases)
+    model = make_training_model(network, settings.biases)
     check_file_sizes(settings, model)
     _check_settings(settings, model, data)
     if request.workers is not None:

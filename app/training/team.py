@@ -19,7 +19,7 @@ HERE = b"."
 
 
 class Team(Protocol):
-    """The processes that share each batch. rank: number of this process among ``size``; rank 0 is the command."""
+    """The processes that share each batch. rank: number of this process among ``size``; rank 0 runs the command."""
 
     rank: int
     size: int
@@ -32,7 +32,7 @@ class Team(Protocol):
         """
 
 
-class Alone:
+class SingleProcessTeam:
     """The team of a training in a single process."""
 
     rank, size = 0, 1
@@ -44,8 +44,8 @@ class Alone:
 class SharedMemoryTeam:
     """Processes of one machine that sum in shared memory, in the order of their ranks.
 
-    links: in rank 0 the connections to all others, in others the one to rank 0. memory: ``shared_bytes(size)`` bytes. A
-    member that ends closes its connections: ``all_reduce`` then raises EOFError or OSError, in rank 0 at once.
+    links: in rank 0 the connections to all others, in others the connection to rank 0. memory: ``shared_bytes(size)``
+    bytes. A member that ends closes its connections: ``all_reduce`` then raises EOFError or OSError, in rank 0 at once.
     """
 
     def __init__(self, rank: int, size: int, links: Sequence[Connection], memory: Any) -> None:
@@ -63,13 +63,13 @@ class SharedMemoryTeam:
             piece = flat[at : at + step]
             slots = self._halves[self._turn][:, : piece.nbytes].view(piece.dtype)
             slots[self.rank] = piece
-            self._barrier()
+            self._wait_for_all_members()
             piece[:] = slots[0]
             for slot in slots[1:]:
                 piece += slot
             self._turn = 1 - self._turn
 
-    def _barrier(self) -> None:
+    def _wait_for_all_members(self) -> None:
         """Wait until all members have called this method."""
         if self.rank == 0:
             for link in self._links:

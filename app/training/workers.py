@@ -1,6 +1,6 @@
-"""Run the processes of ``train --workers N``: rank 0, the command, starts, supervises and ends the others.
+"""Run the processes of ``train --workers N``. Rank 0, the command's process, starts, supervises and ends the others.
 
-Only rank 0 prints and writes. Workers run the same loop silently and end with rank 0, whatever ends it. If a worker
+Only rank 0 prints and writes. Workers run the same loop silently and end with rank 0, however that ends. If a worker
 ends too early, the training ends with an error of one line.
 """
 
@@ -16,12 +16,12 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.processes import LOOK_SECONDS, StopDetector, describe_exit_code, end_with_parent, signals_blocked
+from app.base.processes import CHECK_SECONDS, StopDetector, block_signals, describe_exit_code, end_with_parent
 from app.training import loop
 from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import open_trainer
 from app.training.settings import Settings
-from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
+from app.training.team import SharedMemoryTeam, SingleProcessTeam, Team, shared_bytes
 
 REASON_SECONDS = 2.0  # wait for the reason of a worker's end
 END_SECONDS = 10.0  # wait for workers after the last epoch
@@ -46,7 +46,7 @@ def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterato
     kept: as for ``WorkerSupervisor``.
     """
     if count == 1:
-        yield Alone()
+        yield SingleProcessTeam()
         return
     try:
         memory = get_context("spawn").RawArray("b", shared_bytes(count)) if job.device == "cpu" else None
@@ -71,8 +71,8 @@ def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterato
         watch.end()
 
 
-class Worker(Frozen):
-    """A worker process. link: sends it the job, then connects the team. errors: receives the reason of its failure."""
+class WorkerProcess(Frozen):
+    """A worker process. link: sends the job to it, then connects the team. errors: receives the reason of a failure."""
 
     rank: int
     process: BaseProcess
@@ -93,28 +93,28 @@ class Worker(Frozen):
 class WorkerSupervisor(Thread):
     """Thread that supervises the workers: it waits for their end, and kills a suspended worker.
 
-    over: the caller sets it when they may end. settled: is set when all have ended or one has ended too early, for
-    ``reason``. kept: returns the end of an error message, about saved progress, for errors that only this thread can
-    report.
+    over: event that the caller sets when workers may end. settled: event that is set when all have ended, or when one
+    has ended too early, for ``reason``. kept: returns the end of an error message, about saved progress, for errors
+    that only this thread can report.
     """
 
-    def __init__(self, workers: list[Worker], kept: Callable[[], str]) -> None:
+    def __init__(self, workers: list[WorkerProcess], kept: Callable[[], str]) -> None:
         super().__init__(daemon=True)
         self.over, self.settled = Event(), Event()
         self.reason = ""
         self._workers, self._kept = workers, kept
 
     def run(self) -> None:
-        running: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        running: dict[Any, WorkerProcess] = {worker.process.sentinel: worker for worker in self._workers}
         detectors = {worker: StopDetector(worker.process.pid) for worker in self._workers}
         count = len(self._workers) + 1
         while running:
-            for sentinel in wait(list(running), LOOK_SECONDS):
+            for sentinel in wait(list(running), CHECK_SECONDS):
                 worker = running.pop(sentinel)
                 worker.process.join()
                 self._report_failure(worker.early_exit_reason(count))
             for worker in running.values():
-                if detectors[worker].stopped():
+                if detectors[worker].check_stopped():
                     worker.process.kill()
                     self._report_failure(f"worker {worker.rank + 1} of {count} was stopped by a signal: train again")
         self.settled.set()
@@ -149,11 +149,11 @@ class WorkerSupervisor(Thread):
             os._exit(2)
 
 
-def _start_workers(count: int, memory: Any) -> list[Worker]:
+def _start_workers(count: int, memory: Any) -> list[WorkerProcess]:
     context = get_context("spawn")  # a fork would copy threads' locks and the card's context
-    workers: list[Worker] = []
+    workers: list[WorkerProcess] = []
     try:
-        with signals_blocked():
+        with block_signals():
             for rank in range(1, count):
                 link, their_link = Pipe()
                 errors, their_errors = Pipe(duplex=False)
@@ -162,7 +162,7 @@ def _start_workers(count: int, memory: Any) -> list[Worker]:
                 process.start()
                 their_link.close()  # then the connection breaks when the worker ends
                 their_errors.close()
-                workers.append(Worker(rank, process, link, errors))
+                workers.append(WorkerProcess(rank, process, link, errors))
     except OSError:
         for worker in workers:
             worker.process.kill()
@@ -171,7 +171,7 @@ def _start_workers(count: int, memory: Any) -> list[Worker]:
 
 
 def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
-    """Run a worker process: the same loop as rank 0, without output. lead: process id of rank 0."""
+    """Run a worker process, which trains like rank 0 but prints nothing. lead: process id of rank 0."""
     end_with_parent(lead)
     try:
         job = link.recv()
@@ -194,7 +194,7 @@ def _join_team(job: TrainingJob, rank: int, count: int, links: list[Connection],
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)
         return
-    from app.training.gpu.nccl_team import create_nccl_id, nccl_team
+    from app.training.gpu.nccl_team import create_nccl_id, join_nccl_team
 
     if rank == 0:
         name = create_nccl_id()
@@ -202,5 +202,5 @@ def _join_team(job: TrainingJob, rank: int, count: int, links: list[Connection],
             link.send(name)
     else:
         name = links[0].recv()
-    with nccl_team(rank, count, name) as team:
+    with join_nccl_team(rank, count, name) as team:
         yield team

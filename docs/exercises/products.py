@@ -1,24 +1,24 @@
-"""How many bits a product keeps with one, two and three products of float16 halves: the worst of 100,000."""
+"""Print how many bits a product keeps with one, two or three products of float16 halves: the worst of 100,000."""
 
 import numpy as np
 
 
-def high(x: np.ndarray) -> np.ndarray:
-    """The float16 nearest to each number."""
+def high_part(x: np.ndarray) -> np.ndarray:
+    """Return the float16 that is nearest to each number."""
     return x.astype(np.float16).astype(np.float64)
 
 
-def low(x: np.ndarray) -> np.ndarray:
-    """The float16 nearest to the rest, scaled by a power of two so that it keeps all bits."""
-    return high((x - high(x)) * 2.0**11) / 2.0**11
+def low_part(x: np.ndarray) -> np.ndarray:
+    """Return the float16 that is nearest to what the high part misses, scaled by a power of two to keep all bits."""
+    return high_part((x - high_part(x)) * 2.0**11) / 2.0**11
 
 
 a, b = np.random.default_rng(0).uniform(1, 2, (2, 100_000)).astype(np.float32)
 exact = a.astype(np.float64) * b
 for name, found in {
-    "one product": high(a) * high(b),
-    "two products": high(a) * high(b) + low(a) * high(b),
-    "three products": high(a) * high(b) + low(a) * high(b) + high(a) * low(b),
+    "one product": high_part(a) * high_part(b),
+    "two products": high_part(a) * high_part(b) + low_part(a) * high_part(b),
+    "three products": high_part(a) * high_part(b) + low_part(a) * high_part(b) + high_part(a) * low_part(b),
     "float32": (a * b).astype(np.float64),
 }.items():
     print(f"{name}: error 2^{np.log2(np.abs(found / exact - 1).max()):.1f}")

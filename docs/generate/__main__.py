@@ -16,7 +16,7 @@ from app.base.interrupts import exit_ignoring_signals
 from app.files.writing import replace_atomically
 from app.network import definitions
 from app.terminal.console import Parser, run_guarded
-from docs.generate import calls, pictures, records, scale, steps, systems, tables, targets
+from docs.generate import calls, languages, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -123,11 +123,14 @@ SCALE = Document(
         "limits": scale.throughput_limits_table,
     },
 )
-API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls})
+API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls_table})
+LANGUAGES = Document(
+    ROOT / "docs" / "languages.md", {"files": languages.files_table, "languages": languages.times_table}
+)
 REPORT = Document(ROOT / "docs" / "report.md", records.field_tables("report"))
 BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers", "peer-settings"))
 JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table})
-DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, API, REPORT, BENCH_JSON, JSON)
+DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, API, LANGUAGES, REPORT, BENCH_JSON, JSON)
 
 
 def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
@@ -146,7 +149,7 @@ def main() -> int:
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/."
     parser = Parser(prog="python -m docs.generate", description=description)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")
-    for path in pictures.draw(FIGURES) if parser.parse_args().draw else ():
+    for path in pictures.draw_all(FIGURES) if parser.parse_args().draw else ():
         print(f"{path}: drawn")
     stale = pictures.stale_pictures(FIGURES)
     write()

@@ -1,4 +1,4 @@
-"""Write the table of docs/api.md: calls of ``Classifier`` beside PyTorch's."""
+"""Write the table of docs/api.md: times of calls of ``Classifier`` and of PyTorch."""
 
 from app.lab.calls.callers import COMPILE, EAGER, OURS
 from app.lab.calls.text import TITLES, format_us
@@ -9,8 +9,8 @@ from docs.generate.scale import NOT_YET
 from docs.generate.tables import markdown_table, wrap_paragraph
 
 
-def calls(figures: Figures) -> str:
-    """Return a row for each kind of call: medians in µs, and the best peer's time ÷ ours."""
+def calls_table(figures: Figures) -> str:
+    """Return the table: a row for each kind of call, with median times in µs and the best peer's time ÷ ours."""
     document = figures.document_or_none(CALLS)
     if document is None:
         return NOT_YET.format(command_for_file(CALLS))

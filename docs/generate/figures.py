@@ -1,4 +1,4 @@
-"""Read the JSON files of docs/benchmarks/ from which the documents are made, each once."""
+"""Read the JSON files of docs/benchmarks/ that the documents are generated from; each file is read once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,8 +45,9 @@ SCALE = {
     "cpu_scale.json": ("scale", "tests.classify.scale workers"),
     COSTS: ("classify-costs", "docs.measure.classify_costs"),
 }
-CALLS = "h100_calls.json"  # of docs/api.md, may be missing, too
-MODULES = SCALE | {CALLS: ("calls", "app.lab.calls")}
+CALLS = "h100_calls.json"  # of docs/api.md, and of docs/languages.md: may be missing, too
+LANGUAGES = "h100_languages.json"
+MODULES = SCALE | {CALLS: ("calls", "app.lab.calls"), LANGUAGES: ("languages", "docs.languages")}
 CYCLE = "h100_lenet5_fp16_cycle.json"
 LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
 
@@ -56,26 +57,26 @@ class MissingError(UserError):
 
 
 def command_for_file(name: str) -> str:
-    """Return the command that makes a file of ``FILES`` or ``MODULES``."""
+    """Return the command that writes a JSON file, a key of ``FILES`` or ``MODULES``."""
     command = f"-m {MODULES[name][1]}" if name in MODULES else f"main.py {FILES[name][1]} --overwrite"
     return f"python {command} --json docs/benchmarks/{name}"
 
 
 def check_for_file(name: str) -> Check:
-    """Return the check for ``CYCLE``, a file of ``PEERS_PREFIX``, or one of ``FILES`` or ``MODULES``."""
+    """Return the check for a JSON file: the cycle's, a comparison, or one of ``FILES`` or ``MODULES``."""
     if name.startswith(PEERS_PREFIX):
         return partial(check_document, "peers")
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
 
 def check_document(name: str, value: Any) -> Any:
-    """Return a document, with fields, numbers and strings checked as the tables need them. Raises BadValueError."""
+    """Return a document whose fields, numbers and strings the tables can show. Raises BadValueError."""
     compiled = CompiledKernels | DisassembledKernels
     try:
         derive.check_of(compiled if name == "kernels" else derive.document_types()[name])(value)
         if name == "bench":
             _check_bench(value)
-        _check_leaves(value)
+        _check_numbers_and_strings(value)
     except RecursionError:
         raise BadValueError("nested too deep") from None
     return value
@@ -89,11 +90,11 @@ def _check_bench(found: BenchDocument) -> None:
         raise BadValueError(".whole_program: no row has a time")
 
 
-def _check_leaves(value: Any) -> None:
+def _check_numbers_and_strings(value: Any) -> None:
     """Raise BadValueError for a number or a string that is too large for a table."""
     if isinstance(value, dict | list):
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check_leaves(part)
+            _check_numbers_and_strings(part)
     elif isinstance(value, str) and not (value.isprintable() and len(value) <= LONGEST):
         raise BadValueError(f"{format_for_error(value)} is not one line of up to {LONGEST} characters")
     elif isinstance(value, int | float) and not abs(value) <= LARGEST:
@@ -102,14 +103,14 @@ def _check_leaves(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """The bench document of one network. A name and an arithmetic type identify a row; a missing row is empty."""
+    """The bench document of a network. A kernel's name and its arithmetic type identify a row; a missing row is {}."""
 
     network: str
     document: Row
 
     @property
     def tables(self) -> dict[str, Row]:
-        """Return the tables by item."""
+        """Return the tables of the document by the name of their item: layers that a kernel computes together."""
         return {table["item"]: table for table in self.document["tables"]}
 
     @property
@@ -187,7 +188,10 @@ class Figures(dict[str, dict[str, Any]]):
 
     @property
     def comparisons(self) -> dict[tuple[str, int, str], tuple[str, Row]]:
-        """Network, batch size, precision → the latest file that has ours beside other systems, and the comparison."""
+        """Return the comparisons with other systems, by network, batch size and precision, each with its file's name.
+
+        Of several files, the latest counts.
+        """
         stored = {path.name for path in self._folder.glob(f"{PEERS_PREFIX}*.json")}
         names = sorted(name for name in {*stored, *self} if name.startswith(PEERS_PREFIX))
         names.sort(key=lambda name: str(self[name]["date"]))

@@ -1,6 +1,6 @@
-"""Draw the pictures of docs/images/ from the same JSON files as the tables.
+"""Draw the pictures of docs/images/ from the JSON files that the tables are made from.
 
-Each picture stores the name and hash of its JSON file, so that pictures of other runs are detected.
+Each picture stores the name and the hash of its JSON file, so that a picture of an earlier run is recognised.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
-def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
-    """Draw all pictures anew. Raises UserError for a JSON file that is missing or broken."""
+def draw_all(figures: Path, folder: Path = FOLDER) -> list[Path]:
+    """Draw all pictures again. Raises UserError for a JSON file that is missing or broken."""
     svg.create_chart_folder(folder)
     documents = Figures(figures)
     return [

@@ -1,4 +1,4 @@
-"""Write the tables of the JSON documents and of their fields, from their records in app/records/."""
+"""Write tables of the JSON documents and of their fields from the types in app/records/."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -21,6 +21,7 @@ MORE = {  # document → the section about it
     "evaluate": "evaluate.md",
     "export": "export.md",
     "import": "import.md",
+    "languages": "languages.md",
     "peer-settings": "bench_json.md#bench---peers",
     "peers": "bench_json.md#bench---peers",
     "predict": "predict.md",
@@ -43,13 +44,13 @@ def document_table(figures: Figures) -> str:
 
 
 def field_table(name: str, figures: Figures) -> str:
-    """Return a row for each field of a document; records without inner records are in the row of their field."""
+    """Return a row for each field of a document; the row of a field also lists the fields of a simple record in it."""
     rows = [f"| `{place}` | {text} |" for place, text in _field_rows([document_types()[name]], {})]
     return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
 
 
 def field_tables(*names: str) -> dict[str, Any]:
-    """Return block → function that writes the field table, for each of these documents."""
+    """Return, for each of these documents, its block's name and the function that writes the block."""
     return {name.replace("-", "_"): partial(field_table, name) for name in names}
 
 
@@ -63,11 +64,11 @@ def write_schemas(folder: Path) -> list[Path]:
 
 
 def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (place, description) of each field of records. seen: place of each record described before."""
+    """Yield (place, description) of each field of records. seen: where each record was described already."""
     for name, hint in {name: hint for record in records for name, hint in record_fields(record).items()}.items():
-        inner = _records_in(hint)
+        inner = _nested_records(hint)
         place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
-        deep = any(_records_in(field) for one in inner for field in record_fields(one).values())
+        deep = any(_nested_records(field) for one in inner for field in record_fields(one).values())
         text = _describe_field(hint)
         if inner and inner[0] in seen:
             yield place, "; ".join(filter(None, (text, f"as in `{seen[inner[0]]}`")))
@@ -95,8 +96,8 @@ def _list_fields(records: list[Any]) -> str:
 
 
 def _describe_field(hint: Any) -> str:
-    """Return the description of a field, or else of its record, with the words that it may be."""
-    inner = _records_in(hint)
+    """Return the description of a field or, without one, of its record; add the words that the value may be."""
+    inner = _nested_records(hint)
     found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]
     if all(word in found for word in words):
@@ -113,7 +114,7 @@ def _allowed_words(hint: Any) -> tuple[str, ...]:
 
 
 def _first_sentence(record: Any) -> str:
-    """Return the first sentence about a record, as part of another sentence."""
+    """Return the first sentence about a record, formed to stand within another sentence."""
     first = (record.__doc__ or "").partition("\n")[0].removesuffix(".")
     return f"{first[:1].lower()}{first[1:]}"
 
@@ -124,9 +125,9 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(part.kind) if part.origin is Union else (hint,)
 
 
-def _records_in(hint: Any) -> list[Any]:
+def _nested_records(hint: Any) -> list[Any]:
     """Return the records that a field may hold, directly or in lists and dicts."""
     kind = split_annotated_type(hint).kind
     if is_typeddict(kind):
         return [kind]
-    return [record for one in get_args(kind) if not isinstance(one, str) for record in _records_in(one)]
+    return [record for one in get_args(kind) if not isinstance(one, str) for record in _nested_records(one)]

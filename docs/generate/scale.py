@@ -19,7 +19,7 @@ NOT_YET = "Not measured yet: run `{}`."
 
 
 def throughput_table(figures: Figures) -> str:
-    """Return a row for the fastest run of each kind, and the commands for runs that are not measured yet."""
+    """Return a row for the fastest run of each kind, and the commands of runs that are not measured yet."""
     rows, missing = [], []
     for name in (CARD, *OTHERS):
         document = figures.document_or_none(name)
@@ -37,7 +37,7 @@ def throughput_table(figures: Figures) -> str:
 
 
 def goals_table(figures: Figures) -> str:
-    """Return the requested figures beside the measured ones, missed ones bold."""
+    """Return the required figures beside the measured ones; a missed one is bold."""
     rows = []
     for document in filter(None, map(figures.document_or_none, (CARD, *OTHERS))):
         for goal in document["goals"]:
@@ -50,7 +50,7 @@ def goals_table(figures: Figures) -> str:
 
 
 def costs_table(figures: Figures) -> str:
-    """Return the table of what ``classify`` costs apart from reading and computing."""
+    """Return the table of the costs of ``classify`` besides reading and computing."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
     rows += [
@@ -61,7 +61,7 @@ def costs_table(figures: Figures) -> str:
         what = f"pieces through Dask, {row['labels']:,} label{'s' * (row['labels'] > 1)} each"
         rows.append([what, f"{row['pieces_per_s']:,.0f} a second"])
     where = f"{found['cpu']['name']}, {found['cpu']['threads']} threads, {found['date']}"
-    return f"{markdown_table(['what', where], rows)}\n\nMeasured by `{command_for_file(COSTS)}`."
+    return f"{markdown_table(['what', where], rows)}\n\n`{command_for_file(COSTS)}` measured these costs."
 
 
 def job_times_table(figures: Figures) -> str:
@@ -95,11 +95,13 @@ def job_times_table(figures: Figures) -> str:
         ],
     ]
     head = ["part", *(f"{images:,} images" for images in JOBS)]
-    return "\n\n".join([wrap_paragraph(f"One H100: {rate:,.0f} images/s, {source}."), markdown_table(head, rows)])
+    return "\n\n".join(
+        [wrap_paragraph(f"One H100 classifies {rate:,.0f} images/s: {source}."), markdown_table(head, rows)]
+    )
 
 
 def throughput_limits_table(figures: Figures) -> str:
-    """Return how many images per second each part can process, and how many H100s that feeds; the slowest first."""
+    """Return for each part how many images per second it processes, and how many H100s it can feed."""
     rate, _ = _card_rate(figures)
     found = figures[COSTS]
     carried = {
@@ -121,7 +123,7 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 
 def _cluster_rate(found: Row) -> float:
-    """Return the images per second whose labels Dask can transfer, in whole pieces."""
+    """Return the images per second whose labels Dask can transfer, if each piece is full."""
     rate: float = max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"] * GPU_PIECE
     return rate
 
@@ -132,13 +134,13 @@ def _storing_rate(found: Row) -> float:
 
 
 def _format_bytes(count: float) -> str:
-    return _in_unit(count, ((1e12, "TB"), (1e9, "GB")))
+    return _format_in_unit(count, ((1e12, "TB"), (1e9, "GB")))
 
 
 def _format_time(seconds: float) -> str:
-    return _in_unit(seconds, ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")))
+    return _format_in_unit(seconds, ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")))
 
 
-def _in_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
+def _format_in_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
     size, unit = next((pair for pair in units if value >= pair[0]), units[-1])
     return f"{value / size:,.3g} {unit}" if value / size < 1000 else f"{value / size:,.0f} {unit}"

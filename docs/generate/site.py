@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from app.base.errors import print_to_stderr
 from app.base.interrupts import exit_ignoring_signals
 from app.ladder.card import EXAMPLE
 from app.ladder.pages import write_site
+from app.ladder.playground import REMEDY, find_samples, playground_page
 from app.ladder.stored import introduction_pages, stored_card
 from app.terminal.console import Parser, run_guarded
 from docs.generate.records import write_schemas
@@ -15,12 +17,17 @@ COMMAND = "make docs"
 def main() -> int:
     """Run the program; return its exit code."""
     parser = Parser(
-        prog="python -m docs.generate.site", description="Write the pages of the ladder and the JSON Schemas."
+        prog="python -m docs.generate.site",
+        description="Write the pages of the ladder, the playground and the JSON Schemas.",
     )
     parser.add_argument("folder", type=Path, help="where to; an earlier site there is replaced")
     folder = parser.parse_args().folder
+    samples = find_samples()
+    if samples is None:
+        print_to_stderr(f"note: the playground has no test images: {REMEDY.replace('`', '')}")
+    more = [*introduction_pages(), playground_page(samples)]
     files = [
-        *write_site(folder, stored_card(EXAMPLE), COMMAND, introduction_pages()),
+        *write_site(folder, stored_card(EXAMPLE), COMMAND, more),
         *write_schemas(folder / "schemas"),
     ]
     size = sum(path.stat().st_size for path in files)

@@ -1,4 +1,4 @@
-"""Write the section of each step: its idea and lesson, and its speed-up from the figures."""
+"""Write a section of docs/kernels.md for each step: its idea, its lesson, and its measured speed-up."""
 
 from collections.abc import Mapping
 
@@ -79,13 +79,15 @@ def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dty
     for network, ms, base_ms in zip(figures.benches, times, base_times, strict=True):
         if ms is not None:
             gained = speedup(base_ms, ms)
-            parts.append(f"`{network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
+            parts.append(f"{format_ms(ms)} ms for `{network}`" + (f" (×{format_factor(gained)})" if gained else ""))
     kind = f" in {SHORT[base_dtype]}" if base_dtype != dtype else ""
-    against = f", with the speed-up over {base}{kind} in brackets" if base else ""
+    against = f" Brackets give the speed-up over `{base}`{kind}." if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.convolution_tables]
     shares = [
         f"{text} on {item}" for item in items if (text := format_share(first.row(item, name, dtype), "of the {} peak"))
     ]
-    peaks = f" `{first.network}` reaches {', '.join(shares)}." if shares else ""
-    return f"Times in {SHORT[dtype]} for {item or 'conv1 + conv2'}{against}: {', '.join(parts)}.{peaks}"
+    peaks = f" `{first.network}` reaches {' and '.join(shares)}." if shares else ""
+    takes = f"{item} takes" if item else "conv1 and conv2 together take"
+    times_text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"In {SHORT[dtype]}, {takes} {times_text}.{against}{peaks}"

@@ -1,6 +1,7 @@
 """Write the blocks of docs/systems.md and docs/benchmarks.md: our times beside those of the fastest other system.
 
-They include losses, and cover every network and precision, on the card and end to end, and accuracies.
+The tables include the cases in which we are slower. They cover every network and precision, the times on the card and
+end to end, and the accuracy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +32,10 @@ WHY_SLOWER: dict[tuple[str, int, str], str] = {}
 
 
 class Goal(NamedTuple):
-    """A requested time in ms. must: is required. aim: is better still. end_to_end: empty for ``BEYOND_CARD_MS``."""
+    """Required times in ms for ``images`` images. on_card, end_to_end: (longest allowed, desired).
+
+    If end_to_end is empty, ``BEYOND_CARD_MS`` limits it.
+    """
 
     network: str
     precision: str
@@ -58,7 +62,7 @@ GOALS = (
 
 
 class Pair(NamedTuple):
-    """Our median and that of the fastest peer, in ms, None if missing. peer: its name, precision and setting."""
+    """Our median time and that of the fastest peer, in ms; None if missing. peer: its name, precision and setting."""
 
     ours: float | None
     theirs: float | None
@@ -70,20 +74,28 @@ class Pair(NamedTuple):
         return speedup(self.theirs, self.ours)
 
     @property
-    def lost(self) -> bool:
-        """Whether the peer is faster."""
+    def peer_is_faster(self) -> bool:
+        """Return whether the peer is faster."""
         return self.ratio is not None and self.ratio < 1
 
     @property
     def cells(self) -> list[str]:
-        """Our time, the peer's, the ratio (bold where we lose) and the peer, or why there is none."""
+        """Return our time, the peer's, their ratio (bold if we are slower), and the peer or why there is none."""
         factor = format_factor(self.ratio)
-        return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if self.lost else factor, self.peer]
+        return [
+            format_ms(self.ours),
+            format_ms(self.theirs),
+            f"**{factor}**" if self.peer_is_faster else factor,
+            self.peer,
+        ]
 
 
 def pair_with_fastest_peer(comparison: Row, precision: str, measure: str) -> Pair:
-    """Return ours and the fastest peer in the precision that ours is compared with."""
-    ours = (first_row(comparison["rows"], engine=OURS, precision=precision).get(measure) or {}).get("p50")
+    """Return our time in ``precision`` and that of the fastest peer in the precision with which it is compared.
+
+    measure: a key of ``MEASURES``.
+    """
+    ours = (_our_row(comparison, precision).get(measure) or {}).get("p50")
     entry = first_row(comparison["ratios"], precision=precision)
     if not entry or entry[measure] is None:
         return Pair(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
@@ -92,7 +104,7 @@ def pair_with_fastest_peer(comparison: Row, precision: str, measure: str) -> Pai
 
 
 def peer_title(row: Row) -> str:
-    """Name a peer and its setting: ``torch.compile max-autotune, contiguous``."""
+    """Return the name of a peer and its setting: ``torch.compile max-autotune, contiguous``."""
     compiled = row["engine"] == TORCH and not row["setting"].startswith(EAGER)
     name = "torch.compile" if compiled else {TORCH: "PyTorch", JAX: "JAX"}.get(row["engine"], row["engine"])
     return f"{name} {row['setting']}"
@@ -103,11 +115,11 @@ def _our_row(comparison: Row, precision: str) -> Row:
 
 
 def network_comparison(network: str, figures: Figures) -> str:
-    """Write ours in every precision and batch size beside the fastest peer, and why peers have no times."""
+    """Return the table of our times and the fastest peer's for a network, and why some peers have no times."""
     title = f"Whole pass of `{network}`, compared with the fastest of the other systems"
-    stored = [(key, both) for key, both in _in_order(figures) if key[0] == network]
+    stored = [(key, both) for key, both in _ordered_comparisons(figures) if key[0] == network]
     if not stored:
-        return f"{title}. {_not_yet(network)}"
+        return f"{title}. {_not_measured_text(network)}"
     parts = []
     for images in dict.fromkeys(images for (_, images, _), _ in stored):
         rows, files, failures = [], dict[str, None](), list[str]()
@@ -118,7 +130,7 @@ def network_comparison(network: str, figures: Figures) -> str:
                 cells = [cell for pair in pairs for cell in pair.cells] if own[ON_CARD] else [own["reason"]]
                 rows.append([precision, *cells])
                 files[file] = None
-                failures += _failures(one)
+                failures += _failed_peer_rows(one)
         documents = [figures[file] for file in files]
         cards, dates = (
             ", ".join(dict.fromkeys(found))
@@ -136,46 +148,46 @@ def network_comparison(network: str, figures: Figures) -> str:
 
 
 def count_images(images: int) -> str:
-    """Write a number of images."""
+    """Return a number of images as text, such as ``one image``."""
     return f"{images:,} images" if images > 1 else "one image"
 
 
 def mark_commands(note: str) -> str:
-    """Mark the command at the end of a note as code."""
+    """Return a note with the command at its end marked as code."""
     return note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else f"{note}."
 
 
-def _not_yet(network: str) -> str:
+def _not_measured_text(network: str) -> str:
     return f"Not measured yet: run `{command_for_file(PEERS[network])}`."
 
 
-def _failures(comparison: Row) -> Iterator[str]:
-    """Yield the rows of peers that have no times, with the reason."""
+def _failed_peer_rows(comparison: Row) -> Iterator[str]:
+    """Yield a row for each peer that has no times, with the reason."""
     for row in comparison["rows"]:
         if row["engine"] != OURS and row["reason"]:
             yield wrap_paragraph(f"{peer_title(row)} in {row['precision']} has no times: {row['reason']}.")
 
 
 def all_networks_table(figures: Figures) -> str:
-    """Write docs/benchmarks.md's table, a row for every network, batch size and precision, and why ours is slower."""
+    """Return docs/benchmarks.md's table: a row per network, batch size and precision, and where ours is slower."""
     rows, slower = [], []
-    for (network, images, precision), (_, one) in _in_order(figures):
+    for (network, images, precision), (_, one) in _ordered_comparisons(figures):
         own, what = _our_row(one, precision), f"`{network}`, {count_images(images)}"
         if own[ON_CARD]:
             found = [pair_with_fastest_peer(one, precision, measure) for measure in MEASURES]
             rows.append([what, precision, *(cell for each in found for cell in each.cells)])
-            if any(each.lost for each in found):
+            if any(each.peer_is_faster for each in found):
                 why = WHY_SLOWER.get((network, images, precision), f"not known; ours ran {own['note']}")
                 slower.append(f"- {what}, {precision}: {why}")
     measured = {network for network, *_ in figures.comparisons}
-    missing = [f"- `{network}`: {_not_yet(network)}" for network in COMPARED if network not in measured]
+    missing = [f"- `{network}`: {_not_measured_text(network)}" for network in COMPARED if network not in measured]
     parts = [markdown_table(["", "as", *HEADS], rows, 2)]
     parts += ["Why ours is slower (bold above):", "\n".join(slower)] if slower else []
     return "\n\n".join([*parts, *["\n".join(missing)] * bool(missing)])
 
 
-def _in_order(figures: Figures) -> list[tuple[tuple[str, int, str], tuple[str, Row]]]:
-    """Return the comparisons in the order of the networks, then of other networks, large batches first."""
+def _ordered_comparisons(figures: Figures) -> list[tuple[tuple[str, int, str], tuple[str, Row]]]:
+    """Return the comparisons in the order of the networks; other networks come last, large batches first."""
     networks = [*dict.fromkeys((*COMPARED, *(network for network, *_ in figures.comparisons)))]
 
     def place(item: tuple[tuple[str, int, str], object]) -> tuple[int, int, int]:
@@ -186,7 +198,7 @@ def _in_order(figures: Figures) -> list[tuple[tuple[str, int, str], tuple[str, R
 
 
 def goals_table(figures: Figures) -> str:
-    """Return each requested time beside ours, and our speed-up over the fastest peer."""
+    """Return each required time beside ours, and our speed-up over the fastest peer."""
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
     for goal in GOALS:
@@ -206,8 +218,9 @@ def goals_table(figures: Figures) -> str:
             cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
             rows.append([where, goal.precision, title, *cells])
     rule = (
-        "Each row gives our measured time, with the longest time allowed (must) and a better one (aim), then the time "
-        "of the fastest other system in the same precision (fp32x: their fp32) ÷ ours, with the least ratio allowed. "
+        'Each row gives our measured time, the longest time allowed (must) and the desired one (aim). "× fastest '
+        'other" is the time of the fastest other system in the same precision (for fp32x, in fp32) ÷ ours, beside the '
+        "least ratio allowed. "
         "For a network whose requirements name no end-to-end time, the longest one allowed is its measured time on the "
         f"card plus {BEYOND_CARD_MS:g} ms."
     )
@@ -219,7 +232,7 @@ def _yes_or_no(fulfilled: bool) -> str:
 
 
 def commands_block(figures: Figures) -> str:
-    """Write the command that made every figure outside kernels.md; for an unmeasured one, the command to run."""
+    """Return the command that wrote each figure outside kernels.md, and the command for each missing one."""
     files = {network: file for (network, *_), (file, _) in figures.comparisons.items()}
     makers = [f"python main.py bench --peers --search --network {','.join(COMPARED.values())} --batches {SIZES}"]
     makers += [command_for_file(file) for network, file in PEERS.items() if network not in files]
@@ -229,7 +242,7 @@ def commands_block(figures: Figures) -> str:
 
 
 def network_section(network: str, figures: Figures) -> str:
-    """Return the layers of a network, its whole pass beside other systems', and its accuracy."""
+    """Return the layers of a network, its times beside those of other systems, and its accuracy."""
     row = network_entry(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer_text, row["layers"]))
@@ -240,7 +253,7 @@ def network_section(network: str, figures: Figures) -> str:
 
 
 def correct_labels_table(network: str) -> str:
-    """Return the number of correct labels over the first images, of the report and ours."""
+    """Return the number of correct labels over the first images, in the course's report and here."""
     weights = shipped_weights()
     theirs = _format_shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
@@ -255,7 +268,7 @@ def _layer_text(layer: Row) -> str:
 
 
 def accuracy_table(networks: Iterable[str], _: Figures) -> str:
-    """Return for each network the correct labels that its shipped weights promise, and those in its report, if any."""
+    """Return for each network the correct labels that its shipped weights promise, and those in its report."""
     weights = shipped_weights()
     rows = []
     for network in networks:

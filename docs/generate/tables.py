@@ -1,4 +1,4 @@
-"""Write the tables of docs/kernels.md: results of ``bench`` and ``profile_tables``, and the kernels' resources."""
+"""Write the tables of docs/kernels.md: results of ``bench`` and ``profile``, and the kernels' resources."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ def measurement_header(figures: Figures) -> str:
 
 
 def bench_command(bench: Bench) -> str:
-    """Return the command that made the document, according to the settings in it."""
+    """Return the command that wrote the document, from the settings in it."""
     sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
     noise, l2 = (bench.document["settings"][name] for name in ("noise", "l2"))
     options = f" --batches {sizes}" + (f" --noise {noise:g}" if noise != NOISE else "") + f" --l2 {l2}" * (l2 != "cold")
@@ -84,7 +84,7 @@ def bench_command(bench: Bench) -> str:
 
 
 def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
-    """Return the first row of each (name, type) in these tables, in their order."""
+    """Return the first row of each name and type in these tables, in their order."""
     found: dict[tuple[str, str], Row] = {}
     for row in (row for table in tables for row in table["rows"]):
         found.setdefault((row["name"], row["dtype"]), row)
@@ -92,7 +92,7 @@ def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
 
 
 def ladder_table(network: str, figures: Figures) -> str:
-    """Return a row for every kernel and library of the network's convolutions, by step, and why some did not run."""
+    """Return a row for each kernel and library on the network's convolutions, by step, and why some did not run."""
     bench = figures.bench(network)
     ops = [table["item"] for table in bench.convolution_tables]
     rows, reasons = [], []
@@ -131,7 +131,7 @@ def batch_sizes_table(network: str, figures: Figures) -> str:
 
 
 def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
-    """Return the tables of single layers of one operation for every network, with only the timed rows."""
+    """Return (network, table) of each single layer of an operation, with only the timed rows."""
     return [
         (bench, {**table, "rows": [row for row in table["rows"] if row["ms"]]})
         for bench in figures.benches.values()
@@ -141,7 +141,7 @@ def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
 
 
 def layer_times_table(operation: str, figures: Figures) -> str:
-    """Return the times of every single layer of one operation: a row for each variant and type."""
+    """Return the times of each single layer of an operation: a row for each kernel and type."""
     columns = single_layers(figures, operation)
     names = rows_by_name(table for _, table in columns)
     order = list(SHORT)
@@ -180,7 +180,7 @@ def fused_chains_table(figures: Figures) -> str:
 
 
 def end_to_end_table(figures: Figures) -> str:
-    """Return the end-to-end time by the variant of all convolutions, and which variants are faster in chunks."""
+    """Return the end-to-end time for each kernel of all convolutions, and which are faster in chunks."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     best = []
     below: dict[str, list[str]] = {}
@@ -203,7 +203,7 @@ def end_to_end_table(figures: Figures) -> str:
 
 
 def profile_tables(figures: Figures) -> str:
-    """Return the times of kernels, copies and API calls, and the counters or why there are none."""
+    """Return the times of kernels, copies and API calls, and the hardware counters or why there are none."""
     document = figures[PROFILE]
     settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
     spans = ([layer or "–", *cells[:7]] for layer, *cells in map(kernel_cells, document["rows"]))

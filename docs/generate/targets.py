@@ -1,4 +1,4 @@
-"""Write the targets for the fastest kernels, and the times expected of later steps, beside the measurements."""
+"""Write the target times of the fastest kernels, and the expected times of later steps, beside the measured times."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa
 
 
 def targets_table(figures: Figures) -> str:
-    """Return each target beside its measurement: summed times of convolutions, first layers, ``auto``."""
+    """Return each target beside its measurement: convolutions in all, first layers, and ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
@@ -116,7 +116,7 @@ def expected_times_table(figures: Figures) -> str:
 
 def _expected_rows(figures: Figures) -> Iterator[list[str]]:
     for row in json.loads(EXPECTED.read_text(encoding="utf-8")):
-        step = registry.find(row["operation"], row["name"])
+        step = registry.find_variant(row["operation"], row["name"])
         assert step is not None
         cells = [f"{step.step} {step.name}", row["item"]]
         for network in FORETOLD:

@@ -1,7 +1,7 @@
-"""Measure what a call of ``Classifier`` on images that lie on the card adds to the launches.
+"""Measure how much longer a call of ``Classifier`` on images in device memory takes than the kernel launches alone.
 
-``python -m docs.measure.call_overhead`` prints both for several batches, in microseconds of the host per call. The host
-only enqueues: batches are small enough that the card keeps up, and the host waits between rounds.
+``python -m docs.measure.call_overhead`` prints both for several batch sizes, in microseconds of host time per call. The
+host only enqueues work: the batches are so small that the GPU keeps up, and the host waits between rounds.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ ROUNDS, CALLS = 50, 50
 PRECISION = "fp16"
 
 
-def overhead(count: int, *, rounds: int = ROUNDS, calls: int = CALLS) -> tuple[float, float]:
-    """Return the host's µs for the launches of a batch of lenet5, and for a call with the results left on the card."""
+def measure_overhead(count: int, *, rounds: int = ROUNDS, calls: int = CALLS) -> tuple[float, float]:
+    """Return the host's median µs for the launches of a batch of lenet5, and for a call on images on the card."""
     card = describe_gpu()
     graph, _, chosen = load_graph(NetworkRequest(precision=PRECISION))
     execution = plan(graph, card["architecture"], replace(chosen, tuning=tuning.load(card["name"])))
@@ -40,7 +40,7 @@ def overhead(count: int, *, rounds: int = ROUNDS, calls: int = CALLS) -> tuple[f
         addresses = (images.data.ptr, labels.data.ptr, scores.data.ptr)
 
         def launches() -> None:
-            engine.on_card.enqueue(stream.ptr, count, addresses)
+            engine.card_runner.enqueue(stream.ptr, count, addresses)
 
         def call() -> None:
             classifier(images, on_card=True)
@@ -60,10 +60,10 @@ def _time(action: Callable[[], None], calls: int, stream: cupy.cuda.Stream) -> f
 
 
 def main() -> int:
-    """Print the table; returns the exit code. Raises UserError without a GPU."""
+    """Print the table; return the exit code. Raises UserError without a GPU."""
     require_gpu("call_overhead")
     with translate_gpu_errors():
-        measured = {count: overhead(count) for count in BATCHES}
+        measured = {count: measure_overhead(count) for count in BATCHES}
     columns = (Column("images"), Column("launches µs"), Column("call µs"), Column("overhead µs"))
     rows = [
         (f"{count:,}", f"{launches:.1f}", f"{call:.1f}", f"{call - launches:.1f}")

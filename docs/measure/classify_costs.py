@@ -1,6 +1,6 @@
-"""Measure what ``classify`` spends beside reading and computing: opening shards, handing out pieces, storing results.
+"""Measure what ``classify`` does besides reading and computing: open shards, distribute pieces, store results.
 
-``python -m docs.measure.classify_costs`` prints it; docs/scale.md calculates from it. It needs no GPU.
+``python -m docs.measure.classify_costs`` prints the times, from which docs/scale.md calculates. It needs no GPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ import numpy as np
 
 from app.base.clock import Timer, time_call
 from app.base.interrupts import exit_ignoring_signals, install_exit_handlers
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.classify.outputs import OutputFolder
 from app.classify.pieces import GPU_PIECE
 from app.classify.receipts import file_sha256
@@ -43,24 +43,24 @@ HASHED_BYTES = 256 << 20
 FORMATS = {"IDX": "images", "IDX, gzip": "images.gz", "NPY": "images.npy", "HDF5": "images.h5"}  # name of a file
 
 
-def measured() -> ClassifyCosts:
-    """Return the document. Raises UserError without Dask."""
+def measure_costs() -> ClassifyCosts:
+    """Measure all costs and return the document. Raises UserError without Dask."""
     require_dask("classify_costs")
     with TemporaryDirectory() as place:
         folder = Path(place)
         return {
             "schema": "lenet5-inference/classify-costs/1",
             "date": utc_date(),
-            "cpu": cast(Processor, describe_cpu(usable_cores())),
-            "open_s": cast(OpenSeconds, {name: _opening(folder / file) for name, file in FORMATS.items()}),
-            "store_s": _storing(folder),
-            "hash_gbytes_per_s": _hashing(folder / "hashed"),
-            "cluster": [_handing_out(count) for count in LABELS],
+            "cpu": cast(Processor, describe_cpu(core_count())),
+            "open_s": cast(OpenSeconds, {name: _opening_seconds(folder / file) for name, file in FORMATS.items()}),
+            "store_s": _storing_seconds(folder),
+            "hash_gbytes_per_s": _hashing_rate(folder / "hashed"),
+            "cluster": [_piece_rate(count) for count in LABELS],
         }
 
 
-def _opening(path: Path) -> float:
-    """Return the median seconds of opening a shard, whose format the name's ending gives."""
+def _opening_seconds(path: Path) -> float:
+    """Return the median time in seconds of opening a shard in the format that the path's suffix names."""
     images = np.zeros((1000, 28, 28), np.uint8)
     if path.suffix == ".npy":
         np.save(path, images)
@@ -73,8 +73,8 @@ def _opening(path: Path) -> float:
         return median([_seconds(lambda: open_shard(path, unlabelled=True, hdf5=hdf5)) for _ in range(ROUNDS)])
 
 
-def _storing(folder: Path) -> float:
-    """Return the median seconds of storing the labels of a shard of ``PIECES``, with its receipt."""
+def _storing_seconds(folder: Path) -> float:
+    """Return the median seconds of storing a receipt and the labels of a shard of ``PIECES`` pieces."""
     shards = []
     for number in range(ROUNDS):
         path = folder / f"shard{number}"
@@ -92,32 +92,32 @@ def _storing(folder: Path) -> float:
         return median([_seconds(partial(store, number)) for number in range(ROUNDS)])
 
 
-def _hashing(path: Path) -> float:
-    """Return GB/s of checking results, as ``--resume`` does."""
+def _hashing_rate(path: Path) -> float:
+    """Return how many GB/s of results ``--resume`` checks by their hash."""
     path.write_bytes(bytes(HASHED_BYTES))
     return HASHED_BYTES / 1e9 / median([_seconds(lambda: file_sha256(path)) for _ in range(3)])
 
 
 @dataclass(frozen=True)
-class Idle:
-    """Opens an engine that computes nothing. labels: of each piece."""
+class IdleEngine:
+    """Stands for an engine that computes nothing. labels: number of labels for each piece of work."""
 
     labels: int
 
     @contextmanager
     def __call__(self, name: str | None) -> Iterator[Callable[[int], np.ndarray]]:
-        """Yield what answers pieces."""
+        """Yield a function that returns the labels of a piece."""
         labels = np.zeros(self.labels, np.uint8)
         yield lambda _: labels
 
 
-def _handing_out(labels: int) -> Cluster:
-    """Return how many pieces per second idle workers answer through Dask."""
+def _piece_rate(labels: int) -> Cluster:
+    """Return how many pieces per second workers that compute nothing answer through Dask."""
     from app.cluster.clusters import LocalWorker
-    from app.cluster.runner import local_runner
+    from app.cluster.runner import open_local_runner
 
     workers = [LocalWorker(f"worker {number}") for number in range(WORKERS)]
-    with local_runner(Idle(labels), workers) as runner:
+    with open_local_runner(IdleEngine(labels), workers) as runner:
         list(runner.run(range(4 * WORKERS)))  # the workers have started
         timer = Timer()
 
@@ -156,10 +156,10 @@ def as_text(document: ClassifyCosts, width: int) -> str:
 
 
 def main() -> int:
-    """Measure and publish; returns the exit code."""
+    """Measure and publish the costs; return the exit code."""
     parser = Parser(prog="python -m docs.measure.classify_costs", description="Measure what classify itself takes.")
     add_options(parser, Output)
-    publish_report(measured(), as_text, read_request(Output, vars(parser.parse_args())))
+    publish_report(measure_costs(), as_text, read_request(Output, vars(parser.parse_args())))
     return 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda.device import describe_cpu
 from app.files.writing import json_text
 from app.lab.document import utc_date
@@ -173,7 +173,7 @@ def main() -> None:
         document: Scale = {
             "schema": "lenet5-inference/scale/1",
             "date": utc_date(),
-            "cpu": cast(Processor, describe_cpu(usable_cores())),
+            "cpu": cast(Processor, describe_cpu(core_count())),
             "runs": RUNS,
             "goals": GOALS,
         }

@@ -18,11 +18,11 @@ import pytest
 from app.classify import outputs, pieces
 from app.classify.receipts import file_sha256
 from app.classify.report import as_text
-from app.classify.shards.sources import Gzipped
+from app.classify.shards.sources import GzipArrayReader
 from app.cli import main
 from app.engine.classifier import Classifier
 from app.engine.opening import cpu_engine_class
-from app.files.writing import locked
+from app.files.writing import hold_lock
 from app.layers import Tanh
 from app.network.weights import save_weights
 from data_tools.idx import read_idx, write_idx
@@ -118,13 +118,13 @@ def test_compressed_labels_of_plain_images_are_read_once(
     labels = read_idx(Path("2-labels-idx1-ubyte"), 1)
     write_idx(Path("labels.gz"), labels)
     monkeypatch.setattr(pieces, "CPU_PIECE", 100)
-    opened, begin = [], Gzipped._begin
+    opened, begin = [], GzipArrayReader._begin
 
-    def counted(source: Gzipped) -> None:
+    def counted(source: GzipArrayReader) -> None:
         opened.append(source)
         begin(source)
 
-    monkeypatch.setattr(Gzipped, "_begin", counted)
+    monkeypatch.setattr(GzipArrayReader, "_begin", counted)
     found = classify(shards[2], "--labels", "labels.gz", "--start", "150")
     assert found["correct"] == found["compared"] - 6 == 644 and len(opened) == 1
     write_idx(Path("labels.gz"), np.full(800, 3, np.uint8))
@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     monkeypatch.setattr("app.classify.command.open_runner", Mock(side_effect=AssertionError("a device starts")))
     Path("results").mkdir()
     command = ["classify", *BASE, "--out", "results", *shards]
-    with locked(Path("results") / outputs.LOCK, str, ""):
+    with hold_lock(Path("results") / outputs.LOCK, str, ""):
         for more in ([], ["--overwrite"], ["--resume"]):
             refuses([*command, *more], f"process {os.getpid()} is classifying into results: ")
     Path("results/0-images-idx3-ubyte.json").touch()

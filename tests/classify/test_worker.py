@@ -18,7 +18,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.classify import worker as worker_module
-from app.classify.flights import FlightQueue
+from app.classify.active_pieces import ActivePieceQueue
 from app.classify.pieces import Piece, PieceFault, PieceResult, cut_pieces, select_image_ranges
 from app.classify.shards import Shard, ShardReader, open_shard
 from app.classify.worker import LocalRunner, Worker, WorkerClosedError, WorkerSettings
@@ -102,7 +102,7 @@ def test_fractions(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None
 
 
 def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, working = [], cpu_engine_class().compute
+    calls, working = [], cpu_engine_class().compute_chunk
 
     def compute(engine: CpuEngine, images: np.ndarray) -> Any:
         calls.append(len(images))
@@ -110,7 +110,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
             raise UserError("the device is lost")
         return working(engine, images)
 
-    monkeypatch.setattr(cpu_engine_class(), "compute", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
     some = shards(tmp_path, [300, 700])
     with Worker(settings()) as worker, pytest.raises(UserError, match="the device is lost"):
         [*LocalRunner(worker).run(pieces(some, 256))]
@@ -123,7 +123,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
 def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every try would fail, and Python would print that. On another card all of it is freed when the engine closes."""
     freed: list[int] = []
-    feeds = CpuEngine.feed
+    feeds = CpuEngine.prepare_feeding
 
     class CUDARuntimeError(Exception):
         """As CuPy's: told by its name."""
@@ -134,13 +134,13 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
         memory, body = type("Memory", (), {"__del__": lambda _: freed.append(index)})(), feeds(engine, index)
         return lambda feeder: (body(feeder), memory)
 
-    monkeypatch.setattr(CpuEngine, "feed", fed)
+    monkeypatch.setattr(CpuEngine, "prepare_feeding", fed)
     kept: list[Worker] = []
     monkeypatch.setattr(worker_module, "_on_lost_cards", kept)
     piece = Piece(0, shards(tmp_path, [])[0], 0, 300)
     with Worker(settings(compressed=True)) as worker:
         if lost:
-            monkeypatch.setattr(cpu_engine_class(), "compute", Mock(side_effect=CUDARuntimeError))
+            monkeypatch.setattr(cpu_engine_class(), "compute_chunk", Mock(side_effect=CUDARuntimeError))
             with pytest.raises(CUDARuntimeError):
                 worker.classify(piece)
             for thread in threading.enumerate():
@@ -159,13 +159,13 @@ def test_a_feeder_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.Mon
     def fails(engine: CpuEngine, index: int) -> Any:
         raise UserError("no memory for a feeder")
 
-    def later(flights: FlightQueue, reason: BaseException) -> None:
+    def later(queue: ActivePieceQueue, reason: BaseException) -> None:
         time.sleep(0.1)
-        ended(flights, reason)
+        ended(queue, reason)
 
-    ended = FlightQueue.end
-    monkeypatch.setattr(CpuEngine, "feed", fails)
-    monkeypatch.setattr(FlightQueue, "end", later)
+    ended = ActivePieceQueue.end
+    monkeypatch.setattr(CpuEngine, "prepare_feeding", fails)
+    monkeypatch.setattr(ActivePieceQueue, "end", later)
     with pytest.raises(UserError, match="no memory for a feeder"):
         Worker(settings())
 
@@ -177,7 +177,7 @@ def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyP
         time.sleep(0.05)
         return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
 
-    monkeypatch.setattr(cpu_engine_class(), "compute", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
     before = threading.active_count()
     start = time.monotonic()
     many = [Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) for _ in range(200)]
@@ -193,7 +193,7 @@ def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.
         time.sleep(0.05)
         return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
 
-    monkeypatch.setattr(cpu_engine_class(), "compute", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
     start = time.monotonic()
     with Worker(settings()) as worker, pytest.raises(KeyboardInterrupt):
         [*LocalRunner(worker).run(Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) * 200)]

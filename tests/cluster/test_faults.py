@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cli import main
 from tests.support.classify_runs import SHARDS, Run, check_notes, labels, write_shards
 from tests.support.dask_processes import dask_cluster
 from tests.support.shell import INTERRUPTIBLE
 from tests.support.worker_faults import watched
 
-SLOW = 0.01 * usable_cores()  # seconds of a read: as many cores read at once
+SLOW = 0.01 * core_count()  # seconds of a read: as many cores read at once
 
 
 @pytest.fixture

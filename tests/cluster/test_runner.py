@@ -17,10 +17,10 @@ from distributed import Client
 
 from app import VERSION
 from app.base.errors import UserError
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cluster import plugin
 from app.cluster.clusters import PREFIX, LocalWorker, scratch_folder
-from app.cluster.runner import Runner, cluster_runner, local_runner
+from app.cluster.runner import ClusterRunner, open_cluster_runner, open_local_runner
 from tests.support.dask_processes import dask_cluster
 from tests.support.stand_in_engine import Answer, Piece, open_engine, open_nothing
 
@@ -28,12 +28,12 @@ WORKERS = [LocalWorker(f"cpu:{core}", {"STAND_IN": str(core)}, [core]) for core 
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with local_runner(open_engine, WORKERS, estimate=lambda piece: piece.seconds) as one:
+def runner() -> Iterator[ClusterRunner]:
+    with open_local_runner(open_engine, WORKERS, estimate=lambda piece: piece.seconds) as one:
         yield one
 
 
-def answers(runner: Runner, pieces: list[Piece]) -> dict[int, Answer]:
+def answers(runner: ClusterRunner, pieces: list[Piece]) -> dict[int, Answer]:
     """The answer of every piece, each of which came once."""
     found = [(piece.number, answer) for piece, answer in runner.run(iter(pieces))]
     assert sorted(number for number, _ in found) == sorted(piece.number for piece in pieces)
@@ -42,21 +42,21 @@ def answers(runner: Runner, pieces: list[Piece]) -> dict[int, Answer]:
     return dict(found)
 
 
-def test_every_worker_has_its_name_its_environment_and_its_cores(runner: Runner) -> None:
+def test_every_worker_has_its_name_its_environment_and_its_cores(runner: ClusterRunner) -> None:
     found = answers(runner, [Piece(number) for number in range(40)])
     assert {(one.name, one.variable, one.cores) for one in found.values()} == {
         (worker.name, worker.environment["STAND_IN"], frozenset(worker.cores)) for worker in WORKERS
     }
-    assert len({one.pid for one in found.values()}) == min(2, usable_cores())
+    assert len({one.pid for one in found.values()}) == min(2, core_count())
 
 
-def test_small_pieces_share_a_task(runner: Runner) -> None:
+def test_small_pieces_share_a_task(runner: ClusterRunner) -> None:
     found = answers(runner, [Piece(number, seconds=0.004) for number in range(10)])
     for task in ({0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}):
         assert len({found[number].pid for number in task}) == 1
 
 
-def test_pieces_are_taken_as_there_is_room(runner: Runner) -> None:
+def test_pieces_are_taken_as_there_is_room(runner: ClusterRunner) -> None:
     taken = []
 
     def pieces() -> Iterator[Piece]:
@@ -69,38 +69,38 @@ def test_pieces_are_taken_as_there_is_room(runner: Runner) -> None:
     assert len(taken) < 60
 
 
-def test_a_piece_that_ends_every_worker_is_an_error(runner: Runner) -> None:
+def test_a_piece_that_ends_every_worker_is_an_error(runner: ClusterRunner) -> None:
     with pytest.raises(UserError, match=r"^piece 3: 4 processes ended with it, in turn; does their memory suffice\?$"):
         list(runner.run([Piece(3, "SIGKILL")]))
 
 
-def test_other_errors_of_an_engine_are_raised(runner: Runner) -> None:
+def test_other_errors_of_an_engine_are_raised(runner: ClusterRunner) -> None:
     with pytest.raises(ValueError, match="a bug"):
         list(runner.run([Piece(1, "bug")]))
 
 
 def test_an_engine_that_does_not_open_is_an_error_that_names_the_worker() -> None:
-    with local_runner(open_nothing, WORKERS[:1]) as one, pytest.raises(UserError, match=r"^cpu:\d+: no GPU here$"):
+    with open_local_runner(open_nothing, WORKERS[:1]) as one, pytest.raises(UserError, match=r"^cpu:\d+: no GPU here$"):
         list(one.run([Piece(1)]))
 
 
 def test_processes_that_do_not_start() -> None:
     reason = r"^cannot start 1 processes \(No module named 'no_such_module'\): use fewer$"
     with dask.config.set({"distributed.worker.preload": ["no_such_module"]}), pytest.raises(UserError, match=reason):
-        local_runner(open_engine, WORKERS[:1]).__enter__()
+        open_local_runner(open_engine, WORKERS[:1]).__enter__()
 
 
 def test_a_fault_of_this_machine_is_not_the_scheduler_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(UserError, match=r"^the work through Dask ends: .*No such file or directory: .*gone"):
-        local_runner(open_engine, WORKERS[:1]).__enter__()
+        open_local_runner(open_engine, WORKERS[:1]).__enter__()
 
 
 def test_a_check_may_end_the_wait() -> None:
     def check() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), local_runner(open_engine, WORKERS[:1], check=check):
+    with pytest.raises(KeyboardInterrupt), open_local_runner(open_engine, WORKERS[:1], check=check):
         raise AssertionError("it takes longer to start")
 
 
@@ -117,7 +117,8 @@ class CUDARuntimeError(Exception):
 def test_a_card_that_is_lost_ends_the_process(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the engine opens, and when it works: no later call of the process would succeed."""
     engine = Mock(return_value=Mock(side_effect=CUDARuntimeError)) if opens else Mock(side_effect=CUDARuntimeError)
-    monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": SimpleNamespace(engine=engine)}))
+    opened = SimpleNamespace(wait_for_engine=engine)
+    monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": opened}))
     monkeypatch.setattr(plugin.os, "_exit", Mock(side_effect=SystemExit))
     with pytest.raises(SystemExit):
         plugin.answer_pieces("name", [1])
@@ -146,7 +147,7 @@ def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.
 
 def squares(address: str, deed: str = "") -> list[int]:
     pieces = (Piece(number, deed) for number in range(20))
-    with cluster_runner(open_engine, address) as cluster:
+    with open_cluster_runner(open_engine, address) as cluster:
         found = {piece.number: int(answer.square[0]) for piece, answer in cluster.run(pieces)}
     return [found[number] for number in range(20)]
 
@@ -194,7 +195,7 @@ def test_the_scheduler_is_stopped(tmp_path: Path, impatient: None, capfd: pytest
         cluster.start_worker()
         with (
             pytest.raises(UserError, match=r"^the scheduler does not answer, for \d+ s now: see why, "),
-            cluster_runner(open_engine, cluster.address) as running,
+            open_cluster_runner(open_engine, cluster.address) as running,
         ):
             list(running.run(pieces()))
         assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)

@@ -11,7 +11,7 @@ from app.cli import COMMANDS, main
 from app.cuda.compiler import ARCHITECTURES
 from app.files.cache import cache_dir
 from app.files.shipped import find_shipped_weights
-from app.ladder.check.cases import SIZES
+from app.lab.checking.cases import SIZES
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
@@ -42,7 +42,7 @@ USAGE = {
     "--bacth 5": "unrecognized arguments: --bacth 5; did you mean --batch",
     "--bat=5": "unrecognized arguments: --bat=5; did you mean --batch",
     "-batch 5": "unrecognized arguments: -batch 5; did you mean --batch",
-    "bench --jsno x": "unrecognized arguments: --jsno x; did you mean --json",
+    "bench --jsno x": "unrecognized arguments: --jsno; did you mean --json",
     "--device cdua": "--device: 'cdua' is none of .*; did you mean cuda",
     "train --optimiser adam": "invalid choice: 'adam' .*; did you mean adamw",
     "tarin": "unknown command 'tarin': .*; did you mean train",
@@ -62,7 +62,7 @@ USAGE = {
     "networks mlp fa19": "unrecognized arguments: fa19",
     "precompile everything": "unrecognized arguments: everything",
     "precompile --precision fp8": "--precision: invalid choice: 'fp8'",
-    "bench --conv direct": "unrecognized arguments: --conv direct",
+    "bench --conv direct": "unrecognized arguments: --conv ",
     "bench --l2 hot": "--l2: invalid choice: 'hot'",
     "bench --batch 0": "--batch: 0 is not between 1",
     "bench --peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
@@ -170,7 +170,7 @@ CASES = {
     "bench --batches 0,10": "--batches 0,10: .*1",
     "bench --only direct --save-tuning": "leave --only out",
     "bench --noise 0": "--noise 0: give a number between 0 and 1",
-    "check": "name the kernel to check: one of --conv NAME, --fc NAME or --pool NAME",
+    "check": "name the kernel to check: FILE.cu, or one of --conv NAME, --fc NAME or --pool NAME",
     "check --conv direct --fc naive": "not allowed with",
     "check --conv direct --shape 1,2 --layer conv1": "--shape 1,2 and --layer conv1: name one or the other",
     "check --conv direct --network k7": "--network k7 needs --layer",
@@ -180,6 +180,11 @@ CASES = {
     "check --conv direct --shape 1,4,9,2,5,1": "the window must be at most as large as the image",
     "check --conv toom-cook --shape 1,9,9,2,5,2 --device cpu": "'toom-cook' cannot compute that: .*stride",
     "check --fc naive --shape 0,3": f"give {SIZES['gemm']} as whole",
+    "learn nxet": "invalid choice: 'nxet' .*; did you mean next",
+    "learn next 11": "there is no exercise '11': choose one of 01_thread_index, .*, or its number",
+    "learn hint 01_thread_idnex": "did you mean 01_thread_index",
+    "learn list 3": "list shows all exercises: leave 3 out",
+    "learn check 4": "04_barriers.cu is not in this folder: python main.py learn next 4 copies it here",
     "ladder --pages /dev/null": "/dev/null is no folder: name another one",
     "sweep": "name the thing to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline",
     "sweep --conv direct --fc naive": "name the thing to sweep: one of",

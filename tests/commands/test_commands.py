@@ -19,6 +19,7 @@ from app.network.definitions import NETWORKS
 from app.network.graph import find_network
 from app.network.toml import read_network
 from app.network.weights import load_weights, save_weights
+from app.planning.few_images import PRODUCTS
 from app.tools import kernels, networks, resources
 from tests.support.networks_for_tests import random_graph
 from tests.support.schemas import mistakes
@@ -170,6 +171,7 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert {(k["operation"], k["name"]) for k in document["kernels"]} == {(v.operation, v.name) for v in VARIANTS}
     assert [kernel["name"] for kernel in document["training"]] == [kernel.name for kernel in TRAINING_KERNELS]
 
+    assert " ".join(out.split()).count("only for few images, or by name") == len(PRODUCTS), "plans take these, too"
     end = " ".join(out.splitlines()[-2:])
     for told in ("--conv", "--fc", "--pool", "conv1=", "auto", "measured faster", "highest step"):
         assert told in end
@@ -202,7 +204,7 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.operation}-{variant.name}")
 def test_every_kernel_has_an_example_that_it_serves(variant: Variant) -> None:
     served = [
-        any(variant.refusal(p, "sm_90a") is None for p in problems)
+        any(variant.refusal_reason(p, "sm_90a") is None for p in problems)
         for _, problems in resources.example_problems(variant)
     ]
     assert any(served)
@@ -210,8 +212,8 @@ def test_every_kernel_has_an_example_that_it_serves(variant: Variant) -> None:
 
 def test_the_log_is_read_by_entry_point() -> None:
     assert resources.parse_log(LOG) == {
-        "first": resources.Compiled(126, 12_288, 16, 12, 20),
-        "second": resources.Compiled(12, 0, 0, 0, 0),
+        "first": resources.CompiledFunction(126, 12_288, 16, 12, 20),
+        "second": resources.CompiledFunction(12, 0, 0, 0, 0),
     }
 
 

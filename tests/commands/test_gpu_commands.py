@@ -86,7 +86,7 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
         for problem, variant in item_variants(item, only):
             row = found[problem.dtype, variant.name]
             assert not row["wrong"], row
-            refusal = variant.refusal(problem, architecture())
+            refusal = variant.refusal_reason(problem, architecture())
             if refusal is not None:
                 assert row["ms"] is None and row["reason"] == refusal
             elif variant.needs_cublas and row["ms"] is None:
@@ -153,8 +153,8 @@ SWEPT = [row for operation in OPTIONS for row in variants(operation) if row.tuna
 def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     """Two values of two parameters, the others at their defaults; the best point is kept, and found by auto."""
     graph, layer = network_graph("lenet5"), LAYERS[row.operation]
-    precision = sweep_command.precision_of(row, None)
-    problem = sweep_command.problem_of(graph, layer, row, architecture(), precision, fused=False)
+    precision = sweep_command.sweep_precision(row, None)
+    problem = sweep_command.layer_problem(graph, layer, row, architecture(), precision, fused=False)
     defaults = row.defaults(problem)
     varied = list(row.tunables)[:2]
     settings = []
@@ -190,7 +190,7 @@ def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tu
     """Every kernel and copy in the table; a timeline of whole events with one row a stream."""
     path = own_tuning / "timeline.json"
     named = ("--conv", f"conv2={row.name}" if row.name == "warpgroup" else row.name) if row else ()
-    arguments = ("profile", "--batch", "200", "--streams", "3", *named, "--trace", str(path))
+    arguments = ("profile", "--batch", "200", "--chunk", "50", "--streams", "3", *named, "--trace", str(path))
     text, document = ran(capsys, own_tuning, *arguments)
     rows = document["rows"]
     assert {entry["kind"] for entry in rows} >= {"h2d", "kernel", "d2h"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.completion import SHELLS, _shell_quoted
+from app.commands.completion import SHELLS, _quote_for_shell
 from app.commands.parsers import COMMANDS, parser_of, request_of
 from app.terminal.text import NARROWEST, WIDTH
 from tests.support.shell import write_good_files
@@ -95,7 +95,7 @@ ASK = {
 
 
 def test_fish_is_given_words_in_its_quotation_marks() -> None:
-    assert _shell_quoted(r"it's \ here") == r"'it\'s \\ here'"
+    assert _quote_for_shell(r"it's \ here") == r"'it\'s \\ here'"
 
 
 @pytest.fixture

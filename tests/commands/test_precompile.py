@@ -85,7 +85,7 @@ def test_fused_kernels_and_convolutions_alone(stub: Asked, cache: Path) -> None:
     """One build a launch of the plan, one more for few images, and for each convolution that is also timed alone."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices())
     builds = list(needed_builds(execution))
-    assert len(builds) == len(execution.nodes) + sum(node.few is not None for node in execution.nodes) + 2
+    assert len(builds) == len(execution.nodes) + sum(len(node.few) for node in execution.nodes) + 2
     assert len(set(builds)) == len(builds)
     assert main(["precompile", "--arch", "sm_90a", "--precision", "fp32"]) == 0
     assert len(stub) == len(builds) == len(list(cache.iterdir()))

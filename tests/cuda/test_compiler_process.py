@@ -2,7 +2,6 @@
 
 import signal
 import struct
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +23,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler_process
-from app.cuda.compiler import build_hash, find_library
+from app.cuda.compiler import build_hash, find_nvrtc
 from tests.support.shell import INTERRUPTIBLE, check_error, python, started, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
@@ -39,7 +38,7 @@ from pathlib import Path
 from app.cuda.compiler import compile_kernel, import_nvrtc
 import_nvrtc()
 before, interrupts, chance = signal.getsignal(signal.SIGINT), 0, random.Random(0)
-for value in range(15):
+for value in range(8):
     try:
         try:
             delay = chance.uniform(0, 0.3)
@@ -70,15 +69,14 @@ def test_interrupts_at_many_moments(kernel: Path) -> None:
     kernel.write_text(LONG, encoding="utf-8")
     done = python(INTERRUPTED_OFTEN, kernel, preexec_fn=INTERRUPTIBLE)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "15 interrupts\n"
+    assert done.stdout == "8 interrupts\n"
 
 
 def test_precompile_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     process = started(tmp_path, "precompile", "--arch", "sm_90a", "--all")
     try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.communicate(timeout=1.5)  # until kernels compile
+        wait_for(lambda: list(tmp_path.glob("cache/kernels/*")))  # until kernels compile
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:
@@ -117,7 +115,7 @@ def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
         "child.receive = lambda _: (print(child._process.pid, flush=True), os._exit(0))\n"
         "child.ask(marshal.dumps(('kernel.cu', sys.argv[2], [], ('--gpu-architecture=sm_80',))))"
     )
-    done = python(code, find_library().path, KERNEL.replace("VALUE", "1"))
+    done = python(code, find_nvrtc().path, KERNEL.replace("VALUE", "1"))
     assert (done.returncode, done.stderr) == (0, "")
     wait_for(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
 
@@ -143,7 +141,7 @@ def test_builds_of_one_version_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_the_library_is_the_one_that_compiles() -> None:
-    library = find_library()
+    library = find_nvrtc()
     assert Path(library.path).name.startswith("libnvrtc.so") and Path(library.path).is_absolute()
     assert library.version == compiler.import_nvrtc().getVersion() and library.build == build_hash(library.path)
 

@@ -75,7 +75,7 @@ def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.why_no_gpu() == "CuPy is not installed (pip install cupy-cuda12x)"
 
 
-@pytest.mark.parametrize("call", ["capability", "context"])
+@pytest.mark.parametrize("call", ["compute_capability", "context"])
 def test_a_full_card_is_no_bug(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever call creates the context finds no memory for it."""
     import cupy
@@ -85,7 +85,7 @@ def test_a_full_card_is_no_bug(call: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     install(monkeypatch, Driver())
     monkeypatch.setattr(device, "import_nvrtc", lambda: None)
-    monkeypatch.setattr(device, "capability", full if call == "capability" else lambda: (9, 0))
+    monkeypatch.setattr(device, "compute_capability", full if call == "compute_capability" else lambda: (9, 0))
     monkeypatch.setattr(cupy.cuda.runtime, "free", full)
     assert str(device.why_no_gpu()).startswith("the card refuses a context: ")
 

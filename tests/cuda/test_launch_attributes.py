@@ -13,7 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.cuda import launch_attributes
 from app.cuda.launch_attributes import CLUSTER_DIMENSION, DEPENDENT_SINCE, PROGRAMMATIC, _Attribute, _Config
 from app.kernels import launch
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.kernels.launch import load_cubin
 
 ELEMENTS = 1 << 16
@@ -75,7 +75,7 @@ def test_the_driver_is_told_what_to_launch(
     monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *call: usual.append(call)))
     module: Any = SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=7))
     given: dict[str, Any] = {"cluster": lambda images: images - 4} if clusters else {}
-    function = Function(module, "f", threads=96, shared_bytes=1024, dependent=dependent, **given)
+    function = KernelFunction(module, "f", threads=96, shared_bytes=1024, dependent=dependent, **given)
     value = ctypes.c_int(41)
     started = function.make_launcher([value], lambda images: (images, 2, 1))
     for stream, images in ((99, 5), (100, 6)):
@@ -101,8 +101,8 @@ def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> No
     from cupy.cuda import runtime
 
     module = _compiled(tmp_path, SOURCE)
-    ahead = Function(module, "ahead", threads=256)
-    behind = Function(module, "behind", threads=256, dependent=True)
+    ahead = KernelFunction(module, "ahead", threads=256)
+    behind = KernelFunction(module, "behind", threads=256, dependent=True)
     values, total = cupy.zeros(ELEMENTS, np.int32), cupy.zeros(1, np.int32)
     ends, starts = cupy.zeros(1, np.uint64), cupy.zeros(1, np.uint64)
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -148,7 +148,7 @@ def test_blocks_of_a_cluster_reach_the_first_ones_memory(tmp_path: Path, size: i
     import cupy
     from cupy.cuda import runtime
 
-    gather = Function(_compiled(tmp_path, CLUSTERS), "gather", threads=96, cluster=lambda _: size)
+    gather = KernelFunction(_compiled(tmp_path, CLUSTERS), "gather", threads=96, cluster=lambda _: size)
     blocks = 3 * size
     collected = cupy.full((blocks, 96, 4), np.nan, np.float32)
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -109,7 +109,7 @@ def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(
     images = random_images(network, 5)
     found = compute_reference(graph, images)
     at = next(at for at, step in enumerate(graph.steps) if step.layer.name == product)
-    hidden = graph.input_of(at, images, np.float64).reshape(5, -1)
+    hidden = graph.input_of_step(at, images, np.float64).reshape(5, -1)
     if network is CONVOLVED:  # its window is the image
         weights = graph.parameters[product].transpose(2, 0, 1, 3).reshape(hidden.shape[1], -1)
     else:
@@ -137,7 +137,7 @@ def test_network_without_weights(release: Path, refuses: Refuses) -> None:
 def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damage(shipped.find_shipped_weights("lenet5"))
     (release / "link").symlink_to(shipped.find_shipped_weights("lenet5"))
-    monkeypatch.setattr(shipped, "read_pinned", lambda *_: pytest.fail("opened before its hash was checked"))
+    monkeypatch.setattr(shipped, "read_verified", lambda *_: pytest.fail("opened before its hash was checked"))
     with pytest.raises(UserError, match="does not match its checksum in SHA256SUMS"):
         load_weights(release / alias)
 

@@ -151,7 +151,7 @@ def test_interrupted_download_leaves_nothing(cache: Path, use: Use, monkeypatch:
         raise KeyboardInterrupt
 
     use("good")
-    monkeypatch.setattr(download, "_last_words", interrupted)
+    monkeypatch.setattr(download, "_final_report", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_split("test")
     assert names(cache) == []

@@ -64,7 +64,7 @@ def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys:
     for name, array in wanted.arrays.items():
         np.testing.assert_array_equal(found.quantised.arrays[name], array, strict=True)
     # Its bytes and filters give about the results of the weights.
-    x = graph.input_of(3, IMAGES[:20, None], np.float64)
+    x = graph.input_of_step(3, IMAGES[:20, None], np.float64)
     layer = graph.steps[3].layer
     both = (
         layer.reference(x, graph.parameters),

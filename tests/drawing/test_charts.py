@@ -71,10 +71,11 @@ def test_the_journey_has_every_step_and_marks_losers(network: str) -> None:
 
 def test_bars_are_in_proportion_to_the_logarithms_of_times() -> None:
     one, ten, hundred = (journey.Bar(str(ms), "float32", ms, step=1) for ms in (1.0, 10.0, 100.0))
-    root = parsed(journey.draw_ladder_chart([one, ten, hundred], "three"))
-    rows = [rect for rect in root.iter("rect") if float(rect.get("x", 0)) == journey.LEFT]
-    widths = [float(rect.get("width", 0)) for rect in rows]
-    assert widths[2] - widths[1] == pytest.approx(widths[1] - widths[0], rel=0.01)
+    for layout in (journey.WIDE, journey.NARROW):
+        root = parsed(journey.draw_ladder_chart([one, ten, hundred], "three", layout=layout))
+        rows = [rect for rect in root.iter("rect") if float(rect.get("x", 0)) == layout.left]
+        widths = [float(rect.get("width", 0)) for rect in rows]
+        assert widths[2] - widths[1] == pytest.approx(widths[1] - widths[0], rel=0.01)
     with pytest.raises(ValueError, match="needs a step"):
         journey.draw_ladder_chart([], "none")
 
@@ -91,6 +92,9 @@ def test_the_roofline_has_a_panel_for_each_format_and_a_label_for_each_point(net
         panel = min(float(text.get("x", 0)) for text in root.iter("text"))
         lines = [path.get("d", "") for path in root.iter("path") if "curve" in (path.get("class") or "")]
         assert all(float(re.findall(r"[\d.-]+", line)[0]) > panel for line in lines)  # roofs begin in their panels
+        width, height = (float(root.get(side, 0)) for side in ("width", "height"))
+        for mark in root.iter("circle"):
+            assert 0 <= float(mark.get("cx", -1)) <= width and 0 <= float(mark.get("cy", -1)) <= height
         heads = [text for text in said if text.endswith("TFLOP/s ↑")]
         assert len(heads) == len({point.dtype for point in points})
 
@@ -152,8 +156,8 @@ def test_numbers_have_three_digits(value: float, said: str) -> None:
 
 def test_ticks_are_round_and_cover_the_axis() -> None:
     assert svg.linear_ticks(0.22) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
-    assert svg.decades(0.1, 99) == pytest.approx([0.1, 1, 10])
-    assert svg.log_ticks(0.1, 99) == svg.decades(0.1, 99)
+    assert svg.powers_of_ten(0.1, 99) == pytest.approx([0.1, 1, 10])
+    assert svg.log_ticks(0.1, 99) == svg.powers_of_ten(0.1, 99)
     assert svg.log_ticks(1.5, 60) == pytest.approx([2, 5, 10, 20, 50]) and svg.log_ticks(3, 9) == pytest.approx([5])
     assert [svg.tick_text(tick) for tick in (0.01, 1, 1000)] == ["0.01", "1", "1,000"]
 
@@ -176,6 +180,7 @@ def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
     root = ElementTree.parse(path).getroot()
     style = root.findtext(f"{SVG}style") or ""
     assert root.tag == f"{SVG}svg" and "var(" not in style and "@media" not in style
+    assert style.lstrip().startswith("svg.chart {\n  display: block")  # the rule of the ground and the font
     used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
     assert used and all(re.search(rf"\.{kind}\b", style) for kind in used)
     assert svg.read_chart_source(path) == "bench.json sha256:<0>"

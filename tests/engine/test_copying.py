@@ -22,8 +22,8 @@ from tests.support.shell import ROOT
 @pytest.fixture(params=[1, 2, 16])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Fresh helpers, on a machine of so many cores, that copy small pieces."""
-    helpers = copying._Helpers()
-    monkeypatch.setattr(copying, "usable_cores", lambda: request.param)
+    helpers = copying._HelperThreads()
+    monkeypatch.setattr(copying, "core_count", lambda: request.param)
     monkeypatch.setattr(copying, "_helpers", helpers)
     monkeypatch.setattr(copying, "PIECE", 1000)
     yield request.param
@@ -71,6 +71,22 @@ def test_several_callers_share_the_helpers(cores: int) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(12)))
     assert threads() == min(cores - 1, 3)
+
+
+def test_helpers_copy_pieces_beside_the_caller(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies that wait for each other end only in two threads."""
+    copy, together = ctypes.memmove, threading.Barrier(min(cores, 2), timeout=30)
+    source = rows(2, copying.PIECE)
+    target = np.zeros_like(source)
+
+    def meet(*arguments: Any) -> None:
+        together.wait()
+        copy(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying.ctypes, "memmove", meet)
+        copy_by_threads(target, source)
+    np.testing.assert_array_equal(target, source)
 
 
 class Interrupted:
@@ -133,7 +149,7 @@ PROGRAM = """
 import os, sys, threading
 import numpy as np
 from app.engine import copying
-copying.usable_cores = lambda: 4
+copying.core_count = lambda: 4
 source = np.random.default_rng(0).integers(256, size=(5000, 784), dtype=np.uint8)
 def works():
     target = np.zeros_like(source)

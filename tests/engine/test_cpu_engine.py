@@ -13,7 +13,7 @@ import pytest
 
 from app.base import processor
 from app.base.errors import UserError
-from app.base.processor import _openblas_thread_functions, one_blas_thread, usable_cores
+from app.base.processor import _openblas_thread_functions, core_count, one_blas_thread
 from app.cli import main
 from app.engine import onnx_runtime
 from app.engine.cpu import THREAD_FLOPS, CpuEngine
@@ -102,7 +102,7 @@ def test_no_thread_has_more_than_its_share(threads: int, images: int) -> None:
     """The chunks keep all threads busy that pay, and are never larger than what the caches hold."""
     engine = CpuEngine(random_graph(LENET5))
     engine.threads = threads
-    chunk, used = engine.images_per_chunk(images), engine.threads_for(images)
+    chunk, used = engine.images_per_chunk(images), engine.thread_count(images)
     flops = sum(part.flops for part in engine.timed_parts)
     assert 1 <= chunk <= REFERENCE_CHUNK
     assert used == min(threads, -(-images // chunk))
@@ -165,10 +165,10 @@ def test_after_an_error_the_chunks_that_wait_are_dropped() -> None:
 
 
 def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert usable_cores() >= 1
+    assert core_count() >= 1
     monkeypatch.delattr(processor.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(processor.os, "cpu_count", lambda: None)
-    assert usable_cores() == 1
+    assert core_count() == 1
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: p
             outputs.labels.fill(255)
             running.run(images, outputs)
             np.testing.assert_array_equal(outputs.labels[:1500], expected)
-        assert running.replays(images, outputs)
+        assert running.replays_graph_for(images, outputs)
         assert (running.direct is not None) == (why == "nothing") == (running.device_bytes > held + 1500 * 1024)
 
 

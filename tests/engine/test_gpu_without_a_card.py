@@ -22,7 +22,7 @@ from app.engine import gpu
 from app.engine.buffers import chunk_slices, equal_chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.engine.request import chunk_size, default_chunk
+from app.engine.request import chunk_size, default_chunk_size
 from app.engine.small_batches import graph_batch_size
 from app.kernels import cublas
 from app.network.definitions import LENET5
@@ -62,9 +62,9 @@ def test_equal_pieces() -> None:
 
 
 def test_default_chunk() -> None:
-    assert default_chunk(10_000) == 2000
-    assert default_chunk(1) == default_chunk(5) == 1
-    assert default_chunk(10**9) == 4096
+    assert default_chunk_size(10_000) == 2000
+    assert [default_chunk_size(batch) for batch in (0, 1, 100, 256, 257, 1000)] == [1, 1, 100, 256, 52, 200]
+    assert default_chunk_size(10**9) == 4096
     assert chunk_size(None, 10_000) == 2000 and chunk_size(None, 10_000, streamed=True) == 3334
     assert chunk_size(700, 10_000) == chunk_size(700, 10_000, streamed=True) == 700
     assert chunk_size(700, 60) == chunk_size(None, 60, streamed=True) == 60
@@ -145,7 +145,7 @@ def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) 
         return 1
 
     monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=owned, destroy=owned))
-    handle = cublas.Handle()
+    handle = cublas.CublasHandle()
     del handle
     assert held == [True, True]
 
@@ -166,7 +166,7 @@ def test_only_the_same_images_and_outputs_are_those_of_the_last_run() -> None:
         def __init__(self) -> None:
             self._last = None, None
 
-        def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
+        def replays_graph_for(self, images: np.ndarray, outputs: Outputs) -> bool:
             looked.append((images, outputs))
             return any(images is known[0] and outputs is known[1] for known in captured)
 
@@ -207,9 +207,9 @@ def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.
         for _ in range(2):
             for _ in range(2):
                 engine.run(images, outputs)
-            assert engine.replays(images, outputs)
+            assert engine.replays_graph_for(images, outputs)
             engine.run(random_images(LENET5, 30 * engine.chunk))
-            assert not engine.replays(images, outputs)
+            assert not engine.replays_graph_for(images, outputs)
 
 
 @pytest.mark.parametrize("pinned", [True, False])

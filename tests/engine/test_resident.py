@@ -141,7 +141,7 @@ def test_an_ended_kernel_is_started_again(host: ResidentKernel) -> None:
     kernel.idle = 5.0
     host.run(images)
     for _ in range(3):
-        host.pause()
+        host.request_end()
         kernel.join()
         answer = host.run(images)
         assert answer is not None
@@ -160,7 +160,7 @@ def test_numbers_wrap(host: ResidentKernel) -> None:
         kernel = KernelThread(host)  # the thread's numbers do not wrap
         answer = host.run(image)
         assert answer is not None and answer[0] == expected(image[None])[0][0]
-        host.pause()
+        host.request_end()
         kernel.join()
     assert host._number < 10
 
@@ -207,4 +207,4 @@ def test_it_compiles_for_hopper(precision: str) -> None:
 )
 def test_what_it_does_not_serve(graph: Graph, precision: str, arch: str) -> None:
     with pytest.raises(UserError, match="resident=True serves lenet5 on Hopper GPUs"):
-        resident.check_served(plan(graph, arch, Choices(precision=precision)))
+        resident.check_plan_supported(plan(graph, arch, Choices(precision=precision)))

@@ -18,13 +18,13 @@ from app.cuda.compiler import compile_kernel
 from app.files import cache
 from app.kernels.problems import ConvProblem, Problem
 from app.planning import tuning
-from app.planning.tuning import Tuned
+from app.planning.tuning import TunedResult
 from data_tools import fashion_mnist
 from tests.support.shell import Refuses
 
 CARD = "Card 1"
 PROBLEM = ConvProblem(1, 28, 28, 20, 5)
-RESULTS: dict[Problem, dict[str, Tuned]] = {PROBLEM: {"direct": Tuned({}, 0.5, 100)}}
+RESULTS: dict[Problem, dict[str, TunedResult]] = {PROBLEM: {"direct": TunedResult({}, 0.5, 100)}}
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_nobody_else_gets_in_whatever_the_umask(umask: None, folder: Path, compi
 
 
 def test_data_do_not_open_the_cache(umask: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fashion_mnist, "_from_mirrors", lambda *_: [])
+    monkeypatch.setattr(fashion_mnist, "_download_from_mirrors", lambda *_: [])
     monkeypatch.setattr(fashion_mnist, "_has_good_copy", lambda *_: False)
     assert fashion_mnist.fetch("test") == folder / "fashion-mnist"
     assert not any(modes(folder).values())

@@ -15,7 +15,7 @@ from app.cuda.cards import visible_cards
 from app.cuda.compiler_process import compile_program
 from app.files import child_process
 from app.files.child_process import Child, memory_file
-from app.files.hdf5 import Wanted, build_hdf5_bytes
+from app.files.hdf5 import ReadRequest, build_hdf5_bytes
 from app.files.hdf5_process import Reader
 from data_tools.download import DownloadError, download
 from tests.support.shell import INTERRUPTIBLE, ROOT, python
@@ -81,7 +81,7 @@ def test_one_that_is_stopped_and_continued_is_waited_for(runs: Runs) -> None:
 
 def _read(path: Path) -> None:
     with Reader() as reader:  # not the one of all tests, whose process may run already
-        reader.read(path, build_hdf5_bytes({}, {}), Wanted(None, (), 100))
+        reader.read(path, build_hdf5_bytes({}, {}), ReadRequest(None, (), 100))
 
 
 USES: dict[str, Callable[[Path], object]] = {

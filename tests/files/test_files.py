@@ -20,7 +20,7 @@ from app.base.errors import UserError
 from app.cuda import compiler
 from app.files import shipped
 from app.files.checks import flag, list_check, whole_number_check
-from app.files.hdf5 import Wanted
+from app.files.hdf5 import ReadRequest
 from app.files.hdf5_process import read_untrusted
 from app.files.reading import START_BYTES, open_regular, read_file, read_json, recognise_file_kind
 from app.network.foreign import FORMATS
@@ -41,12 +41,12 @@ IMAGES = FOLDER / f"{SPLITS['test'][0].name}.gz"
 
 
 def tables(path: Path) -> object:
-    linked(path.parent / "tuning" / tuning.file_name(CARD), path)
+    linked(path.parent / "tuning" / tuning.table_file_name(CARD), path)
     return tuning.load(CARD)
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "HDF5": lambda path: read_untrusted(path, None, Wanted(None, (), 100)),
+    "HDF5": lambda path: read_untrusted(path, None, ReadRequest(None, (), 100)),
     "weights": load_weights,
     "checkpoint": load_checkpoint,
     "images": lambda path: load_files(path, None),
@@ -118,7 +118,7 @@ def test_a_cached_kernel_that_is_no_file_is_compiled_again(tmp_path: Path) -> No
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     with time_limit(5):
-        assert [compiler._read_cached(tmp_path / name) for name in ("pipe", "zeros", "none")] == [None] * 3
+        assert [compiler._read_cached_cubin(tmp_path / name) for name in ("pipe", "zeros", "none")] == [None] * 3
 
 
 def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files.hdf5 import Wanted, build_hdf5_bytes, printable
+from app.files.hdf5 import ReadRequest, build_hdf5_bytes, printable_line
 from app.files.hdf5_process import read_untrusted
 from app.files.hdf5_strict import StrictFile, open_strict
 from tests.support.hostile_hdf5 import write_hdf5
@@ -131,7 +131,7 @@ def test_refuses_content(content: bytes, message: str, in_memory: bool, tmp_path
     path = tmp_path / "file.h5"
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        read_untrusted(path, path.read_bytes() if in_memory else None, Wanted(None, (), 100))
+        read_untrusted(path, path.read_bytes() if in_memory else None, ReadRequest(None, (), 100))
 
 
 def test_names(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_errors_of_the_caller_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_text_is_shown_whole_or_its_end_is_marked() -> None:
-    assert [printable(text, 5) for text in ("a" * 5, "a" * 6, "a\nbcd")] == ["a" * 5, "aaaa…", "a\\nb…"]
+    assert [printable_line(text, 5) for text in ("a" * 5, "a" * 6, "a\nbcd")] == ["a" * 5, "aaaa…", "a\\nb…"]
 
 
 def test_two_images_at_once_are_two_files() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.files import hdf5_process
-from app.files.hdf5 import Wanted
+from app.files.hdf5 import ReadRequest
 from app.files.hdf5_process import read_untrusted
 from data_tools.dataset import load_files
 from tests.files.test_hdf5 import VALUES, opened_strictly, read_strictly
@@ -103,7 +103,7 @@ def test_files_that_crash_hdf5(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = []
     for file in files:
         try:
-            read_untrusted(Path("file.h5"), file, Wanted(None, ("attribute 3", "network"), 1 << 20))
+            read_untrusted(Path("file.h5"), file, ReadRequest(None, ("attribute 3", "network"), 1 << 20))
         except UserError as error:
             assert str(error).isprintable() and "file.h5" in str(error)
             refused.append(str(error))

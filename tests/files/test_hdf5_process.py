@@ -16,14 +16,14 @@ import pytest
 
 from app.base.errors import UserError
 from app.files import child_process, hdf5_process
-from app.files.hdf5 import Wanted, build_hdf5_bytes
+from app.files.hdf5 import ReadRequest, build_hdf5_bytes
 from app.files.hdf5_process import Reader
 from tests.support.hostile_hdf5 import endless
 from tests.support.shell import ROOT, python, started, user_error
 
 Runs = Callable[[str], None]
 IMAGE = build_hdf5_bytes({"x": np.arange(4, dtype=np.float32)}, {"text": "a", "number": 2.5})
-WANTED = Wanted(None, ("text", "number"), 1 << 20)
+WANTED = ReadRequest(None, ("text", "number"), 1 << 20)
 TAKES_REQUEST = """
 import json, os, resource, socket, time
 link = socket.socket(fileno=0)
@@ -53,7 +53,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: code)
 
 
-def _error(reader: Reader, content: bytes = IMAGE, wanted: Wanted = WANTED) -> str:
+def _error(reader: Reader, content: bytes = IMAGE, wanted: ReadRequest = WANTED) -> str:
     before = time.monotonic()
     error = user_error(lambda: reader.read(Path("file.h5"), content, wanted))
     assert time.monotonic() - before < 30
@@ -68,7 +68,7 @@ def test_reads_file_after_file(reader: Reader, tmp_path: Path) -> None:
         assert (found.names, found.attributes) == (("x",), {"text": "a", "number": 2.5})
         np.testing.assert_array_equal(found.arrays["x"], np.arange(4, dtype=np.float32), strict=True)
         found.arrays["x"][:] = 0  # it is writable
-    assert "1 allowed" in _error(reader, wanted=Wanted(None, (), 1))
+    assert "1 allowed" in _error(reader, wanted=ReadRequest(None, (), 1))
     first = reader._start_child_once()
     assert "x" in reader.read(tmp_path / "file.h5", IMAGE, WANTED).arrays and reader._start_child_once() is first
 
@@ -159,7 +159,7 @@ def test_too_little_memory_is_told_as_such(reader: Reader, runs: Runs, tmp_path:
     """And not as a damaged file."""
     with h5py.File(tmp_path / "file.h5", "w") as file:
         file.create_dataset("x", data=np.zeros(1 << 25, np.uint8), chunks=(1 << 25,), compression="gzip")
-    wanted = Wanted(None, (), 1 << 30)
+    wanted = ReadRequest(None, (), 1 << 30)
     assert reader.read(tmp_path / "file.h5", None, wanted).arrays["x"].shape == (1 << 25,)
     reader.close()
     now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
@@ -207,12 +207,12 @@ def test_reading_from_a_command_leaves_no_process_and_imports_no_h5py(tmp_path: 
     code = """
 import sys
 from pathlib import Path
-from app.files.hdf5 import Wanted
+from app.files.hdf5 import ReadRequest
 from app.files.hdf5_process import read_untrusted
 from app.files.hdf5_start import start_children_early, _ahead
 start_children_early(1)
 assert len(_ahead) == 1
-found = read_untrusted(Path("file.h5"), None, Wanted(None, (), 100))
+found = read_untrusted(Path("file.h5"), None, ReadRequest(None, (), 100))
 assert not _ahead and found.names == ("x",) and "h5py" not in sys.modules
 assert not Path(f"/proc/self/task/{__import__('os').getpid()}/children").read_text()
 """

@@ -24,7 +24,7 @@ from app.kernels.problems import ConvProblem
 from app.network.definitions import MLP
 from app.network.weights import save_weights
 from app.planning import tuning
-from app.planning.tuning import Tuned
+from app.planning.tuning import TunedResult
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_graph
 from tests.support.shell import ROOT, python
@@ -119,7 +119,9 @@ WRITERS: dict[str, Callable[[Path, int], object]] = {
     "IDX": lambda folder, number: write_idx(folder / "images", np.full((9, 5, 5), number, np.uint8)),
     "gzipped IDX": lambda folder, number: write_idx(folder / "images.gz", np.full((9, 5, 5), number, np.uint8)),
     "kernel": lambda folder, number: compiler.compile_kernel(KERNEL, {"NUMBER": number}, "sm_80"),
-    "tuning table": lambda folder, number: tuning.store("card", {PROBLEM: {"direct": Tuned({}, 0.5 * number, 100)}}),
+    "tuning table": lambda folder, number: tuning.store(
+        "card", {PROBLEM: {"direct": TunedResult({}, 0.5 * number, 100)}}
+    ),
 }
 
 

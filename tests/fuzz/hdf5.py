@@ -18,7 +18,7 @@ from app.network.toml import network_toml
 from app.network.weights import Weights, load_weights, save_weights
 from app.training.checkpoint import EpochResult, load_checkpoint, save_checkpoint
 from app.training.loop import initial_progress
-from app.training.model import training_model
+from app.training.model import make_training_model
 from data_tools.dataset import load_files
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import damaged, repaired
@@ -102,7 +102,7 @@ def make_checkpoint(folder: Path) -> Pair:
     good = folder / "good.checkpoint"
     network = find_network("mlp_1")
     settings = some_settings(network=network.name, definition=network_toml(network))
-    model = training_model(network, settings.biases)
+    model = make_training_model(network, settings.biases)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
     save_checkpoint(good, settings, replace(initial_progress(model, settings), best_epoch=1, history=history))
     saved = load_checkpoint(good)

@@ -20,7 +20,7 @@ from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
 from app.interchange.onnx_export import onnx_model
 from app.interchange.safetensors_file import safetensors_content
-from app.interchange.source import Asked, read
+from app.interchange.source import ImportOptions, read
 from app.network.graph import build_graph
 from app.network.network import Network
 from app.network.toml import parse_network
@@ -44,7 +44,7 @@ DESCRIPTION = Description(NETWORK, 1 / 255, ("a", "b", "c"))
 
 def imports(path: Path, asked: Network | None) -> None:
     """What the command does before it writes: the arrays are the network's, float32 and finite."""
-    _, source = read(path, Asked(asked))
+    _, source = read(path, ImportOptions(asked))
     try:
         arrays = {one.name: one.array for one in convert_arrays(source)}
     except BadValueError as error:

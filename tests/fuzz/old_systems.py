@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 
-from app.interchange.layout import Converted
-from app.interchange.source import Asked, Source
+from app.interchange.layout import ConvertedArray
+from app.interchange.source import ImportOptions, Source
 from app.network.network import check_layers
-from app.tools.import_ import read_foreign
+from app.tools.import_ import read_foreign_file
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 from tests.support.foreign_files import channels_first, flat_dump
@@ -21,7 +21,7 @@ ARRAYS = channels_first(NETWORK, biases=frozenset({"fc1", "fc2"}))
 SYMBOL = symbol(NETWORK, ARRAYS)
 
 
-def check(source: Source, found: list[Converted]) -> None:
+def check(source: Source, found: list[ConvertedArray]) -> None:
     """What is read is a network within limits and all of its arrays, finite and in the weights file's layout."""
     shape = source.network.input_shape
     check_layers(shape, source.network.layers)
@@ -35,12 +35,12 @@ def check(source: Source, found: list[Converted]) -> None:
     assert {name for name in wanted if not name.endswith("_bias")} <= {one.name for one in found}
 
 
-def reader(place: Path, asked: Asked) -> Callable[[Path], None]:
+def reader(place: Path, asked: ImportOptions) -> Callable[[Path], None]:
     """Read the file at a place whose name has the format's ending."""
 
     def read(path: Path) -> None:
         linked(place, path)
-        check(*read_foreign(place, asked)[1:])
+        check(*read_foreign_file(place, asked)[1:])
 
     return read
 
@@ -48,13 +48,13 @@ def reader(place: Path, asked: Asked) -> Callable[[Path], None]:
 def make_dump(folder: Path) -> Pair:
     """mini-dnn's flat dumps."""
     good = flat_dump(NETWORK, ARRAYS)
-    return lambda rng: damaged(rng, good), reader(folder / "links" / "case.bin", Asked(NETWORK))
+    return lambda rng: damaged(rng, good), reader(folder / "links" / "case.bin", ImportOptions(NETWORK))
 
 
 def make_params(folder: Path) -> Pair:
     """MXNet's lists of arrays, of both versions."""
     goods = [params_file(mxnet_names(ARRAYS), version) for version in VERSIONS]
-    return lambda rng: damaged(rng, rng.choice(goods)), reader(folder / "links" / "case.params", Asked())
+    return lambda rng: damaged(rng, rng.choice(goods)), reader(folder / "links" / "case.params", ImportOptions())
 
 
 def make_symbol(folder: Path) -> Pair:
@@ -70,7 +70,7 @@ def make_symbol(folder: Path) -> Pair:
         others = (*words, "(0, 0)", "(99999, 99999)", "(1, 2)", "()", "0", "-1", "1000000", "Flatten", "True", "full")
         return text.replace(rng.choice(words), rng.choice(others), rng.choice((1, 1, 2, -1))).encode()
 
-    return generate, lambda path: check(*read_foreign(arrays, Asked(symbol=path))[1:])
+    return generate, lambda path: check(*read_foreign_file(arrays, ImportOptions(symbol=path))[1:])
 
 
 TARGETS = (

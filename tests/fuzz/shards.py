@@ -32,13 +32,13 @@ def npy(array: np.ndarray) -> bytes:
 def read(path: Path) -> None:
     """In parts, from the end, where that is possible."""
     shard = open_shard(path)
-    assert shard.count > 0 and shard.count * shard.image_bytes <= path.stat().st_size * GZIP_MAX_RATIO
+    assert shard.count > 0 and shard.count * shard.bytes_per_image <= path.stat().st_size * GZIP_MAX_RATIO
     out = np.empty((shard.count, *shard.shape), shard.dtype)
     half = shard.count // 2
-    with shard.reader() as opened, np.errstate(under="ignore"):
+    with shard.open_reader() as opened, np.errstate(under="ignore"):
         for first, last in ((half, shard.count), (0, half)):
             opened.read(first, out[first:last])
-        if shard.labelled:
+        if shard.is_labelled:
             assert opened.labels(0, shard.count).shape == (shard.count,)
     assert out.dtype == np.uint8 or (out.min() >= 0 and out.max() <= 1)
     try:

@@ -30,14 +30,14 @@ DIGEST = "0123456789abcdef" * 4
 def make_tuning(folder: Path) -> Pair:
     """What ``auto`` goes by: it chooses among what is read."""
     card = tuning.REFERENCE_CARDS["sm_90a"]
-    shipped_table = json.loads((tuning.SHIPPED / tuning.file_name(card)).read_text())
+    shipped_table = json.loads((tuning.SHIPPED / tuning.table_file_name(card)).read_text())
     items = {item.name: item for item in network_items(network_graph("lenet5"))}
     problems = [items[name].problems["float32"] for name in ("conv2", "fc1")]
     entries = {tuning_key(problem): shipped_table["entries"][tuning_key(problem)] for problem in problems}
     few = {**shipped_table, "entries": {**entries, "fc": {}}}
 
     def read(path: Path) -> None:
-        found = tuning._read(path)
+        found = tuning._read_table(path)
         for variants in found.values():
             for name, tuned in variants.items():
                 assert isinstance(name, str) and type(tuned.images) is int and tuned.images > 0
@@ -109,13 +109,13 @@ def make_sums(folder: Path) -> Pair:
 def make_kernels(folder: Path) -> Pair:
     """Compiled kernels in the cache. The reader answers with the machine code or None, which counts as refused."""
     good = folder / "good.cubin"
-    compiler._write_cached(good, CUBIN)
+    compiler._write_cached_cubin(good, CUBIN)
     content = good.read_bytes()
 
     def read(path: Path) -> bool:
         os.chmod(path, 0o600)  # noqa: PTH101 - as the cache has it
-        assert compiler._read_cached(good) == CUBIN
-        found = compiler._read_cached(path)
+        assert compiler._read_cached_cubin(good) == CUBIN
+        found = compiler._read_cached_cubin(path)
         assert found is None or (path.read_bytes() == content and found == CUBIN)
         return found is not None
 

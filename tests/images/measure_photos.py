@@ -42,7 +42,7 @@ def measure(images: np.ndarray, truth: np.ndarray, ground: str, count: int, seed
     part = Part([""] * count, [0] * count, np.stack([one.pixels for one in found]), True, [one.doubts for one in found])
     labels = classifier(part.images)
     layout = Layout(None, 1, False, False, False, True, 0)
-    columns = layout.columns(part, labels, classifier.logits, classifier.probabilities)
+    columns = layout.make_columns(part, labels, classifier.logits, classifier.probabilities)
     noted, kept = np.array([*map(bool, columns["note"])]), labels == wanted
     wrong_noted = float(noted[~kept].mean()) if not kept.all() else 1.0
     true = float((labels == truth[drawn]).mean())

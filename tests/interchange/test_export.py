@@ -12,14 +12,14 @@ import pytest
 from app.cli import main
 from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import torch_name
-from app.interchange.source import Asked, Source
+from app.interchange.source import ImportOptions, Source
 from app.layers import Conv2d, Linear
 from app.network.definitions import LENET5, NETWORKS
 from app.network.graph import build_graph
 from app.network.network import Network
 from app.network.toml import network_toml
 from app.network.weights import Weights, load_weights, save_weights
-from app.tools.import_ import largest_difference, read_foreign
+from app.tools.import_ import largest_difference, read_foreign_file
 from tests.support.foreign_files import (
     channels_first,
     flat_dump,
@@ -194,7 +194,7 @@ def test_its_logits_are_its_maker_s(name: str, place: Path) -> None:
         pytest.importorskip("onnx")
     ARCHIVE.extractall(place)
     expected = np.array(EXPECTED[name])
-    _, source, found = read_foreign(place / name, Asked(name="m"))
+    _, source, found = read_foreign_file(place / name, ImportOptions(name="m"))
     arrays = {one.name: one.array for one in found}
     graph = build_graph(source.network, Weights(arrays, "m", place / name, input_scale=source.scale))
     largest_difference(source, graph)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.interchange.source import Asked
+from app.interchange.source import ImportOptions
 from app.network.network import Network
 from app.network.toml import network_toml, parse_network
-from app.tools.import_ import read_foreign
+from app.tools.import_ import read_foreign_file
 from tests.interchange.test_export import ARCHIVE, EXPECTED
 from tests.interchange.test_keras import FLATTEN, conv, dense, norm, plain
 from tests.interchange.test_torch_arrays import NETWORK, arrays_of, sequential
@@ -118,15 +118,15 @@ LAYERS["padded poolings"] = (
         *(plain("MaxPooling2D", pool_size=3, strides=2, padding="same"), FLATTEN, dense(128, 10)),
     ],
 )
-Maker = Callable[[Path], Asked]
+Maker = Callable[[Path], ImportOptions]
 
 
 def onnx_maker(case: str) -> Maker:
     shape, steps = STEPS[case]
 
-    def make(path: Path) -> Asked:
+    def make(path: Path) -> ImportOptions:
         path.write_bytes(model_of(steps, shape=shape).SerializeToString())
-        return Asked(name="onnx")
+        return ImportOptions(name="onnx")
 
     return make
 
@@ -134,31 +134,31 @@ def onnx_maker(case: str) -> Maker:
 def keras_maker(case: str, write: Callable[[Model, object], bytes]) -> Maker:
     shape, model = LAYERS[case]
 
-    def make(path: Path) -> Asked:
+    def make(path: Path) -> ImportOptions:
         path.write_bytes(write(model, configuration(model, shape)))
-        return Asked(name="keras")
+        return ImportOptions(name="keras")
 
     return make
 
 
 def exported_maker(name: str) -> Maker:
-    def make(path: Path) -> Asked:
+    def make(path: Path) -> ImportOptions:
         ARCHIVE.extractall(path.parent)
         (path.parent / name).rename(path)
-        return Asked(name="exported")
+        return ImportOptions(name="exported")
 
     return make
 
 
 def state_dict_maker(arrays: dict[str, np.ndarray], network: Network) -> Maker:
-    def make(path: Path) -> Asked:
+    def make(path: Path) -> ImportOptions:
         path.write_bytes(npz_file(arrays))
-        return Asked(network, name="state_dict")
+        return ImportOptions(network, name="state_dict")
 
     return make
 
 
-def network_of(*layers: str) -> Network:
+def network_from_chain(*layers: str) -> Network:
     return parse_network('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*layers), "m.toml")
 
 
@@ -169,7 +169,7 @@ KINDS: dict[str, Maker] = {
     **{name: exported_maker(name) for name in EXPECTED},
     "state dict, batch norm": state_dict_maker(sequential(), NETWORK),
     "state dict, strides and tanh": state_dict_maker(
-        arrays_of({"conv1": (6, 1, 5, 5), "fc1": (10, 864)}), network_of(*STRIDED)
+        arrays_of({"conv1": (6, 1, 5, 5), "fc1": (10, 864)}), network_from_chain(*STRIDED)
     ),
 }
 
@@ -178,7 +178,7 @@ def imported(kind: str, seed: int) -> RandomNetwork:
     """What the import makes of the file, as a text with its arrays. seed: of the images."""
     path = Path("model")
     asked = KINDS[kind](path)
-    _, source, found = read_foreign(path, asked)
+    _, source, found = read_foreign_file(path, asked)
     text = network_toml(source.network)
     arrays = {one.name: one.array for one in found}
     return RandomNetwork(seed, text, described(text), arrays)

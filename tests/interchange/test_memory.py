@@ -12,7 +12,7 @@ import pytest
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange import source
-from app.interchange.source import MAX_FILE_BYTES, Asked, read
+from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read
 from app.layers import Argmax, Flatten, Linear, Relu
 from app.network.network import PIXEL_SCALE, Network
 from app.network.toml import network_toml
@@ -76,12 +76,12 @@ def test_a_larger_file_is_refused_unread(ending: str, place: Path) -> None:
     path.touch()
     os.truncate(path, MAX_FILE_BYTES + 1)
     with pytest.raises(UserError, match=f"more than the {MAX_FILE_BYTES:,} that are read"):
-        read(path, Asked())
+        read(path, ImportOptions())
 
 
 def test_numbers_that_widen_count_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "m.onnx").write_bytes(model_of([FLAT, gemm(192)]).SerializeToString())
-    arrays = read(place / "m.onnx", Asked())[1].arrays
+    arrays = read(place / "m.onnx", ImportOptions())[1].arrays
     monkeypatch.setattr(source, "MAX_FILE_BYTES", 1000)
     with pytest.raises(BadValueError, match="holds 3,860 bytes as float32; at most 1,000 are read: store less in it"):
         source.check_numbers(arrays)
@@ -93,7 +93,7 @@ def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
     with pytest.raises(
         UserError, match="has windows of 48,413,764 numbers an image in conv1, more than the 33,554,432"
     ):
-        import_.read_foreign(place / "m.keras", Asked())
+        import_.read_foreign_file(place / "m.keras", ImportOptions())
 
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 64), ((1, 500, 500), 16), ((3, 1024, 1024), 1)])

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import NamedArrays
 from app.interchange.npz import npz_content
-from app.interchange.source import Asked, read
+from app.interchange.source import ImportOptions, Source, read
 from app.network.definitions import LENET5, MLP
 from app.network.graph import Graph, build_graph
 from app.network.network import Network
 from app.network.toml import parse_network
 from app.network.weights import Weights
+from app.tools.import_ import largest_difference
 from tests.support.foreign_files import npz_file, safetensors_file, state_dict_file
 from tests.support.networks_for_tests import layers_toml, random_graph
 from tests.support.oracle import run_nodes
@@ -93,7 +95,7 @@ def imported(folder: Path, content: bytes, network: Network | None = LENET) -> G
     """The graph of a file with this content."""
     path = folder / "file"
     path.write_bytes(content)
-    _, source = read(path, Asked(network))
+    _, source = read(path, ImportOptions(network))
     try:
         arrays = {one.name: one.array for one in convert_arrays(source)}
     except BadValueError as error:  # as the command does
@@ -247,3 +249,12 @@ def test_safetensors_types_are_refused_by_name(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     with pytest.raises(UserError, match=r"'a\.weight' has type BF16; store it as one of F16, F32, F64"):
         imported(tmp_path, tensors({"a.weight": tensor(0, 24, [12], "BF16")}))
+
+
+@pytest.mark.parametrize("score", [1e6, np.nan])
+def test_an_import_that_changes_scores_is_refused(score: float) -> None:
+    """Whatever went wrong in it: the origin's own engine is asked for comparison."""
+    graph = random_graph(LENET5)
+    engine = Mock(logits=lambda images: np.full((len(images), 10), score))
+    with pytest.raises(UserError, match="the converted network gives other scores"):
+        largest_difference(Source(LENET5, graph.parameters, {}, engine=engine), graph)

@@ -12,8 +12,8 @@ from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
-from app.interchange.onnx_values import array_of
-from app.interchange.source import Asked, Source, read
+from app.interchange.onnx_values import tensor_array
+from app.interchange.source import ImportOptions, Source, read
 from app.layers import Resize
 from app.network.definitions import LENET5, MINIDNN86
 from app.network.foreign import DESCRIPTION
@@ -37,7 +37,7 @@ def graph_of(source: Source) -> Graph:
 def imported(model: Any, folder: Path) -> Source:
     path = folder / "model.onnx"
     path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
-    return read(path, Asked())[1]
+    return read(path, ImportOptions())[1]
 
 
 def exported(graph: Graph) -> Any:
@@ -262,7 +262,7 @@ def test_nothing_may_be_asked_of_a_model(tmp_path: Path) -> None:
     assert [one.key for one in model.metadata_props] == [DESCRIPTION]
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UserError, match="contains its network; leave --network"):
-        read(path, Asked(LENET5))
+        read(path, ImportOptions(LENET5))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), ()])
@@ -270,8 +270,8 @@ def test_constants_may_be_empty_or_one_number(shape: tuple[int, ...]) -> None:
     """As the empty region that old exporters give a Resize."""
     given = np.ones(shape, np.float32)
     tensor = onnx.numpy_helper.from_array(given)
-    np.testing.assert_array_equal(array_of(tensor, "region"), given, strict=True)
+    np.testing.assert_array_equal(tensor_array(tensor, "region"), given, strict=True)
     if shape:
         tensor.dims[0] = -1
         with pytest.raises(BadValueError, match="declares an impossible shape for 'region'"):
-            array_of(tensor, "region")
+            tensor_array(tensor, "region")

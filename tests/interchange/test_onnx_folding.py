@@ -54,6 +54,12 @@ def test_channels_may_come_last(form: str) -> None:
     assert source.network.input_shape == (shape[2], *shape[:2])
 
 
+CONSTANTS = [  # numbers that are no tensors
+    ("Constant", [], {"to_name": "factor", "value_float": 0.25}),
+    ("Constant", [], {"to_name": "shape", "value_ints": [-1, 144]}),
+    ("Div", ["@", "factor"], {}),
+    ("Reshape", ["@", "shape"], {}),
+]
 SIZES = [  # the shape as exporters compute it: (N, and all that is left)
     ("Shape", ["@"], {"to_name": "shape"}),
     ("Gather", ["shape", np.array(0)], {"to_name": "count"}),
@@ -110,6 +116,7 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
     "reshape": ([conv(), ("Reshape", [whole(0, -1)], {}), gemm(144)], "conv2d flatten linear", ""),
     "allowzero": ([conv(), ("Reshape", [whole(-1, 144)], {"allowzero": 1}), gemm(144)], "conv2d flatten linear", ""),
     "no other shape": ([("Reshape", [whole(-1, 3, 8, 8)], {}), conv(), FLAT, gemm(144)], "conv2d flatten linear", ""),
+    "constants": ([conv(), *CONSTANTS, gemm(144)], "conv2d flatten linear", "(Div): folded into the layer before it"),
     "computed shape": ([conv(), *SIZES, gemm(144)], "conv2d flatten linear", ""),
     "global average": ([conv(), ("GlobalAveragePool",), FLAT, gemm(4)], "conv2d avgpool flatten linear", "6 x 6"),
     "global maximum": ([conv(), ("GlobalMaxPool",), FLAT, gemm(4)], "conv2d maxpool flatten linear", "6 x 6"),

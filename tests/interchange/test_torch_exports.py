@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.interchange.source import Asked
+from app.interchange.source import ImportOptions
 from app.network.graph import build_graph
 from app.network.weights import Weights
-from app.tools.import_ import largest_difference, read_foreign
+from app.tools.import_ import largest_difference, read_foreign_file
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -43,7 +43,7 @@ def test_the_network_is_pytorch_s(name: str, exporter: str, place: Path) -> None
         warnings.simplefilter("ignore")
         export(model, shape, str(path), **EXPORTERS[exporter])
     logging.disable(logging.NOTSET)
-    _, source, found = read_foreign(path, Asked())
+    _, source, found = read_foreign_file(path, ImportOptions())
     weights = Weights({one.name: one.array for one in found}, "x", path, input_scale=source.scale)
     graph = build_graph(source.network, weights)
     largest_difference(source, graph)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda.compiler import compile_kernel
 from app.cuda.device import describe_gpu
 from app.kernels import registry
@@ -34,7 +34,7 @@ from app.network.graph import Graph, build_graph, find_network, shipped_or_rando
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, plan
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from app.terminal.console import Parser, run_guarded, whole_number_type
 from tests.support.random_networks import uncentred_network
 from tests.support.random_networks_checked import graph_of
@@ -76,12 +76,12 @@ def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator
         kind, row, problem = operation(node.problem), node.variant, node.problem
         if not node.parameters:
             continue
-        chosen = row.config(problem, node.settings).defines
+        chosen = row.launch_config(problem, node.settings).defines
         points = [dict(zip(row.tunables, point, strict=True)) for point in product(*row.tunables.values())]
-        points = [point for point in points if not row.refusal(problem, arch, point)]
-        points = [point for point in points if row.config(problem, point).defines != chosen]
+        points = [point for point in points if not row.refusal_reason(problem, arch, point)]
+        points = [point for point in points if row.launch_config(problem, point).defines != chosen]
         for point in rng.sample(points, min(MOST_TILES, len(points))):
-            entries = {**known.entries, tuning_key(problem): {row.name: Tuned(point, 1e-9, MOST_IMAGES)}}
+            entries = {**known.entries, tuning_key(problem): {row.name: TunedResult(point, 1e-9, MOST_IMAGES)}}
             yield f"{node.name}: {row.name} {point}", replace(auto, tuning=Tuning(entries))
         layers = [layer for layer in node.layers if layer.operation in ("conv", "gemm")]
         others = [other for other in registry.variants(kind) if other != row and may_be_fastest(other)]
@@ -100,7 +100,7 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
         try:
             for node in plan(graph, arch, wanted).nodes:
                 for variant, settings in node.kernels:
-                    compile_kernel(variant.path, variant.config(node.problem, settings).defines, arch)
+                    compile_kernel(variant.path, variant.launch_config(node.problem, settings).defines, arch)
         except UserError:
             continue
         names.append(name)
@@ -172,7 +172,7 @@ def main() -> int:
     card = describe_gpu()
     entries = tuning.load(card["name"]).entries
     context = get_context("spawn")
-    with ProcessPoolExecutor(usable_cores(), context) as pool:
+    with ProcessPoolExecutor(core_count(), context) as pool:
         futures = [pool.submit(compile_choices, case, card["architecture"], entries) for case in cases]
         print("compiled", sum(len(future.result()) for future in futures), "choices", file=sys.stderr)
     cards = context.Queue()

@@ -20,7 +20,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.precision import BY_NAME
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda.compiler import compile_kernel
 from app.cuda.device import describe_gpu, why_no_gpu
 from app.engine.classifier.classifier import Classifier
@@ -61,7 +61,7 @@ def prepare(seed: int, folder: Path, arch: str, card: str) -> Prepared:
     for precision in PRECISIONS:
         for node in plan(graph, arch, Choices(precision, tuning=table)).nodes:
             for variant, settings in node.kernels:
-                compile_kernel(variant.path, variant.config(node.problem, settings).defines, arch)
+                compile_kernel(variant.path, variant.launch_config(node.problem, settings).defines, arch)
     return Prepared(seed, path, images, compute_reference(graph, images))
 
 
@@ -125,7 +125,7 @@ def main() -> int:
     done, failed = 0, 0
     with (
         TemporaryDirectory() as folder,
-        ProcessPoolExecutor(usable_cores(), mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(core_count(), mp_context=get_context("spawn")) as pool,
         poisoned_memory(),
     ):
         seeds = range(options.seed, options.seed + options.count)

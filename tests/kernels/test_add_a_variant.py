@@ -23,7 +23,7 @@ from app.kernels.variant import (
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from tests.support.networks_for_tests import random_graph
 from tests.support.requests import resolved
 
@@ -80,7 +80,7 @@ def test_it_is_listed(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_compiles_with_our_headers(row: Variant) -> None:
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="tanh", input_dtype="uint8")
     for arch in ("sm_75", "sm_90a", "sm_120"):
-        assert b"conv_my_own" in compile_kernel(row.path, row.config(problem).defines, arch)
+        assert b"conv_my_own" in compile_kernel(row.path, row.launch_config(problem).defines, arch)
 
 
 def _kernels(planned: ExecutionPlan) -> dict[str, str]:
@@ -98,7 +98,9 @@ def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) ->
     """Then as the highest step, where it can do as much at once as others: unfused here, as it does not pool."""
     graph, choices = random_graph(LENET5), Choices(fuse=False)
     first = {node.head.name: node.problem for node in plan(graph, "sm_90a", choices).nodes}["conv1"]
-    fastest = Tuning({tuning_key(first): {NAME: Tuned({}, 0.001, 10_000), "register-patch": Tuned({}, 1.0, 10_000)}})
+    fastest = Tuning(
+        {tuning_key(first): {NAME: TunedResult({}, 0.001, 10_000), "register-patch": TunedResult({}, 1.0, 10_000)}}
+    )
     changed = replace(row, automatic=True) if automatic else row
     ROWS[ROWS.index(row)] = changed
     for known in (Tuning(), fastest):  # measured or not
@@ -117,7 +119,7 @@ def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[s
 def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     """By what bench and sweep check and time every kernel with."""
     from app.cuda.device import describe_gpu
-    from app.lab.bench.compiling import Wrong
+    from app.lab.bench.compiling import WrongResult
     from app.lab.bench.trial import Trial
 
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="relu", dtype=dtype)
@@ -125,7 +127,7 @@ def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     trial = Trial(problem, 67, describe_gpu()["architecture"])
     assert 0 < trial.check_outputs(trial.bind_variant(row)) <= 1
     row.path.write_text(SOURCE.replace("c < C", "c < C - 1"), encoding="utf-8")
-    with pytest.raises(Wrong):
+    with pytest.raises(WrongResult):
         trial.check_outputs(trial.bind_variant(row))
 
 

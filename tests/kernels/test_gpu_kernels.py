@@ -16,6 +16,7 @@ from tests.support.kernel_cases import (
     batches,
     elements,
     grid_cases,
+    on_a_card,
     small_cases,
     tuned_cases,
 )
@@ -51,19 +52,19 @@ def held_against_the_reference(case: Case, images: int) -> None:
         np.testing.assert_array_equal(labels[0], y.reshape(images, -1).argmax(axis=1))
 
 
-@pytest.mark.parametrize("case", grid_cases(), ids=str)
+@pytest.mark.parametrize("case", on_a_card(grid_cases), ids=str)
 def test_grid(case: Case) -> None:
     for images in batches(case.problem):
         held_against_the_reference(case, images)
 
 
-@pytest.mark.parametrize("case", tuned_cases(), ids=str)
+@pytest.mark.parametrize("case", on_a_card(tuned_cases), ids=str)
 def test_other_parameters(case: Case) -> None:
     for images in batches(case.problem)[:2]:
         held_against_the_reference(case, images)
 
 
-@pytest.mark.parametrize("case", small_cases(), ids=str)
+@pytest.mark.parametrize("case", on_a_card(small_cases), ids=str)
 def test_small(case: Case) -> None:
     """What the sanitizers run."""
     held_against_the_reference(case, 3)
@@ -88,7 +89,7 @@ def _plainest(problem: Problem) -> Case:
     return Case(row_of(kind, EXACT_ORDER[kind]), problem)
 
 
-@pytest.mark.parametrize("case", _ordered_cases(), ids=str)
+@pytest.mark.parametrize("case", on_a_card(_ordered_cases), ids=str)
 def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
     """Every float32 kernel sums in one order; pooling in registers equals pooling afterwards."""
     images = batches(case.problem)[0]
@@ -140,7 +141,7 @@ def test_argmax_ties_and_nan_follow_numpy() -> None:
     finite = np.nan_to_num(x, nan=9.0, posinf=8.0, neginf=-8.0)
     problem = LinearProblem(10, 10, argmax=True)
     for row in variants("gemm"):
-        if "float32" in row.dtypes and row.refusal(problem, architecture()) is None:
+        if "float32" in row.dtypes and row.refusal_reason(problem, architecture()) is None:
             scores, labels = launch(kernel_of(Case(row, problem)), finite, [np.eye(10, dtype=np.float32), None])
             np.testing.assert_array_equal(scores.reshape(7, 10), finite)
             np.testing.assert_array_equal(labels, finite.argmax(axis=1))

@@ -8,7 +8,7 @@ import pytest
 
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
-from app.network.quantised import Quantised
+from app.network.quantised import QuantisedFilters
 from app.network.weights import load_weights
 from app.planning.matching import Choices, Node
 from app.planning.plan import plan
@@ -21,13 +21,13 @@ ROW = row_of("conv_pair", "wgmma-int8")
 
 
 def packed(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    packing = ROW.config(PROBLEM).packing
+    packing = ROW.launch_config(PROBLEM).packing
     assert packing is not None
     return packing.pack(arrays)
 
 
 @cache
-def shipped() -> tuple[Graph, Quantised]:
+def shipped() -> tuple[Graph, QuantisedFilters]:
     graph = build_graph(LENET5, load_weights())
     assert graph.quantised is not None
     return graph, graph.quantised
@@ -67,7 +67,7 @@ def test_features_of_the_shipped_weights() -> None:
     graph, quantised = shipped()
     node, x = convolutions(graph), random_images(LENET5, 3)
     parameters = {**graph.parameters, "conv2": quantised.filters * quantised.steps.astype(np.float64)}
-    y = graph.input_of(3, x, np.float64) / quantised.limits[:, None, None]
+    y = graph.input_of_step(3, x, np.float64) / quantised.limits[:, None, None]
     y = np.rint(np.clip(y, 0, 1) * 255) / 255
     for step in graph.steps[3:6]:
         y = step.layer.reference(y, parameters)
@@ -82,7 +82,9 @@ def test_layers_of_other_scales(factor: float) -> None:
     """Limits and steps are those of the weights: scaled alike, they give the same bytes."""
     graph, quantised = shipped()
     other = multiplied(graph, conv1=factor)
-    scaled = Quantised(quantised.layer, quantised.filters, quantised.limits * np.float32(factor), quantised.steps)
+    scaled = QuantisedFilters(
+        quantised.layer, quantised.filters, quantised.limits * np.float32(factor), quantised.steps
+    )
     x = random_images(LENET5, 2)
     found, wanted = (through(convolutions(g), x) for g in (Graph(**{**vars(other), "quantised": scaled}), graph))
     close = np.isclose(found, wanted, rtol=2e-3, atol=1e-3 * wanted.max())

@@ -36,13 +36,16 @@ def _batches(problem: Problem, config: LaunchConfig) -> list[int]:
 @ALL_VARIANTS
 def test_launches_fit_the_hardware(row: Variant) -> None:
     for problem in served(row, "sm_90a"):
-        config = row.config(problem)
+        config = row.launch_config(problem)
         assert config.actions
         for launch in config.launches:
             assert launch.threads % 32 == 0 and 0 < launch.threads <= 1024, problem
             assert 0 <= launch.shared_bytes <= SHARED_LIMIT[90] << 10
             for images in _batches(problem, config):
                 x, y, z = launch.grid(images)
+                if not x * y * z:  # another launch has these images
+                    assert any(other.grid(images)[0] for other in config.launches), problem
+                    continue
                 assert 0 < x < 2**31 and 0 < y <= 65_535 and 0 < z <= 65_535, (problem, images, launch.grid(images))
 
 
@@ -51,7 +54,7 @@ def test_what_other_cards_lack_is_refused(row: Variant) -> None:
     """On the last architecture of each size of shared memory."""
     for kilobytes, arch in {SHARED_LIMIT[architecture_number(arch)]: arch for arch in ARCHITECTURES}.items():
         for problem in served(row, arch):
-            assert all(launch.shared_bytes <= kilobytes << 10 for launch in row.config(problem).launches), arch
+            assert all(launch.shared_bytes <= kilobytes << 10 for launch in row.launch_config(problem).launches), arch
 
 
 @ALL_VARIANTS
@@ -60,7 +63,7 @@ def test_only_hardware_excludes_a_convolution(row: Variant) -> None:
         for problem in problems(row):
             if problem.bounded:  # type: ignore[union-attr]  # one kernel's own form
                 continue
-            reason = row.refusal(problem, "sm_90a")
+            reason = row.refusal_reason(problem, "sm_90a")
             if row.name in STRIDE_1 and problem.stride > 1:  # type: ignore[union-attr]
                 assert "stride 1 alone" in str(reason)
             elif problem.pool > 1:  # type: ignore[union-attr]
@@ -74,7 +77,15 @@ def test_parameters_are_positive(row: Variant) -> None:
     problem = served(row, "sm_90a")[0]
     for name in row.tunables:
         for value in (0, -8):
-            assert row.refusal(problem, "sm_90a", {name: value}) == f"{name} must be at least 1, not {value}"
+            assert row.refusal_reason(problem, "sm_90a", {name: value}) == f"{name} must be at least 1, not {value}"
+
+
+def test_a_patch_is_whole_pooling_windows() -> None:
+    row, problem = row_of("conv", "register-patch"), ConvProblem(1, 28, 28, 32, 5, pool=2)
+    for sides in ({"TR": 2, "TC": 5}, {"TR": 1, "TC": 4}):
+        assert "no whole pooling windows of 2 x 2" in str(
+            row.refusal_reason(problem, "sm_90a", row.defaults(problem) | sides)
+        )
 
 
 @ALL_VARIANTS
@@ -83,7 +94,7 @@ def test_every_matrix_product_is_served(row: Variant) -> None:
     if row.operation == "gemm":
         for problem in problems(row):
             assert isinstance(problem, LinearProblem)
-            reason = row.refusal(problem, "sm_90a")
+            reason = row.refusal_reason(problem, "sm_90a")
             if row.name in OF_ACTIVATIONS and problem.inputs % 8:
                 assert reason is not None
             else:
@@ -100,7 +111,7 @@ def test_networks_are_served_whatever_the_storage(row: Variant) -> None:
             for stored in ("uint8", "float16", "float32", "float64"):
                 wide = "float32" if stored == "uint8" else stored
                 other = replace(problem, input_dtype=stored, output_dtype=wide)
-                assert row.refusal(other, "sm_90a") is None, row.refusal(other, "sm_90a")
+                assert row.refusal_reason(other, "sm_90a") is None, row.refusal_reason(other, "sm_90a")
 
 
 @ALL_VARIANTS
@@ -108,7 +119,7 @@ def test_no_row_serves_a_type_that_it_does_not_declare(row: Variant) -> None:
     arch = "sm_120" if row.only_arch is None else f"sm_{row.only_arch}"
     for dtype in set(DTYPES) - set(row.dtypes):
         for problem in problems(row)[:3]:
-            assert f"not {dtype}" in str(row.refusal(typed(problem, dtype), arch))
+            assert f"not {dtype}" in str(row.refusal_reason(typed(problem, dtype), arch))
 
 
 def _fingerprint(problem: Problem, config: LaunchConfig) -> tuple[Any, ...]:
@@ -124,22 +135,22 @@ def test_every_tunable_has_a_default_and_makes_a_difference(row: Variant) -> Non
     for name, values in row.tunables.items():
         assert len(set(values)) == len(values) > 1 and tuple(sorted(values)) == tuple(values), name
         different = {
-            repr(_fingerprint(problem, row.config(problem, {name: value})))
+            repr(_fingerprint(problem, row.launch_config(problem, {name: value})))
             for problem in found[:12]
             for value in values
-            if row.refusal(problem, "sm_90a", {name: value}) is None
+            if row.refusal_reason(problem, "sm_90a", {name: value}) is None
         }
-        kept = {repr(_fingerprint(problem, row.config(problem))) for problem in found[:12]}
+        kept = {repr(_fingerprint(problem, row.launch_config(problem))) for problem in found[:12]}
         assert different - kept, f"{row.source}: {name} changes nothing"
 
 
 @ALL_VARIANTS
 def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -> None:
     for problem in served(row, "sm_90a"):
-        packing = row.config(problem).packing
+        packing = row.launch_config(problem).packing
         if packing is None or not isinstance(problem, ConvProblem | LinearProblem) or row.name in OF_ACTIVATIONS:
             continue
-        if row.own_error is not None:  # other numbers: test_toom_cook.py
+        if row.error_bound is not None:  # other numbers: test_toom_cook.py
             continue
         weights, bias = problem.arguments()[1:3]
         if weights.fixed > 10**5:
@@ -158,7 +169,7 @@ def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -
 def test_slices_of_constant_memory_cover_the_filters(row: Variant) -> None:
     """Each fits, each is followed by a launch, and together they are all weights, each once."""
     for problem in served(row, "sm_90a"):
-        config = row.config(problem)
+        config = row.launch_config(problem)
         copies = [action for action in config.actions if isinstance(action, ConstantCopy)]
         if not copies:
             continue
@@ -175,7 +186,7 @@ def test_slices_of_constant_memory_cover_the_filters(row: Variant) -> None:
 @ALL_VARIANTS
 def test_pieces_keep_the_workspace_small(row: Variant) -> None:
     for problem in served(row, "sm_90a"):
-        config = row.config(problem)
+        config = row.launch_config(problem)
         per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in config.workspace)
         assert bool(per_image) <= bool(config.images_at_a_time), "a workspace grows with the batch"
         if config.images_at_a_time > 1:
@@ -202,7 +213,7 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
     assert [row.step for row in registry.variants("conv")] == [3, 7, 11, 12, 13]
 
     def chosen(problem: Problem, arch: str, requested: str = "auto") -> str | None:
-        found = Tuning().choose(problem, arch, registry.find("conv", requested))
+        found = Tuning().choose(problem, arch, registry.find_variant("conv", requested))
         return found[0].name if found else None
 
     by_arch = {arch: chosen(PROBLEM, arch) for arch in ARCHITECTURES}
@@ -231,7 +242,7 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_refusals_say_why(changes: dict[str, Any], problem: dict[str, Any], arch: str, reason: str) -> None:
-    assert reason in str(toy_variant(1, "row", **changes).refusal(replace(PROBLEM, **problem), arch))
+    assert reason in str(toy_variant(1, "row", **changes).refusal_reason(replace(PROBLEM, **problem), arch))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +259,7 @@ def test_refusals_say_why(changes: dict[str, Any], problem: dict[str, Any], arch
 def test_what_no_block_can_have_is_refused(arch: str, threads: int, kilobytes: int, reason: str | None) -> None:
     launch = KernelLaunch(threads, lambda _: (1, 1, 1), shared_bytes=kilobytes << 10)
     row = toy_variant(1, "greedy", configure=lambda *_: LaunchConfig({}, (launch,)))
-    refusal = row.refusal(PROBLEM, arch)
+    refusal = row.refusal_reason(PROBLEM, arch)
     assert refusal is None if reason is None else reason in str(refusal)
 
 
@@ -267,5 +278,7 @@ def test_what_no_block_can_have_is_refused(arch: str, threads: int, kilobytes: i
 )
 def test_tiles_that_do_not_fit_are_refused(parameters: dict[str, int], reason: str | None) -> None:
     """Each alone, where the others have their defaults: 64 x 64 a block, 32 x 32 a warp."""
-    refusal = row_of("gemm", "tensor-core").refusal(LinearProblem(200, 100, dtype="tfloat32"), "sm_90a", parameters)
+    refusal = row_of("gemm", "tensor-core").refusal_reason(
+        LinearProblem(200, 100, dtype="tfloat32"), "sm_90a", parameters
+    )
     assert refusal is None if reason is None else reason in str(refusal)

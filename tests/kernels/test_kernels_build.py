@@ -43,7 +43,7 @@ def _builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
     if not long_form:
         declared = [arch for arch in declared if arch in (declared[0], "sm_90a")]
     for at, arch in enumerate(declared):
-        configs = [row.config(problem) for problem in served(row, arch)]
+        configs = [row.launch_config(problem) for problem in served(row, arch)]
         distinct = list({repr(sorted(config.defines.items())): config for config in configs}.values())
         assert distinct, f"no problem in the grid reaches {row.source} on {arch}"
         count = 2 if long_form and arch in (declared[0], "sm_90a") else 1
@@ -120,7 +120,7 @@ def test_neighbouring_steps_differ_by_what_they_show(row: Variant) -> None:
     code = re.sub(r"//.*", "", row.path.read_text(encoding="utf-8"))
     assert ("__restrict__" in code) == (row.step == 7)
     for problem in served(row, "sm_90a"):
-        config = row.config(problem)
+        config = row.launch_config(problem)
         constants = set("CHWMKS") & set(config.defines)
         assert constants == (set() if row.step <= 5 else set("CHWMKS"))
         for launch in config.launches:
@@ -185,7 +185,7 @@ def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **c
     names = [name.encode() for name in headers]
     program = binding.createProgram(texts[row.source], row.source, [*headers.values()], names)
     try:
-        _, language, _, *defines = compile_options(row.config(problem).defines | constants, "sm_90a")
+        _, language, _, *defines = compile_options(row.launch_config(problem).defines | constants, "sm_90a")
         binding.compileProgram(program, ("--gpu-architecture=compute_90a", language, *defines))
         ptx = binding.getPTX(program)
         return ptx.decode() if isinstance(ptx, bytes) else str(ptx)

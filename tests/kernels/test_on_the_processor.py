@@ -16,7 +16,8 @@ import pytest
 from app.kernels.problems import LinearProblem, PoolProblem, Problem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
-from app.ladder.emulation.program import Fault, build_variant, why_not_on_cpu
+from app.lab.checking.cases import Fault
+from app.ladder.emulation.program import build_variant, why_not_on_cpu
 from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.host_kernels import skip_without_compiler
@@ -160,7 +161,7 @@ def test_no_stage_is_read_before_it_is_full(rows: int) -> None:
     """Producers wait for a step when LAG later ones are on their way: there must be as many, and a stage for each."""
     for case in served(WARPGROUP, GRID["gemm"]):
         assert isinstance(case.problem, LinearProblem)
-        defines = WARPGROUP.config(case.problem, {"ROWS": rows}).defines
+        defines = WARPGROUP.launch_config(case.problem, {"ROWS": rows}).defines
         stages, lag, steps = int(defines["STAGES"]), int(defines["LAG"]), -(-case.problem.inputs // 64)
         assert 0 <= lag < stages <= steps and (stages > 1 or steps == 1), case
 
@@ -212,7 +213,7 @@ def run(row: Variant, images: int, folder: Path) -> None:
     """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
     problem = typed(sparsely(convolution_pair()) if "sparse" in row.name else PROBLEMS[row.operation], "float16")
     x, arrays = host_arrays(problem, images)
-    packing = row.config(problem).packing
+    packing = row.launch_config(problem).packing
     assert packing is not None
     y, *_ = build_variant(row, problem, {}, images, folder).run([x, *packing.pack(arrays)], low=False)
     check(y, problem, expected(problem, images, row))

@@ -12,7 +12,7 @@ from app.kernels.fused.scaling import (
     LARGEST,
     LARGEST_SCALE,
     LOW_SCALE,
-    fits_range,
+    fits_float16,
     power_of_two_scales,
     scale_features,
     split_float16,
@@ -38,7 +38,7 @@ def wgmma(dtype: str) -> Variant:
 
 
 def packed(row: Variant, problem: PairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    packing = row.config(problem).packing
+    packing = row.launch_config(problem).packing
     assert packing is not None
     return packing.pack(arrays)
 
@@ -59,7 +59,7 @@ def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, f
     x, parameters = operands(problem, 2)
     parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
     arrays, known = scale_features(problem, device_parameters(problem, parameters))
-    assert known is not None and fits_range(problem, arrays)
+    assert known is not None and fits_float16(problem, arrays)
     y = features(problem, arrays, x).astype(np.float64)
     assert y.max() <= known.bounds.max() <= LARGEST
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
@@ -75,13 +75,13 @@ def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> Non
     uneven = np.exp2(np.linspace(0, -11, 64))
     parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] * factor * uneven}
     arrays = device_parameters(problem, parameters)
-    assert fits_range(problem, arrays)
+    assert fits_float16(problem, arrays)
     y = features(problem, arrays, x).astype(np.float64)
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
     even = np.tile(np.repeat(1 / uneven, 16), 2)
     assert (np.abs(y - wanted) * even).max() < 2e-6 * (wanted * even).max()
     parameters["layer2"][..., -1] *= 2.0**-8
-    assert not fits_range(problem, device_parameters(problem, parameters))
+    assert not fits_float16(problem, device_parameters(problem, parameters))
 
 
 @ALL_ROWS
@@ -160,7 +160,7 @@ def test_filters_of_zeros_make_zeros(dtype: str, zero: str) -> None:
     x, parameters = operands(problem, 2)
     parameters = {name: array * (zero not in (name, "both")) for name, array in parameters.items()}
     arrays = device_parameters(problem, parameters)
-    assert fits_range(problem, arrays)
+    assert fits_float16(problem, arrays)
     assert all(array is not None and np.isfinite(array).all() for array in packed(wgmma(dtype), problem, arrays))
     assert not features(problem, arrays, x).any()
 
@@ -178,7 +178,7 @@ def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
     bright = np.full((2, 1, 28, 28), 255)
     for factor, fits in ((0.999 * most, True), (1.001 * most, False), (np.nan, False), (np.inf, False)):
         arrays = device_parameters(problem, {**parameters, "layer2": factor * parameters["layer2"]})
-        assert fits_range(problem, arrays) == fits
+        assert fits_float16(problem, arrays) == fits
     arrays = device_parameters(problem, {**parameters, "layer2": 0.999 * most * parameters["layer2"]})
     np.testing.assert_allclose(
         features(problem, arrays, bright), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6
@@ -195,7 +195,7 @@ def test_range_of_products_is_that_of_float32(dtype: str, value: float, fits: bo
     arrays = device_parameters(problem, parameters)
     assert arrays[0] is not None
     arrays[0].flat[5] = value
-    assert fits_range(problem, arrays) == fits
+    assert fits_float16(problem, arrays) == fits
 
 
 # What the rows refuse
@@ -210,12 +210,12 @@ def test_what_kernels_of_lenet5_s_convolutions_refuse(
     """In either convolution; mma alone adds biases. And none enlarges images."""
     pair = typed(exactly(convolution_pair()) if row.name.endswith("exact") else convolution_pair(), row.dtypes[0])
     pair = sparsely(pair) if "sparse" in row.name else pair
-    assert row.refusal(pair, "sm_90a") is None
+    assert row.refusal_reason(pair, "sm_90a") is None
     changed: Any = replace(getattr(pair, half), **change)
     adds = row.name == "mma" and "bias" in change
-    assert row.refusal(replace(pair, **{half: changed}), "sm_90a") == (None if adds else reason)
+    assert row.refusal_reason(replace(pair, **{half: changed}), "sm_90a") == (None if adds else reason)
     enlarged = replace(pair, resize=ResizeProblem(1, 14, 20, 28))
-    assert row.refusal(enlarged, "sm_90a") == "enlarges no images"
+    assert row.refusal_reason(enlarged, "sm_90a") == "enlarges no images"
 
 
 @pytest.mark.parametrize("row", [row for row in LENET5_ROWS if "sparse" in row.name], ids=lambda row: row.name)
@@ -224,7 +224,7 @@ def test_sparse_rows_refuse_other_filters(row: Variant) -> None:
     (problem,) = served(row, "sm_90a")
     assert isinstance(problem, ConvPairProblem)
     reason = "serves 2:4 sparse filters of the second convolution alone"
-    assert row.refusal(replace(problem, sparse=False), "sm_90a") == reason
+    assert row.refusal_reason(replace(problem, sparse=False), "sm_90a") == reason
     _, arrays = host_arrays(problem, 1)
     filters = arrays[2]
     assert filters is not None
@@ -243,5 +243,5 @@ def test_results_are_stored_as_the_problem_says_or_it_is_refused(row: Variant) -
         for stored in {"float16", "float32"} - {problem.second.output_dtype}:
             second: Any = replace(problem.second, output_dtype=stored)
             other = replace(problem, second=second)
-            can = "OUTPUT" in row.config(problem).defines
-            assert can or row.refusal(other, "sm_90a") is not None, f"{row.source} would store {stored}"
+            can = "OUTPUT" in row.launch_config(problem).defines
+            assert can or row.refusal_reason(other, "sm_90a") is not None, f"{row.source} would store {stored}"

@@ -199,7 +199,7 @@ def test_mma_s_convolutions_of_any_scale(dtype: str, scale1: float, scale2: floa
     x = np.concatenate([noise, np.zeros_like(noise[:1]), np.full_like(noise[:1], 255)])
     parameters = {n: array * (scale1 if n.startswith("layer1") else scale2) for n, array in parameters.items()}
     arrays = [None if a is None else a.astype(np.float32) for a in device_parameters(problem, parameters)]
-    packing = row.config(problem).packing
+    packing = row.launch_config(problem).packing
     assert packing is not None
     assert all(array is not None and np.isfinite(array).all() for array in packing.pack(arrays))
     features, wanted = run_row(row, problem, x, arrays)[0], run(layers_of(problem), x.astype(np.float64), parameters)
@@ -212,8 +212,8 @@ def test_mma_s_convolutions_of_any_scale(dtype: str, scale1: float, scale2: floa
 def test_the_row_fits_every_card_with_its_instructions(dtype: str) -> None:
     row, problem = row_of("conv_pair", "mma"), typed(convolution_pair(True, True), dtype)
     for arch in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"):
-        assert row.refusal(problem, arch) is None
-    assert row.refusal(problem, "sm_75") == "needs sm_80 or later, this is sm_75"
+        assert row.refusal_reason(problem, arch) is None
+    assert row.refusal_reason(problem, "sm_75") == "needs sm_80 or later, this is sm_75"
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e-7, 1e4])

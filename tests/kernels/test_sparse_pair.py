@@ -103,6 +103,6 @@ def test_powers_of_two_keep_filters_of_any_size_sparse(factor: float) -> None:
 
 def test_images_of_a_warpgroup_have_registers() -> None:
     row, problem = row_of("conv_pair", "wgmma-sparse"), typed(sparsely(convolution_pair()), "float16")
-    assert [row.config(problem, {"images": n}).launches[0].threads for n in (2, 3, 4)] == [640, 384, 384]
+    assert [row.launch_config(problem, {"images": n}).launches[0].threads for n in (2, 3, 4)] == [640, 384, 384]
     with pytest.raises(Unfit, match="no registers for 5 images"):
-        row.config(problem, {"images": 5})
+        row.launch_config(problem, {"images": 5})

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from app.kernels.conv.rows.toom_cook import POINTS, as_array, error_bound, toom_cook_matrices, transformed_filters
+from app.kernels.conv.rows.toom_cook import POINTS, as_float64, error_bound, toom_cook_matrices, transform_filters
 from app.kernels.problems import ConvProblem
 from tests.support.kernel_cases import Case, describe
 from tests.support.kernel_device import bits, host_arrays
@@ -45,7 +45,7 @@ def test_every_element(case: Case) -> None:
     """What is packed has the declared sizes and types. An access beyond x or a parameter is a crash."""
     assert case.refusal is None
     x, arrays = host_arrays(case.problem, IMAGES)
-    packing = case.row.config(case.problem, dict(case.parameters)).packing
+    packing = case.row.launch_config(case.problem, dict(case.parameters)).packing
     assert packing is not None
     for array, argument in zip(packing.pack(arrays), packing.takes, strict=True):
         assert array is None or (array.size, array.dtype) == (argument.fixed, argument.dtype)
@@ -105,10 +105,10 @@ def test_errors_are_not_much_greater_than_those_of_a_plain_sum(taps: int, most: 
     rng = np.random.default_rng(taps)
     d, g = rng.standard_normal((300, 32 * taps, taps + 1)), rng.standard_normal((300, 32 * taps, taps))
     d, g = to_single(d).astype(np.float64), to_single(g).astype(np.float64)
-    to_inputs, _, to_outputs = (as_array(matrix) for matrix in toom_cook_matrices(taps))
+    to_inputs, _, to_outputs = (as_float64(matrix) for matrix in toom_cook_matrices(taps))
     exact = np.stack([(d[..., i : i + taps] * g).sum(axis=(1, 2)) for i in range(2)], axis=1)
     values = term_by_term(d[..., None, :] * to_inputs)
-    filters = to_single(transformed_filters(g.reshape(-1, 1, taps, 1).repeat(taps, 1))[:, :, 0, 0]).astype(np.float64)
+    filters = to_single(transform_filters(g.reshape(-1, 1, taps, 1).repeat(taps, 1))[:, :, 0, 0]).astype(np.float64)
     sums = term_by_term(np.moveaxis(values * filters.reshape(*g.shape[:2], -1), 1, -1))
     found = term_by_term(sums[:, None] * to_outputs)
     plain = term_by_term(np.stack([(d[..., i : i + taps] * g).reshape(300, -1) for i in range(2)], axis=1))
@@ -126,10 +126,10 @@ def term_by_term(terms: np.ndarray) -> np.ndarray:
 
 def test_it_refuses_what_it_cannot_serve() -> None:
     problem = ConvProblem(4, 19, 23, 33, 5)
-    assert ROW.refusal(problem, "sm_75") is None and not ROW.automatic
-    assert "stride 1 alone" in str(ROW.refusal(replace(problem, stride=2), "sm_90a"))
-    assert "at most 7 x 7" in str(ROW.refusal(replace(problem, kernel=8), "sm_90a"))
-    assert "whole pooling windows" in str(ROW.refusal(replace(problem, pool=3), "sm_90a", {"TR": 4}))
-    assert "staged 8 at a time" in str(ROW.refusal(problem, "sm_90a", {"CK": 8}))
-    assert "computes in float32" in str(ROW.refusal(typed(problem, "float16"), "sm_90a"))
+    assert ROW.refusal_reason(problem, "sm_75") is None and not ROW.automatic
+    assert "stride 1 alone" in str(ROW.refusal_reason(replace(problem, stride=2), "sm_90a"))
+    assert "at most 7 x 7" in str(ROW.refusal_reason(replace(problem, kernel=8), "sm_90a"))
+    assert "whole pooling windows" in str(ROW.refusal_reason(replace(problem, pool=3), "sm_90a", {"TR": 4}))
+    assert "staged 8 at a time" in str(ROW.refusal_reason(problem, "sm_90a", {"CK": 8}))
+    assert "computes in float32" in str(ROW.refusal_reason(typed(problem, "float16"), "sm_90a"))
     assert ROW.work(problem) == 0.6

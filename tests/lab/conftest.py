@@ -9,6 +9,7 @@ import pytest
 
 from app.cli import main
 from app.lab.peers import rounds
+from app.main_job.result import Timing
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
 
@@ -43,3 +44,43 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     few["LEAST_PASSES"] = 1
     for name, value in few.items():
         monkeypatch.setattr(rounds, name, value)
+
+
+@pytest.fixture
+def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
+    """A card on which a variant takes as many ms as its step says, ``shared-tile`` is wrong, and 40 images fit."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.cuda.memory import DeviceMemoryError
+    from app.lab.bench import compiling, cudnn, ladder, peak, whole_network
+
+    class FakeTrial:
+        made: list[int] = []  # noqa: RUF012
+
+        def __init__(self, problem: Any, images: int, arch: str) -> None:
+            self.made.append(images)
+            if images > 40:
+                raise DeviceMemoryError("too many")
+            self.problem, self.images = problem, images
+
+        def bind_variant(self, row: Any, parameters: Any, *, debug: bool) -> Any:
+            return row
+
+        def check_outputs(self, launch: Any) -> float:
+            if launch.name == "shared-tile":
+                raise ladder.WrongResult("wrong: image 3")
+            return 0.5
+
+        def time_launch(self, launch: Any, noise: float, l2: str) -> Timing:
+            return Timing((float(launch.step or 0.5),) * 10)
+
+    def whole_program(graph: Any, arch: str, known: Any, images: int, *_: Any) -> list[dict[str, Any]]:
+        row = {"precision": "fp32", "conv": "auto", "ms": images / 10, "spread_ms": 0.1, "runs": 3}
+        return [row | {"nodes": ["all: fake"], "reason": ""}]
+
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(ladder, "Trial", FakeTrial)
+    monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
+    monkeypatch.setattr(peak, "measure_peaks", lambda arch: {"tflops": {"float32": 50.0}, "gbytes_per_s": 3000.0})
+    monkeypatch.setattr(cudnn, "why_no_cudnn", lambda: "PyTorch is not installed")
+    monkeypatch.setattr(whole_network, "time_whole_program", whole_program)
+    return FakeTrial

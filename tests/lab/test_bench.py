@@ -118,7 +118,7 @@ def test_every_item_has_a_kernel_that_serves_it(name: str) -> None:
     for item in network_items(network_graph(name)):
         for problem in item.problems.values():
             rows = [row for found, row in item_variants(item, None) if found is problem]
-            assert any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES), item.name
+            assert any(row.refusal_reason(problem, arch) is None for row in rows for arch in ARCHITECTURES), item.name
 
 
 def test_items_of_lenet5() -> None:

@@ -15,7 +15,6 @@ from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolPr
 from app.lab.bench.oracle import random_images, random_parameters
 from app.lab.bench.tolerance import allowed_errors, rms
 from app.layers import Conv2d
-from app.main_job.result import Timing
 from app.network.definitions import NETWORKS
 from app.planning import tuning
 from tests.lab.conftest import Benched
@@ -24,46 +23,6 @@ from tests.support.kernel_cases import input_shape
 from tests.support.kernel_grid import convolution_pair, exactly, product_pair, typed
 from tests.support.kernel_oracle import expected_of
 from tests.support.shell import Refuses
-
-
-@pytest.fixture
-def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
-    """A card on which a variant takes as many ms as its step says, ``shared-tile`` is wrong, and 40 images fit."""
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.cuda.memory import DeviceMemoryError
-    from app.lab.bench import compiling, cudnn, ladder, peak, whole_network
-
-    class FakeTrial:
-        made: list[int] = []  # noqa: RUF012
-
-        def __init__(self, problem: Any, images: int, arch: str) -> None:
-            self.made.append(images)
-            if images > 40:
-                raise DeviceMemoryError("too many")
-            self.problem, self.images = problem, images
-
-        def bind_variant(self, row: Any, parameters: Any, *, debug: bool) -> Any:
-            return row
-
-        def check_outputs(self, launch: Any) -> float:
-            if launch.name == "shared-tile":
-                raise ladder.Wrong("wrong: image 3")
-            return 0.5
-
-        def time_launch(self, launch: Any, noise: float, l2: str) -> Timing:
-            return Timing((float(launch.step or 0.5),) * 10)
-
-    def whole_program(graph: Any, arch: str, known: Any, images: int, *_: Any) -> list[dict[str, Any]]:
-        row = {"precision": "fp32", "conv": "auto", "ms": images / 10, "spread_ms": 0.1, "runs": 3}
-        return [row | {"nodes": ["all: fake"], "reason": ""}]
-
-    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(ladder, "Trial", FakeTrial)
-    monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
-    monkeypatch.setattr(peak, "measure_peaks", lambda arch: {"tflops": {"float32": 50.0}, "gbytes_per_s": 3000.0})
-    monkeypatch.setattr(cudnn, "why_no_cudnn", lambda: "PyTorch is not installed")
-    monkeypatch.setattr(whole_network, "whole_program", whole_program)
-    return FakeTrial
 
 
 def test_bench(card: type[Any], benched: Benched) -> None:
@@ -197,10 +156,10 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
     narrow = found.exact.astype(np.float32).astype(np.float64)
     assert trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 0) <= 1
     narrow[2, 3] += 20 * max(each[2, 3], 1e-6)
-    with pytest.raises(trial.Wrong, match="image 102, element 3 "):
+    with pytest.raises(trial.WrongResult, match="image 102, element 3 "):
         trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 100)
     narrow[2, 3] = np.nan
-    with pytest.raises(trial.Wrong):
+    with pytest.raises(trial.WrongResult):
         trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 0)
     if isinstance(problem, PairProblem):
         assert [a is None or (a.dtype, a.size) for a in arrays] == [
@@ -233,14 +192,14 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
     good, short = summed(400), summed(399)
     assert trial._worst_error(abs(good - found.exact), each, good, found.exact, 0) <= 1
     trial._check_rms(rms(good - found.exact), most_rms, 0)
-    with pytest.raises(trial.Wrong):
+    with pytest.raises(trial.WrongResult):
         trial._worst_error(abs(short - found.exact), each, short, found.exact, 0)
     if dtype == "float32":
         return
     # Errors that no element betrays: all of them twice as great as a plain implementation's greatest.
     even = found.exact + 2 * abs(found.plain - found.exact).max()
     assert trial._worst_error(abs(even - found.exact), each, even, found.exact, 0) <= 1
-    with pytest.raises(trial.Wrong, match="from image 7 on the RMS"):
+    with pytest.raises(trial.WrongResult, match="from image 7 on the RMS"):
         trial._check_rms(rms(even - found.exact), most_rms, 7)
 
 
@@ -250,5 +209,5 @@ def test_labels(modules: tuple[Any, Any]) -> None:
     slack = np.full_like(values, 1e-3)
     trial._check_labels(np.array([1, 1], np.uint8), values, slack, 0)
     for labels in ([2, 0], [1, 2], [255, 0]):
-        with pytest.raises(trial.Wrong, match="label"):
+        with pytest.raises(trial.WrongResult, match="label"):
             trial._check_labels(np.array(labels, np.uint8), values, slack, 0)

@@ -16,7 +16,7 @@ from app.base.errors import UserError
 from app.lab.calls import measure as measuring
 from app.lab.calls.__main__ import main
 from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool
-from app.lab.calls.kinds import ARRAYS, CARD, KINDS, ORDINARY, PINNED, Kind, call_arrays, chosen_kinds
+from app.lab.calls.kinds import ARRAYS, CARD, KINDS, ORDINARY, PINNED, Kind, call_arrays, parse_kinds
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.network.definitions import LENET5
@@ -40,7 +40,7 @@ class Fake(Caller):
     def __init__(self, diary: list[int], spoils: float = np.inf) -> None:
         self.diary, self.spoils = diary, spoils
 
-    def active(self) -> nullcontext[None]:
+    def settings_context(self) -> nullcontext[None]:
         return nullcontext()
 
     def call(self, images: Any) -> np.ndarray:
@@ -57,7 +57,7 @@ class Pool(TorchPool):
     def __init__(self, **found: Mapping[str, Callable[[], Caller]]) -> None:
         self.found = found
 
-    def makes(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
+    def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
         return self.found.get(f"{engine} {precision}", {"plain": partial(Fake, [])})
 
 
@@ -140,7 +140,8 @@ def test_the_text_and_the_table(tmp_path: Path) -> None:
     callers[1]["changed"] = 3
     fields = {"precision": "fp16", "best": COMPILE, "ratio": 0.75, "tf32_ratio": None, "wrong": False}
     rows = [
-        {"name": kind.name, "what": kind.what, "images": kind.images, "callers": callers, **fields} for kind in KINDS
+        {"name": kind.name, "what": kind.description, "images": kind.images, "callers": callers, **fields}
+        for kind in KINDS
     ]
     assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
     store(dict(document(*rows)), tmp_path / CALLS)
@@ -163,7 +164,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert all(f"  {kind.name} " in told for kind in KINDS) and all(len(line) <= 80 for line in told.splitlines())
     with pytest.raises(UserError, match=r"no row is called '1-resistant'.*1-resident"):
-        chosen_kinds("1,1-resistant")
+        parse_kinds("1,1-resistant")
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-m", "app.lab.calls"], capture_output=True, text=True, env=hidden)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -177,9 +178,9 @@ def test_pytorchs_ways_agree() -> None:
     pool, found = TorchPool(graph, np.empty, "cpu"), []
     for kind, place in ((Kind("a", 5, "fp32x", ORDINARY), np.copy), (Kind("b", 5, "fp32x", CARD), torch.from_numpy)):
         given = call_arrays(kind, IMAGES, place)
-        for make in pool.makes(kind, EAGER, "fp32").values():
+        for make in pool.caller_factories(kind, EAGER, "fp32").values():
             caller = make()
-            with caller.active():
+            with caller.settings_context():
                 found.append([measuring.labels_on_host(caller.call(images)).tolist() for images in given])
     assert len(found) == 12 and all(labels == found[0] for labels in found)
     assert len({tuple(labels) for labels in found[0]}) > 1

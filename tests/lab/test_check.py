@@ -15,8 +15,8 @@ from app.cuda.device import why_no_gpu
 from app.kernels import registry
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import Variant
+from app.lab.checking.cases import IMAGES, SHAPES, Case, small_cases
 from app.ladder.check import job
-from app.ladder.check.cases import IMAGES, SHAPES, Case, small_cases
 from app.ladder.emulation import program
 from app.ladder.emulation.program import why_not_on_cpu
 from app.terminal.output import Output
@@ -34,7 +34,6 @@ MISTAKES = {
         "in_image + 1] =",
     ): r"cu:LINE: it writes y\[168\]: y has 168 elements \(thread 55 of block 0, 2, 0\)",
     ("direct", "window[(", "window[-600 + ("): r"it reads x\[-\d+\]: x has",
-    ("direct", "q < K; q++", "q < K;"): "it does not come to an end",
     (
         "shared-tile",
         "pixels + SIDE * SIDE",
@@ -61,7 +60,7 @@ def plant(soon: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
         assert old in text
         (tmp_path / row.source).write_text(text.replace(old, new, 1), encoding="utf-8")
         changed = replace(row, folder=tmp_path, dtypes=row.dtypes[:1])
-        monkeypatch.setattr(registry, "find", lambda *_: changed)
+        monkeypatch.setattr(registry, "find_variant", lambda *_: changed)
 
     return planted
 
@@ -87,7 +86,7 @@ def test_a_loop_without_an_end_stops_the_check(
     plant: Plant, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run of such a loop takes seconds: only the shapes that run at once are tried."""
-    monkeypatch.setattr(job, "usable_cores", lambda: 2)
+    monkeypatch.setattr(job, "core_count", lambda: 2)
     plant(row_of("conv", "direct"), "q < K; q++", "q < K;")
     code, text = run(capsys, conv="direct")
     assert code == 1 and "WRONG: 0 of " in text and "mend the loop without an end first" in text

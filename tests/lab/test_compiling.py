@@ -31,13 +31,15 @@ def test_served_rows_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     no_tuning = tuning.load("no such card")
     compile_variants(served, "sm_80", no_tuning)
     for problem, row in served:
-        assert is_cached(row.path, row.config(problem, no_tuning.parameters(problem, row, "sm_80")).defines, "sm_80")
+        assert is_cached(
+            row.path, row.launch_config(problem, no_tuning.parameters(problem, row, "sm_80")).defines, "sm_80"
+        )
 
 
 def test_refused_rows_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     problem = LinearProblem(20, 10, dtype="float16", input_dtype="float16", output_dtype="float16")
-    hopper = [(problem, row) for row in registry.variants("gemm") if row.refusal(problem, "sm_75") is not None]
+    hopper = [(problem, row) for row in registry.variants("gemm") if row.refusal_reason(problem, "sm_75") is not None]
     assert hopper
     compile_variants(hopper, "sm_75", tuning.load("no such card"))
     assert not [*tmp_path.rglob("*.cubin")]
@@ -85,7 +87,7 @@ def test_without_the_tool_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 CORES = 2
-ROWS = [row for row in registry.variants("gemm") if row.refusal(LinearProblem(20, 10), "sm_80") is None]
+ROWS = [row for row in registry.variants("gemm") if row.refusal_reason(LinearProblem(20, 10), "sm_80") is None]
 COMMANDS: dict[str, Callable[[], object]] = {
     "kernels --resources": lambda: resources.measure_resources(ROWS, "sm_80"),
     "kernels --instructions": lambda: machine_code.measure_hottest_loops(ROWS, "sm_80"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.kernels.registry import find
+from app.kernels.registry import find_variant
 from app.lab.profile import counters
 from app.lab.profile.counters import COUNTERS, counts_by_layer
 from app.lab.profile.spans import Span
@@ -131,14 +131,14 @@ def test_events_are_added_up_and_percent_are_of_the_largest_launch() -> None:
     ],
 )
 def test_the_launches_of_a_step(operation: str, name: str, precision: str, expected: list[tuple[str, str]]) -> None:
-    row = find(operation, name)
+    row = find_variant(operation, name)
     assert row is not None
     chosen = Choices(precision, fuse=False, kernels={operation: row})
     assert [*counters.launched_functions(LENET5, "sm_90a", chosen, row, 1000)] == expected
 
 
 def test_pieces_of_a_large_batch_are_launches_of_their_own() -> None:
-    row = find("conv", "im2col-gemm")
+    row = find_variant("conv", "im2col-gemm")
     assert row is not None
     chosen = Choices("fp32", fuse=False, kernels={"conv": row})
     one, many = ([*counters.launched_functions(LENET5, "sm_90a", chosen, row, batch)] for batch in (1, 10_000))

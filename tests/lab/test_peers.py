@@ -16,7 +16,7 @@ from app.files import shipped
 from app.lab import batch as batch_module
 from app.lab.batch import Batch
 from app.lab.peers import peers
-from app.lab.peers.peers import EngineFactories, output_to_stderr
+from app.lab.peers.peers import EngineFactories, redirect_output_to_stderr
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.text import as_text, speedups_over_peers
 from app.main_job.statistics import summarise_samples
@@ -99,7 +99,7 @@ def test_text() -> None:
 
 
 def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    with output_to_stderr():
+    with redirect_output_to_stderr():
         print("from Python")
         os.system("echo from a child")
     print("a result")

@@ -14,7 +14,7 @@ from app.base.errors import UserError
 from app.lab.batch import UNWRITTEN, Batch, l2_chunk_size
 from app.lab.peers.jax import JaxEngine
 from app.lab.peers.jax import _apply_layer as jax_layer
-from app.lab.peers.rounds import OURS, Candidate, Engine, measure_in_turn, one_line
+from app.lab.peers.rounds import OURS, Candidate, Engine, describe_error, measure_in_turn
 from app.lab.peers.torch import MODES, SETTINGS, Setting, TorchEngine
 from app.lab.peers.torch_network import _resize_module as torch_module
 from app.lab.peers.torch_network import clone_function
@@ -150,9 +150,9 @@ def test_pieces_fit_the_cache_and_divide_the_batch() -> None:
 
 
 def test_one_line() -> None:
-    assert one_line(RuntimeError("a\n  b")) == "a b"
-    assert one_line(KeyError()) == "KeyError"
-    assert len(one_line(RuntimeError("x" * 500))) == 160
+    assert describe_error(RuntimeError("a\n  b")) == "a b"
+    assert describe_error(KeyError()) == "KeyError"
+    assert len(describe_error(RuntimeError("x" * 500))) == 160
 
 
 def test_functions_with_code_of_their_own() -> None:

@@ -14,7 +14,7 @@ from tests.support.peers_for_tests import small_batch
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.engine.buffers import StreamBuffers, WholeBatch
+from app.engine.buffers import StreamBuffers, WholeBatchBuffers
 from app.engine.gpu import GpuEngine
 from app.lab.peers.ours import OurEngine
 
@@ -35,7 +35,7 @@ def test_all_that_a_run_writes_is_overwritten_before_it(in_place: bool) -> None:
         _made(StreamBuffers, named={"images": arrays[3]}, launches=launches[:1]),
         _made(StreamBuffers, named={"labels": arrays[4]}, launches=launches[1:2]),
     ]
-    direct = _made(WholeBatch, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
+    direct = _made(WholeBatchBuffers, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
     ours = _made(GpuEngine, stream_buffers=stream_buffers, direct=direct if in_place else None)
     _made(OurEngine, _engine=ours).poison_buffers()
     for number, array in enumerate(arrays):

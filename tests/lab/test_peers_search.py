@@ -15,7 +15,7 @@ from app.lab.batch import ONE_PIECE, Batch
 from app.lab.peers import peers, torch
 from app.lab.peers import search as module
 from app.lab.peers.jax import SETTINGS as JAX_SETTINGS
-from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search, why_unknown
+from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search_settings, why_fastest_unknown
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import search_text
@@ -42,7 +42,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "FIGURES", tmp_path)
     monkeypatch.setattr("app.cuda.memory.pinned_array", np.empty)
-    monkeypatch.setattr(torch, "release_compiled", lambda: None)
+    monkeypatch.setattr(torch, "free_compiled_code", lambda: None)
     return tmp_path
 
 
@@ -51,7 +51,7 @@ def searches(**software: dict[str, str]) -> Searches:
 
 
 def known(which: Searches, engine: str = "torch", images: int = 40) -> Search:
-    return which.of(LENET5, "fp32", images, engine)
+    return which.find(LENET5, "fp32", images, engine)
 
 
 def stored() -> Any:
@@ -82,8 +82,8 @@ def test_other_versions_networks_precisions_and_batches_are_others() -> None:
         known(newer),
         known(first, "jax"),
         known(first, images=1),
-        first.of(NETWORKS["mlp"], "fp32", 40, "torch"),
-        first.of(LENET5, "fp16", 40, "torch"),
+        first.find(NETWORKS["mlp"], "fp32", 40, "torch"),
+        first.find(LENET5, "fp16", 40, "torch"),
     ]
     assert not [one for one in others if one["ms"] or one["failed"]]
     newer.add(known(newer), FAST, [0.5, 1.0], "")
@@ -133,10 +133,10 @@ def test_the_fastest_of_all_peers_by_each_measurement() -> None:
     assert fastest_settings(every, FEW) == [("torch", FAST), ("torch", SLOW)]
     assert fastest_settings(every[1:], FEW) == [("jax", "jit")], "once if it is the same"
     assert fastest_settings([], FEW) == fastest_settings([known(first, images=1)], FEW) == []
-    assert why_unknown(every, FEW).startswith("4 of ")
+    assert why_fastest_unknown(every, FEW).startswith("4 of ")
     first.add(known(first), BROKEN, [], "no such layout")
-    assert not why_unknown(every, FEW)
-    assert why_unknown([known(first, images=1)], {"torch": ()}) == "no setting of a peer runs"
+    assert not why_fastest_unknown(every, FEW)
+    assert why_fastest_unknown([known(first, images=1)], {"torch": ()}) == "no setting of a peer runs"
 
 
 WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUDA graph"
@@ -154,11 +154,11 @@ WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUD
 )
 def test_settings_that_cannot_be_the_fastest(network: str, ms: dict[str, list[float]], needless: int) -> None:
     graph = random_graph(NETWORKS[network])
-    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_needless(name, ms, graph))}
+    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_setting_needless(name, ms, graph))}
     assert len(found) == needless and set(found.values()) <= {*torch.NEEDLESS}
     assert all(("pieces" if ms else "channels last") in name for name in found)
     assert not {WHOLE, PIECES, EAGER} & found.keys()
-    assert not torch.why_needless("jit", ms, graph)
+    assert not torch.why_setting_needless("jit", ms, graph)
 
 
 # --- searching and comparing ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     diary: list[str] = []
     steps: list[str] = []
     first = searches()
-    found = [*search(JOB, factories(batch, diary), first, steps.append)]
+    found = [*search_settings(JOB, factories(batch, diary), first, steps.append)]
     assert [(one["images"], one["precision"], one["engine"]) for one in found] == [
         (images, precision, engine) for engine in FEW for images in (20, 40) for precision in ("fp32", "fp16")
     ]
@@ -213,7 +213,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     text = check_widths(search_text, first.document(found))
     assert text.count(f"torch fp32, {BROKEN}: no such layout") == 1
     again: list[str] = []
-    assert [*search(JOB, factories(batch, again), searches(), steps.append)] == found and not again
+    assert [*search_settings(JOB, factories(batch, again), searches(), steps.append)] == found and not again
 
 
 def test_an_interrupted_search_goes_on(batch: Batch) -> None:
@@ -230,9 +230,9 @@ def test_an_interrupted_search_goes_on(batch: Batch) -> None:
     one = Job(["lenet5"], ["fp32"], [40], ["torch", "jax"])
     diary: list[str] = []
     with pytest.raises(Interrupt):
-        next(search(one, factories(batch, diary), searches(), stop))
+        next(search_settings(one, factories(batch, diary), searches(), stop))
     assert len(known(searches())["ms"]) + len(known(searches())["failed"]) == 3
-    assert len([*search(one, factories(batch, diary), searches(), lambda _: None)]) == 2
+    assert len([*search_settings(one, factories(batch, diary), searches(), lambda _: None)]) == 2
     assert tried(diary) == [*chain(*FEW.values())]
 
 
@@ -244,7 +244,11 @@ def test_a_setting_that_breaks_the_card_is_stored_and_ends_the_search(batch: Bat
             raise RuntimeError("illegal address")
 
     with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
-        [*search(Job(["lenet5"], ["fp32"], [40], ["torch"]), factories(batch, [], check), searches(), lambda _: None)]
+        [
+            *search_settings(
+                Job(["lenet5"], ["fp32"], [40], ["torch"]), factories(batch, [], check), searches(), lambda _: None
+            )
+        ]
     assert (set(known(searches())["ms"]), set(known(searches())["failed"])) == ({EAGER, SLOW}, {BROKEN})
 
 

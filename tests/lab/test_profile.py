@@ -47,7 +47,7 @@ class OwnStream(Stream):
 def test_calls_are_counted_and_functions_restored() -> None:
     module = SimpleNamespace(copy=lambda *arguments: arguments)
     before, stream = module.copy, OwnStream()
-    with api_calls.recorded_calls([("copy", module, "copy"), ("wait", OwnStream, "synchronize")]) as calls:
+    with api_calls.record_calls([("copy", module, "copy"), ("wait", OwnStream, "synchronize")]) as calls:
         assert module.copy(1, 2) == (1, 2)
         assert module.copy() == ()
         assert stream.synchronize() == "done"
@@ -63,7 +63,7 @@ def test_functions_are_restored_after_an_error() -> None:
         raise ValueError
 
     module = SimpleNamespace(copy=fails)
-    with pytest.raises(ValueError), api_calls.recorded_calls([("copy", module, "copy")]) as calls:
+    with pytest.raises(ValueError), api_calls.record_calls([("copy", module, "copy")]) as calls:
         module.copy()
     assert module.copy is fails and len(calls) == 1
 
@@ -71,7 +71,7 @@ def test_functions_are_restored_after_an_error() -> None:
 def test_the_session_s_functions_are_there_to_be_counted() -> None:
     found = [target[1:] for target in api_calls.traced_functions()]
     originals = [getattr(*place) for place in found]
-    with api_calls.recorded_calls():
+    with api_calls.record_calls():
         assert all(getattr(*place) != original for place, original in zip(found, originals, strict=True))
     assert [getattr(*place) for place in found] == originals
 
@@ -162,7 +162,7 @@ class FakeCard:
         monkeypatch.setattr(spans, "cupy", SimpleNamespace(cuda=cuda))
         monkeypatch.setattr(events, "cupy", SimpleNamespace(cuda=cuda))
         monkeypatch.setattr(spans, "Launch", FakeLaunch)
-        monkeypatch.setattr(spans, "loaded_cublas", lambda: None)
+        monkeypatch.setattr(spans, "cublas_if_loaded", lambda: None)
 
     def event(self) -> Mock:
         self.events.append(Mock(ptr=len(self.events)))
@@ -188,7 +188,7 @@ class FakeLaunch:
         self.kernel = SimpleNamespace(config=SimpleNamespace(actions=actions), variant=variant)
         self._card = card
 
-    def choose(self, _: int) -> Any:
+    def launch_for(self, _: int) -> Any:
         return self
 
     def __call__(self, stream: int, images: int) -> None:
@@ -208,7 +208,7 @@ def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     originals = card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__
     for _ in range(2):  # the second recording uses the first one's events
         recorder.reset_clock()
-        with recorder.recording():
+        with recorder.record():
             card.runtime.memcpyAsync(1, 2, 784, 1, 77)
             buffers.launches[0](77, 10)
             card.runtime.memcpyAsync(1, 2, 10, 2, 77)

@@ -10,13 +10,13 @@ from app.base.precision import SHORT
 from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
-from app.lab.bench.compiling import Wrong, failure_reason
+from app.lab.bench.compiling import WrongResult, failure_reason
 from app.lab.sweep import job, pipeline, report
-from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
+from app.lab.sweep.grid import CannotRun, Target, measure_all, parse_settings
 from app.lab.sweep.report import as_document, as_text
 from app.network.graph import network_graph
 from app.planning import tuning
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from tests.support.schemas import mistakes
 from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, failing, measured, request, swept, target
 from tests.support.widths import check_widths
@@ -54,7 +54,7 @@ def test_defaults_come_first_and_refused_points_are_counted_by_reason() -> None:
 
 
 def test_the_best_known_point_is_tried_again() -> None:
-    known = Tuning({tuning.tuning_key(PROBLEM): {"swept": Tuned({"TILE": 20, "DEPTH": 4}, 1.0, 100)}})
+    known = Tuning({tuning.tuning_key(PROBLEM): {"swept": TunedResult({"TILE": 20, "DEPTH": 4}, 1.0, 100)}})
     found = target(known, tiles=(8,), depths=(8,))
     assert found.grid == [{"TILE": tile, "DEPTH": depth} for tile, depth in [(24, 8), (20, 4), (8, 8)]]
 
@@ -80,8 +80,8 @@ def test_best_point() -> None:
 
 def test_points_that_fail_are_left_out() -> None:
     def fail(parameters: dict[str, int]) -> None:
-        failing(Wrong("image 3 is wrong"), tile=12)(parameters)
-        failing(Skip("does not compile"), tile=16)(parameters)
+        failing(WrongResult("image 3 is wrong"), tile=12)(parameters)
+        failing(CannotRun("does not compile"), tile=16)(parameters)
 
     found = target()
     measure_all([found], measured(fail), lambda _: None)
@@ -96,7 +96,9 @@ def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixtur
         job.run_sweep(asked, [target(), target()], [], CARD, measured(failing(KeyboardInterrupt, tile=16)))
     out = capsys.readouterr().out
     assert "interrupted after 4 of 12 points" in out and "best: TILE=12 DEPTH=4: 1.0000 ms" in out
-    assert tuning.load(CARD).entries[tuning.tuning_key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
+    assert tuning.load(CARD).entries[tuning.tuning_key(PROBLEM)]["swept"] == TunedResult(
+        {"TILE": 12, "DEPTH": 4}, 1.0, 100
+    )
     report = json.loads((tmp_path / "sweep.json").read_text())
     assert not mistakes(report)
     assert report["schema"] == "lenet5-inference/sweep/1" and (report["finished"], report["total"]) == (4, 12)
@@ -114,17 +116,17 @@ def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "TILE DEPTH ms" in out and "12 4 1.0000 " in out and "2.240 default " in out
     assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
     assert "skipped TILE=64 DEPTH=4 and 1 more: needs 262,144 bytes" in out
-    assert job.run_sweep(request(), [target()], [], CARD, measured(failing(Wrong("image 0")))) == 1
+    assert job.run_sweep(request(), [target()], [], CARD, measured(failing(WrongResult("image 0")))) == 1
     assert "WRONG TILE=12 DEPTH=4: image 0" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"no point could run \(does not compile"):
         job.run_sweep(
-            request(), [target()], [], CARD, measured(failing(Skip("does not compile: too much shared data")))
+            request(), [target()], [], CARD, measured(failing(CannotRun("does not compile: too much shared data")))
         )
 
 
 def test_the_tables_fit_the_terminal() -> None:
     found = swept(tiles=tuple(range(4, 40)), depths=(1, 2, 4))
-    found.rival, found.rival_result = (RIVAL, {"TILE": 8}), Tuned({}, 1.0, 100)
+    found.rival, found.rival_result = (RIVAL, {"TILE": 8}), TunedResult({}, 1.0, 100)
     text = check_widths(as_text, as_document(request(), [found], [], CARD, "table.json"))
     assert "± ms" in text and "TFLOP/s" in text and "auto so far: rival TILE=8: 1.0000 ms" in text
     assert "… and 44 slower ones" in text
@@ -137,9 +139,9 @@ def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> No
     assert [point["ms"] for point in layer["points"]] == sorted(point["ms"] for point in layer["points"])
 
 
-@pytest.mark.parametrize("stored", [{}, {PROBLEM: {"rival": Tuned({}, 9.0, 100)}}], ids=["untimed", "timed"])
+@pytest.mark.parametrize("stored", [{}, {PROBLEM: {"rival": TunedResult({}, 9.0, 100)}}], ids=["untimed", "timed"])
 def test_what_auto_would_take_is_measured_in_the_same_run(
-    stored: dict[Problem, dict[str, Tuned]], monkeypatch: pytest.MonkeyPatch
+    stored: dict[Problem, dict[str, TunedResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the swept variant would be the only one with a time, and auto would take it however slow it is.
 
@@ -159,10 +161,10 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
 
 def test_problems_are_the_plans() -> None:
     graph = network_graph("lenet5")
-    variant = registry.find("conv", "register-tiled")
+    variant = registry.find_variant("conv", "register-tiled")
     assert variant is not None
-    alone = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=False)
-    fused = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=True)
+    alone = job.layer_problem(graph, "conv1", variant, ARCH, "fp32", fused=False)
+    fused = job.layer_problem(graph, "conv1", variant, ARCH, "fp32", fused=True)
     assert alone == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
     assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
 

@@ -16,7 +16,7 @@ from app.kernels.variant import Variant
 from app.lab.profile import job, stamps
 from app.lab.profile.stamps import HEAD, PHASES, Shares, warpgroup_timeline
 from app.lab.profile.text import as_text
-from app.lab.profile.timeline import first_kernel_shares, with_stamps
+from app.lab.profile.timeline import add_stamps, first_kernel_shares
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
@@ -94,7 +94,7 @@ def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
 
 
 def test_with_stamps_the_kernel_compiles_for_hopper() -> None:
-    config = with_stamps(EXACT, SHARES).config(served(EXACT, "sm_90a")[0])
+    config = add_stamps(EXACT, SHARES).launch_config(served(EXACT, "sm_90a")[0])
     assert config.defines.items() >= {"STAMPS": SHARES.max_stamp_count, "STAMPED": 64}.items()
     assert b"\0stamps\0" in compile_kernel(EXACT.path, config.defines, "sm_90a")  # by this name the host finds them
 

@@ -183,8 +183,8 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
     for layer in card.layers(step):
         for one in counter_differences(layer):
             assert "<caption>For an output: the count above" in page
-            assert f">{format_exact(one.told)} | {format_exact(one.counted)}<" in page, (layer.title, one)
-            assert one.is_large == (max(one.told, one.counted) > FACTOR * min(one.told, one.counted))
+            assert f">{format_exact(one.expected)} | {format_exact(one.counted)}<" in page, (layer.title, one)
+            assert one.is_large == (max(one.expected, one.counted) > FACTOR * min(one.expected, one.counted))
             if one.is_large:
                 needed.add(one.counter)
                 why = difference_reason(step, layer, one)

@@ -16,6 +16,7 @@ from app.ladder.card import Card
 from app.ladder.command import as_text
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, all_steps
+from app.ladder.pixel_tiles import draw_global_window
 from app.ladder.stored import stored_card, stored_kernels
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import check_described, mistakes
@@ -129,3 +130,8 @@ def test_on_the_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert code == 0 and document["images"] == 300
     assert all(row["ms"] or row["reason"] for row in document["steps"])
     assert (tmp_path / "pages" / "index.html").is_file()
+
+
+def test_a_drawing_names_the_input_that_its_windows_reach() -> None:
+    drawing = draw_global_window(3, 4, kernel=5, stride=2, threads=32, taps="global memory")
+    assert "input channel 9 × 11, global memory" in drawing.svg() and "output map 3 × 4" in drawing.svg()

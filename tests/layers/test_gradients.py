@@ -10,7 +10,7 @@ from app.base.errors import UserError
 from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays, layer_forward
-from app.training.model import Model, add_l2_gradient, cross_entropy, training_model
+from app.training.model import Model, add_l2_gradient, cross_entropy, make_training_model
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
@@ -160,7 +160,7 @@ def half_masks(name: str, shape: tuple[int, ...]) -> np.ndarray | None:
 def test_whole_network(network: Network, masked: bool) -> None:
     if masked and network.name in ("fa19", "k7", "minidnn86"):
         return  # slow, and nothing that the others have not
-    model = training_model(network, EVERY)
+    model = make_training_model(network, EVERY)
     rng = np.random.default_rng(5)
     images, labels = random_images(network, 1), rng.integers(0, model.classes, 1)
     parameters = float64_start(model)
@@ -179,7 +179,7 @@ def test_whole_network(network: Network, masked: bool) -> None:
 
 @pytest.mark.parametrize("network", [ODD, SMOOTH, NETWORKS["mlp"]])
 def test_shares_of_a_batch_add_up(network: Network) -> None:
-    model = training_model(network, EVERY)
+    model = make_training_model(network, EVERY)
     images, labels = random_images(network, 7), np.arange(7) % 3
     parameters = float64_start(model)
     whole = model.gradients(parameters, images, labels, smoothing=0.05, total=7)
@@ -195,16 +195,16 @@ def test_shares_of_a_batch_add_up(network: Network) -> None:
 def test_layers_without_a_gradient() -> None:
     """In front they see bytes; in the midst of a network they are an error."""
     with pytest.raises(UserError, match=r"network bad cannot be trained: layer s \(softmax\) has no gradient"):
-        training_model(Network("bad", "", (4,), (Linear("a", 3), Softmax("s"), Linear("b", 2), Argmax("m"))), ())
+        make_training_model(Network("bad", "", (4,), (Linear("a", 3), Softmax("s"), Linear("b", 2), Argmax("m"))), ())
     with pytest.raises(UserError, match="network bad cannot be trained: it needs weights"):
-        training_model(Network("bad", "", (4,), (Relu("r"), Argmax("m"))), ())
+        make_training_model(Network("bad", "", (4,), (Relu("r"), Argmax("m"))), ())
 
     class Halved(Flatten):
         def reference(self, x: np.ndarray, parameters: object) -> np.ndarray:
             assert x.dtype == np.uint8
             return super().reference(x // 2, {})
 
-    model = training_model(Network("seen", "", (1, 2, 2), (Halved("h"), Linear("fc", 3), Argmax("m"))), ())
+    model = make_training_model(Network("seen", "", (1, 2, 2), (Halved("h"), Linear("fc", 3), Argmax("m"))), ())
     assert [layer.name for layer in model.front] == ["h"]
     images = np.full((2, 1, 2, 2), 102, np.uint8)
     x = model.prepare_inputs(images, np.dtype(np.float64))

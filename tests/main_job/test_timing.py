@@ -18,7 +18,7 @@ from app.base.clock import Deadline, Stopwatch, Timer, time_by_host_clock, time_
 from app.engine.onnx_runtime import OnnxEngine
 from app.engine.opening import cpu_engine_class
 from app.main_job.report import startup_ms_beyond_cupy
-from app.main_job.result import Compared, Outcome, Timing, bimodality_warnings, layer_row
+from app.main_job.result import ComparedRun, Outcome, Timing, bimodality_warnings, layer_row
 from app.main_job.statistics import (
     median,
     median_half_width,
@@ -266,8 +266,9 @@ def test_the_report_says_so_in_text_and_json() -> None:
 
 def test_every_list_of_times_is_looked_at() -> None:
     stepping = Timing((1.0,) * 12 + (2.0,) * 8)
-    layer = layer_row("fc1", "naive", 1, stepping, 1, 1)
-    compared = Compared("fp16", "float16", stepping, GPU.labels)
+    layer = layer_row("fc1", "naive", 1, stepping, int(8e9), int(6e6))
+    assert (layer["gflop"], layer["tflops"], layer["gbytes_per_s"]) == (8.0, 8.0 / layer["ms"], 6.0 / layer["ms"])
+    compared = ComparedRun("fp16", "float16", stepping, GPU.labels)
     times = {"end_to_end": stepping, "on_card": stepping, "raw_copy": stepping, "layers": (layer,)}
     found = notes(GPU, **times, op_times=(layer,), compared=compared)
     group = "the runs fall into two groups, 1.000 ms (12 runs) and 2.000 ms (8), one group after the other"

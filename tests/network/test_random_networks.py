@@ -7,7 +7,7 @@ with ``--device cuda``.
 import pytest
 
 from tests.support.random_networks import random_network
-from tests.support.random_networks_checked import check_on_card, check_on_cpu, check_plans, network_of
+from tests.support.random_networks_checked import check_on_card, check_on_cpu, check_plans, network_from_chain
 
 SEEDS = range(60)
 
@@ -64,7 +64,7 @@ def test_the_networks_are_varied() -> None:
         "[3, ",
     ):
         assert sum(wanted in text for text in texts) >= 3, wanted
-    scales = {network_of(random_network(seed)).pixel_scale for seed in SEEDS}
+    scales = {network_from_chain(random_network(seed)).pixel_scale for seed in SEEDS}
     assert scales == {1 / 255, 1.0, 0.5}
 
 

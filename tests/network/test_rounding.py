@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.fused.scaling import Inexact, float16_parts, scale_per_output
+from app.kernels.fused.scaling import InexactError, float16_parts, scale_per_output
 from app.kernels.problems import LinearProblem
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build_graph
@@ -45,8 +45,8 @@ def test_each_layer_states_its_errors() -> None:
     found = [*round_layers(graph, images)]
     assert [layer.name for layer in found] == ["conv1", "conv2", "fc1", "fc2"]
     assert all(0 < layer.error < layer.plain for layer in found)
-    y = graph.input_of(1, images, np.float64)
-    changed = replace(graph, parameters={**graph.parameters, **found[0].arrays}).input_of(1, images, np.float64)
+    y = graph.input_of_step(1, images, np.float64)
+    changed = replace(graph, parameters={**graph.parameters, **found[0].arrays}).input_of_step(1, images, np.float64)
     assert found[0].error == pytest.approx(np.linalg.norm(changed - y) / np.linalg.norm(y), rel=1e-6)
 
 
@@ -61,7 +61,7 @@ def test_rounded_weights_are_exact_in_float16_and_the_same_every_time() -> None:
     inputs, outputs = graph.parameters["fc2"].shape
     problem = LinearProblem(inputs, outputs, dtype="float16x2", exact=True)
     assert len(float16_parts(problem, scale_per_output(problem, [first["fc2"], None])[0])) == 1
-    with pytest.raises(Inexact):
+    with pytest.raises(InexactError):
         float16_parts(problem, scale_per_output(problem, [graph.parameters["fc2"], None])[0])
 
 

@@ -11,7 +11,7 @@ from app.base.errors import UserError
 from app.layers import AvgPool, Conv2d, Linear, MaxPool
 from app.network.definitions import FOLDER, NETWORKS, Network, network_by_name
 from app.network.graph import build_graph, find_network
-from app.network.network import KINDS, LEAST_SCALE, MOST_SCALE, defaults_of
+from app.network.network import KINDS, LEAST_SCALE, MOST_SCALE, key_defaults
 from app.network.toml import MAX_BYTES, network_toml, parse_network, read_network
 from app.network.weights import Weights
 from tests.support.networks_for_tests import random_graph
@@ -110,9 +110,9 @@ def test_what_is_written_is_read_back() -> None:
         assert found == network and found.digest == network.digest, seed
         assert network_toml(found) == network_toml(network), seed
         for layer in drawn.layers:
-            for key, default in defaults_of(layer).items():
+            for key, default in key_defaults(layer).items():
                 seen.setdefault(f"{layer.kind} {key}", set()).add(getattr(layer, key) == default)
-    settings = {f"{name} {key}": default for name, kind in KINDS.items() for key, default in defaults_of(kind).items()}
+    settings = {f"{name} {key}": default for name, kind in KINDS.items() for key, default in key_defaults(kind).items()}
     assert {name: seen.get(name) for name in settings} == {
         name: {False} if default is MISSING else {False, True} for name, default in settings.items()
     }

@@ -15,7 +15,7 @@ from app.files.hdf5 import content_hash
 from app.layers import Tanh
 from app.network.definitions import FA19, K7, LENET5, MLP
 from app.network.graph import build_graph
-from app.network.quantised import Quantised
+from app.network.quantised import QuantisedFilters
 from app.network.toml import network_toml
 from app.network.weights import Weights, load_weights, save_weights
 from tests.support.hostile_hdf5 import write_hdf5
@@ -107,7 +107,7 @@ GRAPH = with_bytes(random_graph(LENET5, bias=False))
 Arrays = dict[str, np.ndarray]
 
 
-def quantised() -> Quantised:
+def quantised() -> QuantisedFilters:
     assert GRAPH.quantised is not None
     return GRAPH.quantised
 

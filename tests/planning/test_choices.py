@@ -19,7 +19,7 @@ from app.network.definitions import LENET5
 from app.network.graph import Graph, find_network, network_graph
 from app.network.toml import network_toml
 from app.network.weights import load_weights, save_weights
-from app.planning import serving, tuning
+from app.planning import kernel_selection, tuning
 from app.planning.choices import load_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -123,12 +123,12 @@ def test_a_layer_left_to_auto_beside_a_kernel_for_the_others() -> None:
 @pytest.mark.parametrize("command", ["", "--precision fp16", "--no-fuse", "--conv direct --fc wgmma", "--latency"])
 def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no more while a plan is made, whose kernels they name."""
-    find = Mock(wraps=registry.find)
-    monkeypatch.setattr(registry, "find", find)
+    find = Mock(wraps=registry.find_variant)
+    monkeypatch.setattr(registry, "find_variant", find)
     graph, chosen = resolved(command)
     assert 0 < find.call_count <= 10
     find.reset_mock()
-    plan(graph, "sm_90a", replace(chosen, precision="fp16" if chosen.named_pairs else chosen.precision))
+    plan(graph, "sm_90a", replace(chosen, precision="fp16" if chosen.named_pair_kernels else chosen.precision))
     find.assert_not_called()
 
 
@@ -136,7 +136,7 @@ def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: p
 # it was before rows said which kernels are automatic. To make a kernel automatic, or to ship other times for a card, is
 # to change that file on purpose.
 CHOSEN = json.loads(Path(__file__).with_name("chosen_kernels.json").read_text(encoding="utf-8"))
-STORED = serving.stored_parameters
+STORED = kernel_selection.stored_parameters
 
 
 def _where_looked_at(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
@@ -160,7 +160,7 @@ def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
 @pytest.mark.parametrize("network", sorted({name.split()[0] for name in CHOSEN}))
 def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(serving, "stored_parameters", _where_looked_at)
+    monkeypatch.setattr(kernel_selection, "stored_parameters", _where_looked_at)
     graph = network_graph(network)
     tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
     places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]

@@ -39,5 +39,5 @@ def test_tensor_cores_are_taken_where_they_were_faster(
         types: dict[str, Any] = {"dtype": dtype, "output_dtype": stored}
         types |= {"input_dtype": source if source == "uint8" else stored, "pool": pool, "padding": padding}
         problem = ConvProblem(*sizes, **types)
-        pays = row_of("conv", "tensor-core").pays(problem, "sm_90a")
-        assert measured is None or pays == (measured < 1), dtype
+        worthwhile = row_of("conv", "tensor-core").worthwhile(problem, "sm_90a")
+        assert measured is None or worthwhile == (measured < 1), dtype

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.engine.request import default_chunk_size
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
-from app.planning.few_images import LARGE_TILE_PRODUCTS, kernel_for_few_images
+from app.planning.few_images import LARGE_TILE_PRODUCTS, kernels_for_few_images, part_settings
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, describe
@@ -26,6 +28,7 @@ PRODUCTS = [
     LinearProblem(37, 33, bias=True, activation="relu", input_dtype="uint8"),
     LinearProblem(130, 10, bias=True, argmax=True),
     LinearProblem(259, 45),
+    LinearProblem(4099, 9, bias=True, activation="tanh"),  # a sum in parts, the last one short
 ]
 CONVOLUTIONS = [
     ConvProblem(1, 11, 9, 5, 3, bias=True, activation="relu", pool=2, input_dtype="uint8"),
@@ -44,53 +47,84 @@ def cases() -> Iterator[Any]:
                 problem = replace(problem, dtype=dtype)
                 if dtype == "tfloat32" and isinstance(problem, ConvProblem):
                     problem = replace(problem, pool=1, pool_ceil=False)
-                if row.refusal(problem, ARCH) is None:
+                if row.refusal_reason(problem, ARCH) is None:
                     yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
 
 
 @pytest.mark.parametrize("case", [*cases()])
 def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
     """The large kernel with all images against the other with one, two, and all of them; labels too."""
-    few = kernel_for_few_images(case.problem, case.row, {}, ARCH)
-    assert few is not None and few.most >= 1
+    settings = part_settings(case.problem, case.row)
+    kernels = kernels_for_few_images(case.problem, case.row, settings, ARCH)
+    assert kernels and kernels[0].most >= 1
     x, arrays = host_arrays(case.problem, ROWS if case.row.operation == "gemm" else 3)
-    wanted = run_row(case.row, case.problem, x, arrays)
+    wanted = run_row(case.row, case.problem, x, arrays, settings)
     assert np.isfinite(wanted[0]).all() and np.ptp(wanted[0]) > 0
-    for images in (1, 2, len(x)):
+    for few, images in product(kernels, (1, 2, len(x))):
         found = run_row(few.variant, case.problem, x[:images], arrays, few.settings)
         for result, whole in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(result.view(np.uint8), whole[: len(result)].view(np.uint8))
 
 
+def test_long_sums_are_in_parts_for_any_number_of_images() -> None:
+    long, tiled = replace(PRODUCTS[3], inputs=9216), row_of("gemm", "register-tiled")
+    (few,) = kernels_for_few_images(long, tiled, settings := part_settings(long, tiled), ARCH)
+    assert few.settings == settings == {"PART": 512}
+    first, last = few.variant.launch_config(long, few.settings).launches
+    assert first.grid(1)[2] == 18 and last.entry == "gemm_few_rows_finish"
+    for problem, row in ((replace(long, inputs=4095), tiled), (replace(long, argmax=True), tiled)):
+        assert part_settings(problem, row) == {}
+    assert part_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
+    node = plan(random_graph(NETWORKS["fa19"]), ARCH, named_choices(precision="tf32")).nodes[4]
+    assert node.name.startswith("flatten+fc1") and node.settings["PART"] == 512 and node.few
+
+
 def test_only_automatic_kernels_of_these_types_have_one() -> None:
     """Named kernels run for every batch, and so do kernels that add in an order of their own."""
-    patch, product = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
-    assert kernel_for_few_images(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH) is None
-    assert kernel_for_few_images(replace(PRODUCTS[0], dtype="float64"), row_of("gemm", "naive"), {}, ARCH) is None
-    assert kernel_for_few_images(CONVOLUTIONS[0], row_of("conv", "direct"), {}, ARCH) is None
+    patch, tiled = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
+    assert not kernels_for_few_images(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH)
+    assert not kernels_for_few_images(replace(PRODUCTS[0], dtype="float64"), row_of("gemm", "naive"), {}, ARCH)
+    assert not kernels_for_few_images(CONVOLUTIONS[0], row_of("conv", "direct"), {}, ARCH)
     huge = ConvProblem(3, 512, 512, 64, 3)
-    assert kernel_for_few_images(huge, patch, {}, ARCH) is None, "one image fills the card"
+    assert not kernels_for_few_images(huge, patch, {}, ARCH), "one image fills the card"
     graph = random_graph(NETWORKS["lenet5"])
     assert all(node.few for node in plan(graph, ARCH, Choices("fp32")).nodes)
-    named = plan(graph, ARCH, named_choices(precision="fp32", kernels={"conv2": patch.name, "fc1": product.name}))
-    assert [node.few is None for node in named.nodes] == [False, True, True, False]
+    named = plan(graph, ARCH, named_choices(precision="fp32", kernels={"conv2": patch.name, "fc1": tiled.name}))
+    assert [bool(node.few) for node in named.nodes] == [True, False, False, True]
 
 
 def test_larger_layers_switch_earlier() -> None:
     patch = row_of("conv", "register-patch")
     limits = []
     for maps in (8, 16, 64):
-        few = kernel_for_few_images(ConvProblem(8, 20, 20, maps, 3), patch, {"TM": 4, "TR": 2, "TC": 8}, ARCH)
-        assert few is not None
-        limits.append(few.most)
+        small, middle = kernels_for_few_images(
+            ConvProblem(8, 20, 20, maps, 3), patch, {"TM": 4, "TR": 2, "TC": 8}, ARCH
+        )
+        assert small.most < middle.most
+        limits.append((small.most, middle.most))
     assert limits == sorted(limits, reverse=True) and limits[0] > limits[-1]
-    products = [kernel_for_few_images(LinearProblem(64, n), row_of("gemm", "naive"), {}, ARCH) for n in (10, 512, 4096)]
-    assert [few and few.most for few in products] == [512, 250, 31]
+    for name, dtype, expected in (("naive", "float32", [960, 250, 31]), ("tensor-core", "tfloat32", [960, 250, 31])):
+        outputs = (10, 512, 4096) if dtype == "float32" else (10, 256, 2064)
+        layers = [LinearProblem(64, n, dtype=dtype) for n in outputs]
+        assert [kernels_for_few_images(one, row_of("gemm", name), {}, ARCH)[0].most for one in layers] == expected
 
 
-@pytest.mark.parametrize("images", [1, 4, 5, 9])
-def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int) -> None:
-    """Also when added to a graph, and with addresses set for both."""
+def test_no_chunk_of_ten_thousand_images_takes_a_product_for_few() -> None:
+    """Chunks run beside each other, where the kernel for few images takes more of the GPU than the one for many."""
+    nodes = [
+        node
+        for network, precision in product(NETWORKS.values(), ("fp32", "tf32"))
+        for node in plan(random_graph(network), ARCH, Choices(precision)).nodes
+    ]
+    limits = [few.most for node in nodes if isinstance(node.problem, LinearProblem) for few in node.few]
+    assert limits and max(limits) < default_chunk_size(10_000) // 2, "the first chunk and the last have half the length"
+
+
+@pytest.mark.parametrize(
+    ("images", "which"), [(1, "few"), (4, "few"), (5, "more"), (7, "more"), (8, "many"), (99, "many")]
+)
+def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int, which: str) -> None:
+    """Also when added to a graph, and with addresses set for all."""
     module = pytest.importorskip("app.kernels.by_count", reason="CuPy is not installed")
     said: list[tuple[str, Any]] = []
 
@@ -110,10 +144,10 @@ def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int) -> None:
         def set_argument_address(self, place: int, address: int) -> None:
             said.append((self.name, (place, address)))
 
-    launch = module.LaunchByCount(Said("few"), Said("many"), 4)
-    which = "few" if images <= 4 else "many"
+    names = ("few", "more", "many")
+    launch = module.LaunchByCount([*map(Said, names)], [4, 7])
     launch(7, images)
     launch.add_to("graph", images)
     launch.set_argument_address(0, 99)
-    assert said == [(which, (7, images)), (which, ("graph", images)), ("few", (0, 99)), ("many", (0, 99))]
-    assert launch.choose(images).name == which and launch.launches_only_kernels
+    assert said == [(which, (7, images)), (which, ("graph", images)), *((name, (0, 99)) for name in names)]
+    assert launch.launch_for(images).name == which and launch.launches_only_kernels

@@ -22,9 +22,9 @@ from app.kernels.problems import (
 )
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
 from app.network.definitions import LENET5, NETWORKS, Network
+from app.planning.kernel_selection import defer_flattens
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, plan
-from app.planning.serving import defer_flattens
 from tests.planning.test_plan_choices import runs_in_float32
 from tests.support.networks_for_tests import GENERAL, ODD, TEST_NETWORKS, multiplied, random_graph
 from tests.support.random_networks import uncentred_network
@@ -82,7 +82,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
     for node in planned.nodes:
         assert node.steps[0].in_shape == shape
         shape = node.steps[-1].out_shape
-        assert node.variant.refusal(node.problem, ARCH, node.settings) is None
+        assert node.variant.refusal_reason(node.problem, ARCH, node.settings) is None
         # What it reads is what the node before it wrote, and it writes none of that.
         assert node.reads == latest and node.reads in written and node.reads not in node.writes
         latest = node.writes[0]

@@ -22,7 +22,7 @@ from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from tests.support.kernel_grid import row_of
 from tests.support.networks_for_tests import GENERAL, TEST_NETWORKS, random_graph, with_bytes
 from tests.support.requests import named_choices
@@ -40,7 +40,7 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
 def runs_in_float32(problem: Any, precision: str) -> bool:
     """Whether a layer is a convolution that is estimated to be faster on CUDA cores."""
     dtype, row = BY_NAME[precision].dtype, row_of("conv", "tensor-core")
-    return isinstance(problem, ConvProblem) and not row.pays(replace(problem, dtype=dtype), ARCH)
+    return isinstance(problem, ConvProblem) and not row.worthwhile(replace(problem, dtype=dtype), ARCH)
 
 
 @pytest.mark.grid
@@ -115,8 +115,8 @@ def test_requested_kernels_are_the_ones_used() -> None:
     assert (used["pool1"], used["pool2"]) == ("direct", "shared")
 
 
-def _tuned(ms: float, **parameters: int) -> Tuned:
-    return Tuned(parameters, ms, 10_000)
+def _tuned(ms: float, **parameters: int) -> TunedResult:
+    return TunedResult(parameters, ms, 10_000)
 
 
 def test_tuning_drives_auto() -> None:
@@ -181,7 +181,7 @@ def test_kernels_that_cannot_serve_are_refused(arch: str, options: dict[str, Any
 
 
 def test_no_kernel_is_taken_for_another_operation() -> None:
-    direct = registry.find("conv", "direct")
+    direct = registry.find_variant("conv", "direct")
     with pytest.raises(UserError, match="lenet5 has no layer 'flatten'"):
         plan(random_graph(LENET5), ARCH, Choices(kernels={"flatten": direct}))
     for target, operation_ in {"fc1": "gemm", "pool": "pool", "conv_pair": "conv_pair"}.items():

@@ -12,7 +12,7 @@ from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, ExecutionPlan, notices, plan
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from tests.support.networks_for_tests import multiplied, network, random_graph
 from tests.support.requests import named_choices
 
@@ -140,10 +140,13 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
     planned = plan(graph, HOPPER, named_choices(precision, kernels=kernels))
     assert [node.variant.name for node in planned.nodes] == ["mma", "mma"]
     convolutions, products = pairs(planned)
-    settings, slower = {"ROWS": 48, "STAGES": 3}, Tuned({}, 2.0, 10_000)
-    times = {"mma": Tuned({}, 1.0, 10_000), "wgmma": slower, "wgmma-split": slower}
+    settings, slower = {"ROWS": 48, "STAGES": 3}, TunedResult({}, 2.0, 10_000)
+    times = {"mma": TunedResult({}, 1.0, 10_000), "wgmma": slower, "wgmma-split": slower}
     tuning = Tuning(
-        {tuning_key(convolutions): times, tuning_key(products): {"mma": Tuned(settings, 1.0, 10_000), "wgmma": slower}}
+        {
+            tuning_key(convolutions): times,
+            tuning_key(products): {"mma": TunedResult(settings, 1.0, 10_000), "wgmma": slower},
+        }
     )
     tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
     assert [(node.variant.name, node.settings) for node in tuned] == [("mma", {}), ("mma", settings)]

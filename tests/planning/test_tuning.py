@@ -12,7 +12,7 @@ from app.kernels import registry
 from app.kernels.problems import ConvProblem, tuning_key
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning import tuning
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from tests.support.kernel_grid import toy_variant
 from tests.support.schemas import mistakes
 
@@ -20,7 +20,7 @@ CARD = "NVIDIA Test 100 (80GB)"
 FILE = "nvidia_test_100_80gb.json"
 PROBLEM = ConvProblem(1, 8, 8, 4, 3)
 OTHER = replace(PROBLEM, maps=5)
-SLOW, SLOWER = Tuned({}, 9.0, 100), Tuned({}, 10.0, 100)
+SLOW, SLOWER = TunedResult({}, 9.0, 100), TunedResult({}, 10.0, 100)
 
 
 def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
@@ -44,12 +44,12 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "module_variants", lambda module: {"tests": rows}.get(module, []))
 
 
-def table(**results: Tuned) -> Tuning:
+def table(**results: TunedResult) -> Tuning:
     return Tuning({tuning_key(PROBLEM): results})
 
 
 def test_stored_results_are_loaded() -> None:
-    result = Tuned({"TILE": 16}, 1.25, 10_000)
+    result = TunedResult({"TILE": 16}, 1.25, 10_000)
     path = tuning.store(CARD, {PROBLEM: {"plain": result}})
     document = json.loads(path.read_text())
     assert path.name == FILE and document["schema"] == tuning.SCHEMA and not mistakes(document)
@@ -58,7 +58,7 @@ def test_stored_results_are_loaded() -> None:
 
 
 def test_results_are_merged() -> None:
-    first, second, newer = (Tuned({"TILE": 8}, ms, 100) for ms in (3.0, 2.0, 4.0))
+    first, second, newer = (TunedResult({"TILE": 8}, ms, 100) for ms in (3.0, 2.0, 4.0))
     tuning.store(CARD, {PROBLEM: {"old": first, "plain": second}, OTHER: {"old": first}})
     tuning.store(CARD, {PROBLEM: {"plain": newer}})
     entries = tuning.load(CARD).entries
@@ -66,14 +66,14 @@ def test_results_are_merged() -> None:
 
 
 def test_fewer_images_do_not_replace_more() -> None:
-    many, few = Tuned({"TILE": 8}, 3.0, 10_000), Tuned({"TILE": 16}, 0.1, 100)
+    many, few = TunedResult({"TILE": 8}, 3.0, 10_000), TunedResult({"TILE": 16}, 0.1, 100)
     tuning.store(CARD, {PROBLEM: {"old": many}})
     tuning.store(CARD, {PROBLEM: {"old": few, "plain": few}})
     assert tuning.load(CARD) == table(old=many, plain=few)
 
 
 def test_the_users_table_overrides_the_shipped_one() -> None:
-    shipped, own = Tuned({"TILE": 8}, 3.0, 100), Tuned({"TILE": 16}, 4.0, 100)
+    shipped, own = TunedResult({"TILE": 8}, 3.0, 100), TunedResult({"TILE": 16}, 4.0, 100)
     tuning.store(CARD, {PROBLEM: {"old": shipped, "plain": shipped}}).parent.rename(tuning.SHIPPED)
     assert tuning.load(CARD) == table(old=shipped, plain=shipped)
     tuning.store(CARD, {PROBLEM: {"plain": own}})
@@ -109,7 +109,7 @@ def test_a_damaged_table_is_an_error_and_stays(content: bytes, tmp_path: Path) -
     path = tmp_path / "cache" / "tuning" / FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    for use in (lambda: tuning.load(CARD), lambda: tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})):
+    for use in (lambda: tuning.load(CARD), lambda: tuning.store(CARD, {PROBLEM: {"old": TunedResult({}, 1.0, 1)}})):
         with pytest.raises(UserError) as caught:
             use()
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
@@ -125,7 +125,7 @@ def test_a_folder_in_the_place_of_the_table(tmp_path: Path) -> None:
 def test_an_unwritable_place(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(UserError, match=r"cache|LENET_CACHE_DIR"):
-        tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})
+        tuning.store(CARD, {PROBLEM: {"old": TunedResult({}, 1.0, 1)}})
 
 
 @pytest.mark.parametrize(
@@ -133,18 +133,26 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
     [
         (Tuning(), "sm_90a", ("modern", {})),  # the highest automatic step
         (Tuning(), "sm_80", ("plain", {})),
-        (table(old=Tuned({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # which nobody timed
-        (table(old=Tuned({}, 2.0, 100), plain=Tuned({}, 1.0, 100)), "sm_90a", ("modern", {})),
-        (table(old=Tuned({"TILE": 16}, 2.0, 100), modern=SLOW), "sm_90a", ("old", {"TILE": 16})),
-        (table(modern=Tuned({"TILE": 16}, 2.0, 100), old=SLOW), "sm_90a", ("modern", {"TILE": 16})),
-        (table(old=Tuned({}, 2.0, 100), plain=Tuned({"TILE": 16}, 1.0, 100)), "sm_80", ("plain", {"TILE": 16})),
-        (table(old=Tuned({}, 2.0, 1000), plain=Tuned({}, 1.0, 100)), "sm_80", ("old", {})),  # by time an image
-        (table(odd=Tuned({}, 0.1, 100)), "sm_90a", ("modern", {})),  # not automatic
-        (table(modern=Tuned({}, 0.1, 100), old=SLOW, plain=SLOWER), "sm_80", ("old", {})),  # not on this card
-        (table(gone=Tuned({}, 0.1, 100)), "sm_90a", ("modern", {})),  # a variant of another version
-        (table(old=Tuned({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # no longer valid: nor is its time
-        (table(modern=Tuned({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),
-        (Tuning({tuning_key(OTHER): {"old": Tuned({}, 0.1, 100)}}), "sm_90a", ("modern", {})),
+        (table(old=TunedResult({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # which nobody timed
+        (table(old=TunedResult({}, 2.0, 100), plain=TunedResult({}, 1.0, 100)), "sm_90a", ("modern", {})),
+        (table(old=TunedResult({"TILE": 16}, 2.0, 100), modern=SLOW), "sm_90a", ("old", {"TILE": 16})),
+        (table(modern=TunedResult({"TILE": 16}, 2.0, 100), old=SLOW), "sm_90a", ("modern", {"TILE": 16})),
+        (
+            table(old=TunedResult({}, 2.0, 100), plain=TunedResult({"TILE": 16}, 1.0, 100)),
+            "sm_80",
+            ("plain", {"TILE": 16}),
+        ),
+        (
+            table(old=TunedResult({}, 2.0, 1000), plain=TunedResult({}, 1.0, 100)),
+            "sm_80",
+            ("old", {}),
+        ),  # by time an image
+        (table(odd=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # not automatic
+        (table(modern=TunedResult({}, 0.1, 100), old=SLOW, plain=SLOWER), "sm_80", ("old", {})),  # not on this card
+        (table(gone=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # a variant of another version
+        (table(old=TunedResult({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # no longer valid: nor is its time
+        (table(modern=TunedResult({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),
+        (Tuning({tuning_key(OTHER): {"old": TunedResult({}, 0.1, 100)}}), "sm_90a", ("modern", {})),
     ],
 )
 def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> None:
@@ -156,11 +164,11 @@ def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> N
 @pytest.mark.parametrize(("stored", "kept"), [({"TILE": 16}, {"TILE": 16}), ({"TILE": 64}, {}), ({"WIDTH": 8}, {})])
 def test_a_named_variant_gets_its_parameters(stored: dict[str, int], kept: dict[str, int]) -> None:
     """Those that still fit."""
-    known = table(old=Tuned({}, 0.1, 100), odd=Tuned(stored, 9.0, 100))
-    found = known.choose(PROBLEM, "sm_90a", registry.find("conv", "odd"))
+    known = table(old=TunedResult({}, 0.1, 100), odd=TunedResult(stored, 9.0, 100))
+    found = known.choose(PROBLEM, "sm_90a", registry.find_variant("conv", "odd"))
     assert found is not None
     assert (found[0].name, found[1]) == ("odd", kept)
-    assert known.choose(PROBLEM, "sm_80", registry.find("conv", "modern")) is None
+    assert known.choose(PROBLEM, "sm_80", registry.find_variant("conv", "modern")) is None
 
 
 def test_no_variant_serves() -> None:
@@ -171,4 +179,4 @@ def test_shipped_tables_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for path in tuning.SHIPPED.glob("*.json"):
         card = json.loads(path.read_text())["card"]
-        assert tuning.file_name(card) == path.name and tuning.load(card).entries
+        assert tuning.table_file_name(card) == path.name and tuning.load(card).entries

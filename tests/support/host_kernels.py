@@ -31,7 +31,7 @@ MAIN = """\
 #include "{file}"
 extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, unsigned long bytes, unsigned cluster,
                             void **values) {{
-    host::launch({entry}, {{{{x, y, z}}, threads, bytes, cluster}}, values);
+    host::launch({entry}, {{{{x, y, z}}, {{unsigned(threads), 1, 1}}, bytes, cluster}}, values);
 }}
 """
 
@@ -129,7 +129,7 @@ def on_the_processor() -> Iterator[None]:
         "device_array": device_array,
         "upload": uploaded,
         "pinned_array": np.empty,
-        "capability": lambda: (9, 0),
+        "compute_capability": lambda: (9, 0),
         "inference_launch": inference_launch,
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +167,8 @@ def compile_shared(compiler: str, flags: Sequence[str]) -> Any:
 class HostKernel:
     """A kernel, compiled once in a test run. With a stream, the grid and its arguments, the processor runs it.
 
-    threads: of a block; shared_bytes: its dynamic shared memory. Skips the test where there is no compiler.
+    threads: of a block; shared_bytes: its dynamic shared memory. library: has the kernel's constant memory by name.
+    Skips the test where there is no compiler.
     """
 
     def __init__(
@@ -177,7 +178,8 @@ class HostKernel:
         with _place_of(source, entry, sorted(defines.items())) as place:
             if not place.exists():
                 build_program(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
-        self._launch = ctypes.CDLL(str(place / "kernel")).host_launch
+        self.library = ctypes.CDLL(str(place / "kernel"))
+        self._launch = self.library.host_launch
         self._sizes = threads, ctypes.c_ulong(shared_bytes)
 
     def __call__(self, stream: Any, grid: tuple[int, int, int], *values: Any, cluster: int = 1) -> None:

@@ -13,18 +13,18 @@ from typing import Any
 import h5py
 import numpy as np
 
-from app.interchange.source import Asked
+from app.interchange.source import ImportOptions
 from app.layers import Argmax, Softmax
 from app.network.graph import Graph, build_graph
 from app.network.weights import Weights
-from app.tools.import_ import largest_difference, read_foreign
+from app.tools.import_ import largest_difference, read_foreign_file
 
 Model = Sequence[tuple[str, dict[str, Any], dict[str, np.ndarray]]]  # of each layer: class, settings, arrays by role
 
 
-def graph_of(path: Path, asked: Asked | None = None) -> Graph:
+def graph_of(path: Path, asked: ImportOptions | None = None) -> Graph:
     """The network that the command makes of a file, checked as it checks."""
-    _, source, found = read_foreign(path, asked or Asked())
+    _, source, found = read_foreign_file(path, asked or ImportOptions())
     arrays = {one.name: one.array for one in found}
     graph = build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
     largest_difference(source, graph)

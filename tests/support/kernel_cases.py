@@ -1,6 +1,6 @@
 """Cases of the GPU tests: every row × each of its types × a grid of problems, and numbers of images."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -136,7 +136,7 @@ class Case:
     @property
     def refusal(self) -> str | None:
         """Why the row does not serve this on the architecture under test."""
-        return self.row.refusal(self.problem, architecture(), dict(self.parameters))
+        return self.row.refusal_reason(self.problem, architecture(), dict(self.parameters))
 
 
 @cache
@@ -183,6 +183,11 @@ def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> 
             case = Case(row, (typed if store else multiplied)(problem, dtype))
             if case.refusal is None:
                 yield case
+
+
+def on_a_card(cases: Callable[[], Iterable[Case]]) -> list[Case]:
+    """The cases of a GPU test; none without a GPU: one item stands for all of them, and to list them takes a second."""
+    return [*cases()] if why_no_gpu() is None else []
 
 
 @cache

@@ -47,7 +47,7 @@ def cases_of(plans: Iterable[ExecutionPlan]) -> list[Case]:
 
 
 def _defines(case: Case) -> dict[str, str | int]:
-    return case.row.config(case.problem, dict(case.parameters)).defines
+    return case.row.launch_config(case.problem, dict(case.parameters)).defines
 
 
 def compile_selected(request: pytest.FixtureRequest) -> None:

@@ -229,5 +229,8 @@ _served: dict[tuple[int, str], tuple[Variant, list[Problem]]] = {}  # by the row
 def served(row: Variant, arch: str) -> list[Problem]:
     """Those of them that the row serves on the architecture."""
     if (id(row), arch) not in _served:
-        _served[id(row), arch] = row, [problem for problem in problems(row) if row.refusal(problem, arch) is None]
+        _served[id(row), arch] = (
+            row,
+            [problem for problem in problems(row) if row.refusal_reason(problem, arch) is None],
+        )
     return _served[id(row), arch][1]

@@ -22,7 +22,7 @@ from app.kernels.problems import (
 )
 from app.kernels.variant import Variant
 from app.lab.bench import tolerance
-from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, has_rounded_operands, has_split_operands
+from app.lab.bench.tolerance import Expected, activation_name, allowed_errors, has_rounded_operands, has_split_operands
 from app.layers import Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax, activation_layer
 from tests.support.kernel_cases import input_shape
 from tests.support.sparsity import thinned
@@ -38,7 +38,7 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
     """
     if isinstance(problem, PairProblem):
         return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
-    function = activation_of(problem)
+    function = activation_name(problem)
     activation: list[Layer] = [activation_layer(function, "activation")] if function else []
     match problem:
         case ConvProblem():
@@ -189,10 +189,10 @@ def bounded(
     row: Variant, problem: Problem, found: Expected, x: np.ndarray, parameters: Mapping[str, np.ndarray]
 ) -> Expected:
     """What a row must return, with its own error bound where it has one; x, parameters: as in a weights file."""
-    if row.own_error is None or not isinstance(problem, ConvProblem):
+    if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found
     weights, bias = parameters["layer"].transpose(2, 0, 1, 3), parameters.get("layer_bias")
-    roundings, magnitude = row.own_error(problem, x, weights, bias)
+    roundings, magnitude = row.error_bound(problem, x, weights, bias)
     if problem.pool > 1:
         pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool, ceil=problem.pool_ceil)
         magnitude = pool.reference(magnitude, {})

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,10 @@ from app.layers import (
 )
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build_graph
-from app.network.quantised import Quantised
+from app.network.quantised import QuantisedFilters
 from app.network.verdicts import Reference, compare_labels
 from app.network.weights import Weights
+from app.planning.few_images import LONG_SUM
 
 
 def network(name: str, input_shape: Shape, *layers: Layer) -> Network:
@@ -140,6 +142,11 @@ def _random_weights(network: Network, seed: int, bias: bool) -> dict[str, np.nda
     return arrays
 
 
+def has_long_sums(graph: Graph) -> bool:
+    """Whether a plan cuts the sums of a fully connected layer into parts."""
+    return any(step.layer.operation == "gemm" and prod(step.in_shape) >= LONG_SUM for step in graph.steps)
+
+
 def multiplied(graph: Graph, factor: float = 1.0, **own: float) -> Graph:
     """A copy of the graph whose parameters are multiplied by a factor of their own, the others by ``factor``."""
     factors = {name: np.float64(own.get(name, factor)) for name in graph.parameters}
@@ -160,11 +167,11 @@ def with_bytes(graph: Graph) -> Graph:
     """The graph with 8-bit filters of its second convolution, each rounded by itself, and limits of a few images."""
     _, second = (at for at, step in enumerate(graph.steps) if isinstance(step.layer, Conv2d))
     name = graph.steps[second].layer.name
-    activations = graph.input_of(second, random_images(graph.network, 4), np.float32)
+    activations = graph.input_of_step(second, random_images(graph.network, 4), np.float32)
     limits = activations.max(axis=(0, 2, 3)) + np.float32(1e-3)
     w = graph.parameters[name] * limits[:, None]
     steps = np.abs(w).max(axis=(0, 1, 2)) / np.float32(127)
-    return replace(graph, quantised=Quantised(name, np.rint(w / steps).astype(np.int8), limits, steps))
+    return replace(graph, quantised=QuantisedFilters(name, np.rint(w / steps).astype(np.int8), limits, steps))
 
 
 def score_scale(graph: Graph, scores: np.ndarray) -> float:

@@ -21,20 +21,26 @@ def run_row(
     parameters: Sequence[np.ndarray | None],
     settings: Parameters | None = None,
 ) -> list[np.ndarray]:
-    """Results of a row of one launch, flat, for images x as stored; parameters: the problem's, before they are packed.
+    """Results of a row's launches, flat, for images x as stored; parameters: the problem's, before they are packed.
 
-    An access beyond the end of x or of a parameter is a crash; bytes of a result that nothing wrote are 0xFF.
+    An access beyond the end of an array is a crash; bytes of a result or workspace that nothing wrote are 0xFF.
     """
-    config = row.config(problem, settings)
-    (launch,), images = config.launches, len(x)
+    config = row.launch_config(problem, settings)
+    images = len(x)
     packed = config.packing.pack(parameters) if config.packing else parameters
     taken = [None if array is None else guarded(array) for array in packed]
     _, *others = problem.arguments()
     results = [_poisoned(images * result.per_image, result.dtype) for result in others if result.per_image]
-    kernel = HostKernel(row.path, row.entry, config.defines, launch.threads, launch.shared_bytes)
-    scalars = map(np.int32, (images, *launch.scalars))
-    cluster = launch.cluster(images) if launch.cluster else 1
-    kernel(None, emulated_grid(launch, images), guarded(x), *taken, *results, *scalars, cluster=cluster)
+    workspace = [_poisoned(array.fixed + images * array.per_image, array.dtype) for array in config.workspace]
+    for launch in config.launches:
+        if not launch.grid(images)[0]:
+            continue
+        entry = launch.entry or row.entry
+        kernel = HostKernel(row.path, entry, config.defines, launch.threads, launch.shared_bytes)
+        scalars = map(np.int32, (images, *launch.scalars))
+        cluster = launch.cluster(images) if launch.cluster else 1
+        grid = emulated_grid(launch, images)
+        kernel(None, grid, guarded(x), *taken, *results, *workspace, *scalars, cluster=cluster)
     return results
 
 

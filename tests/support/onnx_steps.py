@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.interchange.source import Asked, Source
+from app.interchange.source import ImportOptions, Source
 from app.network.graph import build_graph
 from app.network.weights import Weights
-from app.tools.import_ import largest_difference, read_foreign
+from app.tools.import_ import largest_difference, read_foreign_file
 
 onnx = pytest.importorskip("onnx")
 Step = tuple[Any, ...]  # operator, constants behind the activation, attributes
@@ -80,7 +80,7 @@ def imported(model: Any) -> Source:
     """The source, once its network gives ONNX Runtime's logits."""
     path = Path("m.onnx")
     path.write_bytes(model.SerializeToString())
-    _, source, found = read_foreign(path, Asked())
+    _, source, found = read_foreign_file(path, ImportOptions())
     weights = Weights({one.name: one.array for one in found}, "m", path, input_scale=source.scale)
     assert source.engine is not None
     assert largest_difference(source, build_graph(source.network, weights)) < 1e-3

@@ -55,6 +55,7 @@ class Outside:
         self.folder = folder
         self.calls: list[str] = []
         self._log = folder / "apt-get.log"
+        self._home: Path | None = None
         self._proxy = socket.create_server(("127.0.0.1", 0))
         (folder / "apt-get").write_text(APT_GET)
         (folder / "apt-get").chmod(0o755)
@@ -69,6 +70,14 @@ class Outside:
         found = {name: proxy for lower in PROXIES for name in (lower, lower.upper())}
         found |= dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")
         return found | {"PATH": f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+
+    def empty_home(self) -> Path:
+        """A home folder with nothing in it: the last test's if that left it empty, as nearly all do."""
+        if self._home is None or not self._home.is_dir() or any(self._home.iterdir()):
+            if self._home is not None:
+                shutil.rmtree(self._home, ignore_errors=True)
+            self._home = Path(tempfile.mkdtemp(dir=self.folder))
+        return self._home
 
     def taken(self) -> list[str]:
         """What was tried since the last call."""
@@ -106,11 +115,9 @@ def secluded(outside: Outside, gpu: bool = False, images: Path | None = None) ->
 
     gpu: they are the user's; tests on a GPU share the cache of compiled kernels. images: Fashion-MNIST is there.
     """
-    home = Path(tempfile.mkdtemp(dir=outside.folder))
     with pytest.MonkeyPatch.context() as patch:
-        for name, proxy in outside.environment().items():
-            patch.setenv(name, proxy)
         if not gpu:
+            home = outside.empty_home()
             patch.setenv("HOME", str(home))
             patch.setattr(fashion_mnist, "SYSTEM_DIR", home / "nowhere")
             for name, value in GIVEN.items():
@@ -119,6 +126,5 @@ def secluded(outside: Outside, gpu: bool = False, images: Path | None = None) ->
         if images is not None:
             patch.setenv(fashion_mnist.DIR_VARIABLE, str(images))
         yield
-    shutil.rmtree(home, ignore_errors=True)
     tried = outside.taken()
     assert not tried, f"tests fetch nothing, this one tried {tried}"

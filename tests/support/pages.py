@@ -35,10 +35,10 @@ class Nesting(HTMLParser):
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 CONSOLE = re.compile(r":CONSOLE(?:[(:]\d+\)?)?\] (.*)")
-# No network: a page that needs one shows it. Root may not use Chromium's sandbox, as in containers.
+# No network: a page that needs one shows it. Virtual time runs on while a picture is decoded: there is plenty of it.
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--enable-logging=stderr"),
-    *("--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=4000", "--disable-dev-shm-usage"),
+    *("--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=200000", "--disable-dev-shm-usage"),
 )
 TIMEOUT_S = 60
 
@@ -64,9 +64,9 @@ def _run(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True)
 
 
-def opened(page: Path, profile: Path) -> Opened:
-    """Open a page from its file. profile: an empty folder for Chromium's own files."""
-    done = _run(page, profile, "--dump-dom")
+def opened(page: Path, profile: Path, *, size: str = "800,600") -> Opened:
+    """Open a page from its file. profile: an empty folder for Chromium's own files. size: of the window."""
+    done = _run(page, profile, "--dump-dom", f"--window-size={size}")
     return Opened(done.stdout, CONSOLE.findall(done.stderr))
 
 

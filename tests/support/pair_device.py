@@ -101,12 +101,12 @@ def _poison() -> tuple[Any, int]:
     """The function that fills the shared memory of a block, and how many bytes the largest block has."""
     import cupy
 
-    from app.kernels.function import Function
+    from app.kernels.function import KernelFunction
     from app.kernels.launch import load_cubin
 
     nbytes = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
     module = load_cubin(compile_kernel(POISON_FILE, {}, architecture()))
-    return Function(module, "poison_shared", threads=256, shared_bytes=nbytes), nbytes
+    return KernelFunction(module, "poison_shared", threads=256, shared_bytes=nbytes), nbytes
 
 
 def poison_shared(word: int) -> None:

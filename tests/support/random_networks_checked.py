@@ -44,14 +44,14 @@ def _parsed(text: str) -> Network:
     return parse_network(text, "random.toml")
 
 
-def network_of(network: RandomNetwork) -> Network:
+def network_from_chain(network: RandomNetwork) -> Network:
     """The network as the application reads its text."""
     return _parsed(network.text)
 
 
 def graph_of(network: RandomNetwork) -> Graph:
     """The application's graph of it."""
-    found = network_of(network)
+    found = network_from_chain(network)
     weights = Weights(network.arrays, found.name, Path("random"), input_scale=found.pixel_scale)
     return build_graph(found, weights)
 

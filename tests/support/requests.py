@@ -27,7 +27,7 @@ def named_choices(
 ) -> Choices:
     """kernels: names by operation, or by a layer whose name is that of its option and a number, such as ``conv1``."""
     rows = {
-        target: registry.find(OPERATIONS.get(target.rstrip("0123456789"), target), name)
+        target: registry.find_variant(OPERATIONS.get(target.rstrip("0123456789"), target), name)
         for target, name in (kernels or {}).items()
     }
     return Choices(precision, fuse, rows, tuning or Tuning())

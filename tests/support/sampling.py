@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda.device import describe_gpu, why_no_gpu
 from app.files.checks import BadValueError
 from app.kernels.variant import Variant
@@ -34,10 +34,10 @@ def worker_count() -> int:
     With a GPU: as many as cores and memory allow. Without one: one more than cores, because many tests wait for others.
     """
     if why_no_gpu() is not None:
-        return usable_cores() + 1
+        return core_count() + 1
     host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     gpu_bytes: int = describe_gpu()["memory_bytes"]
-    return max(1, min(usable_cores(), gpu_bytes // WORKER_GPU_BYTES, host_bytes // WORKER_HOST_BYTES))
+    return max(1, min(core_count(), gpu_bytes // WORKER_GPU_BYTES, host_bytes // WORKER_HOST_BYTES))
 
 
 def part_of(text: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from app.cuda.compiler import compile_kernel
 from app.kernels.train.train import FOLDER
 from app.network.definitions import Network
 from app.network.toml import network_toml
-from app.training.model import training_model
+from app.training.model import make_training_model
 from app.training.optimisers import build_optimiser
 from app.training.settings import RECIPES, Settings
 
@@ -59,17 +59,17 @@ def recorded() -> Iterator[list[Build]]:
 
 def builds(network: Network, settings: Settings) -> list[Build]:
     """Everything that a trainer compiles for the network before its first batch."""
-    from app.training.gpu.kernels import Update, arena_layout
-    from app.training.gpu.stages import Site
+    from app.training.gpu.kernels import ParameterUpdate, arena_layout
+    from app.training.gpu.stages import StageContext
     from app.training.gpu.trainer import DeviceNetwork
 
-    model = training_model(network, settings.biases)
+    model = make_training_model(network, settings.biases)
     places = arena_layout(model.shapes)
     arena = np.empty(places.size, np.float32)
     with recorded() as found:
-        site = Site("sm_90a", 256, places, arena, arena)
+        site = StageContext("sm_90a", 256, places, arena, arena)
         DeviceNetwork(site, model, settings, None, None)
-        Update("sm_90a", places, build_optimiser(settings), settings.l2)
+        ParameterUpdate("sm_90a", places, build_optimiser(settings), settings.l2)
     return found
 
 

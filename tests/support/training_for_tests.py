@@ -13,7 +13,7 @@ from app.network.definitions import MLP, Network
 from app.network.toml import network_toml
 from app.training.checkpoint import EpochResult, TrainingJob, save_checkpoint
 from app.training.loop import initial_progress
-from app.training.model import training_model
+from app.training.model import make_training_model
 from app.training.settings import RECIPES, Settings
 from data_tools.idx import write_idx
 from tests.support.shell import started
@@ -54,7 +54,7 @@ def new_job(
     settings: Settings, images: Any = None, labels: Any = None, device: str = "cpu", network: Network = MLP
 ) -> TrainingJob:
     """A training at its start, of images that are all 0 unless they are given."""
-    model = training_model(network, settings.biases)
+    model = make_training_model(network, settings.biases)
     images = np.zeros((60, 1, 28, 28), np.uint8) if images is None else images
     labels = np.zeros(60, np.uint8) if labels is None else labels
     return TrainingJob(settings, model, images, labels, initial_progress(model, settings), device)

@@ -49,11 +49,11 @@ def _write_nowhere() -> None:
     from cupy.cuda import runtime  # here: processes without a GPU load this file, too
 
     from app.cuda.compiler import architecture_name, compile_kernel
-    from app.cuda.device import capability
+    from app.cuda.device import compute_capability
     from app.kernels.launch import load_cubin
 
     module = load_cubin(
-        compile_kernel(Path(__file__).with_name("write_nowhere.cu"), {}, architecture_name(*capability()))
+        compile_kernel(Path(__file__).with_name("write_nowhere.cu"), {}, architecture_name(*compute_capability()))
     )
     _modules.append(module)
     module.get_function("write_nowhere")((1,), (1,), (0,))

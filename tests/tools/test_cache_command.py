@@ -23,6 +23,7 @@ OTHERS = (
     "fashion-mnist/mine.gz",
     "tuning/some_card.json",
     "peers/some_card.json",
+    "learn/progress.json",
     "mine",
 )
 
@@ -51,11 +52,12 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("Fashion-MNIST", 1, 1000),
         ("tuning tables", 1, 1000),
         ("peer settings", 1, 1000),
+        ("learn progress", 1, 1000),
     ]
     assert all(7190 < kind["newest_s"] <= kind["oldest_s"] < 7300 for kind in document["kinds"])
     assert main(["cache"]) == 0
     out = capsys.readouterr().out
-    assert "6 files, 6.0 kB in" in out and "compiled kernels      3  3.0 kB  2 h" in out
+    assert "7 files, 7.0 kB in" in out and "compiled kernels      3  3.0 kB  2 h" in out
     assert max(len(line) for line in out.splitlines()[1:]) <= WIDTH
     assert listing(folder) == before
 
@@ -85,7 +87,7 @@ def test_files_may_go_while_they_are_listed(
 
     monkeypatch.setattr(cache, "is_abandoned", removed_meanwhile)
     assert main(["cache"]) == 0
-    assert "5 files, 5.0 kB in" in capsys.readouterr().out
+    assert "6 files, 6.0 kB in" in capsys.readouterr().out
 
 
 def test_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     monkeypatch.setattr(importlib.metadata, "files", missing)
-    monkeypatch.setattr(doctor, "find_library", no_compiler)
+    monkeypatch.setattr(doctor, "find_nvrtc", no_compiler)
     monkeypatch.setattr(doctor, "_driver_versions", lambda: None)
     monkeypatch.setattr(doctor, "RUNTIMES", ())
     monkeypatch.delenv("CUDA_PATH", raising=False)

@@ -9,8 +9,8 @@ import pytest
 
 from app.network.definitions import NETWORKS, Network
 from app.training.cpu_trainer import CpuTrainer
-from app.training.model import training_model
-from app.training.team import Alone, Team
+from app.training.model import make_training_model
+from app.training.team import SingleProcessTeam, Team
 from tests.support.networks_for_tests import ENLARGED, FLAT, ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 from tests.support.training_device import settings_of
 from tests.support.training_for_tests import new_job
@@ -25,15 +25,15 @@ class Pair:
 
     def __init__(self, network: Network, pool: ThreadPoolExecutor, **changes: Any) -> None:
         settings = settings_of(network, epochs=EPOCHS, **changes)
-        classes = training_model(network, settings.biases).classes
+        classes = make_training_model(network, settings.biases).classes
         labels = np.random.default_rng(2).integers(0, classes, settings.images).astype(np.uint8)
         self.job = new_job(settings, random_images(network, settings.images), labels, network=network)
-        self.cpu, self.gpu = CpuTrainer(self.job, pool, Alone()), self.device_trainer()
+        self.cpu, self.gpu = CpuTrainer(self.job, pool, SingleProcessTeam()), self.device_trainer()
 
     def device_trainer(self, team: Team | None = None) -> Any:
         from app.training.gpu.trainer import GpuTrainer
 
-        return GpuTrainer(self.job, team or Alone())
+        return GpuTrainer(self.job, team or SingleProcessTeam())
 
     def batches(self) -> list[np.ndarray]:
         """Three, the last one smaller."""

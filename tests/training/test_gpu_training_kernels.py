@@ -17,9 +17,9 @@ from app.training.gpu.kernels import (
     ColumnSums,
     CrossEntropy,
     Dropout,
-    Gather,
+    GatherImages,
+    ParameterUpdate,
     Transpose,
-    Update,
     activation_gradient_kernel,
     arena_layout,
     pool_gradient_kernel,
@@ -28,7 +28,7 @@ from app.training.gpu.kernels import (
 from app.training.gradients import GRADIENTS
 from app.training.model import add_l2_gradient, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
-from app.training.random_bits import Use, stream_key
+from app.training.random_bits import RandomUse, stream_key
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import GUARD, fetched, poisoned
 from tests.support.training_for_tests import some_settings
@@ -70,8 +70,8 @@ def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str
     images = RNG.integers(0, 256, (50, *shape), np.uint8)
     items = np.array([49, 0, 7, 7, *RNG.integers(0, 50, 19)])
     y = poisoned(len(items) * prod(shape), output)
-    key = stream_key(11, Use.AUGMENT, epoch=4)
-    gather = Gather(architecture(), shape, output, factor, shift=shift, flip=flip)
+    key = stream_key(11, RandomUse.AUGMENT, epoch=4)
+    gather = GatherImages(architecture(), shape, output, factor, shift=shift, flip=flip)
     gather(null(), len(items), uploaded(images), uploaded(items.astype(np.int32)), y, key)
     expected = augment_images(images[items], items, seed=11, epoch=4, shift=shift, flip=flip)
     if output == "float32":
@@ -97,7 +97,7 @@ def test_dropout(part: int, share: float, in_place: bool) -> None:
     mask = dropout_mask(settings, "abc"[part], x.shape, items, 2)
     source = uploaded(np.append(x, np.full(GUARD, 2**32 - 1, np.uint32).view(np.float32)))
     y = source if in_place else poisoned(x.size)
-    key = stream_key(settings.seed, Use.DROPOUT, part=part, epoch=2)
+    key = stream_key(settings.seed, RandomUse.DROPOUT, part=part, epoch=2)
     dropout = Dropout(architecture(), x.shape[1])
     dropout(null(), len(x), source, y, uploaded(items.astype(np.int32)), key, share)
     with np.errstate(invalid="ignore"):
@@ -231,18 +231,18 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
         for array in parameters.values():
             array.ravel()[::3] = 0
     slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
-    arena = uploaded(places.packed(parameters))
-    own_slots = [uploaded(places.packed(slots[slot])) for slot in optimiser.slots]
-    penalty, update = uploaded(np.array([2.5, 7.0])), Update(architecture(), places, optimiser, l2)
+    arena = uploaded(places.pack(parameters))
+    own_slots = [uploaded(places.pack(slots[slot])) for slot in optimiser.slots]
+    penalty, update = uploaded(np.array([2.5, 7.0])), ParameterUpdate(architecture(), places, optimiser, l2)
     for step in range(1, 4):
         gradients = {name: normal(*shape) for name, shape in shapes.items()}
         schedule = ScheduleStep(step, rate=0.01 * step, momentum=0.9 - 0.01 * step)
-        update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, schedule)
+        update(null(), arena, uploaded(places.pack(gradients)), own_slots, penalty, schedule)
         expected = add_l2_gradient(parameters, gradients, l2) if l2 else 2.5
         optimiser.update(parameters, gradients, slots, schedule)
         assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
-    np.testing.assert_equal(places.unpacked(arena.get()), parameters)
+    np.testing.assert_equal(places.unpack(arena.get()), parameters)
     for slot, own in zip(optimiser.slots, own_slots, strict=True):
-        np.testing.assert_equal(places.unpacked(own.get()), slots[slot])
+        np.testing.assert_equal(places.unpack(own.get()), slots[slot])
     assert np.count_nonzero(arena.get()) == sum(map(np.count_nonzero, parameters.values()))  # between them still 0
     assert optimiser.keep_zeros == (np.count_nonzero(parameters["a"]) < parameters["a"].size)

@@ -97,11 +97,11 @@ def on_card(dtype: type) -> Any:
 
 
 def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Mock) -> None:
-    from app.training.gpu.nccl_team import check_nccl_gpus, create_nccl_id, nccl_team
+    from app.training.gpu.nccl_team import check_nccl_gpus, create_nccl_id, join_nccl_team
 
     check_nccl_gpus(2)
     name = create_nccl_id()
-    with nccl_team(1, 2, name) as own:
+    with join_nccl_team(1, 2, name) as own:
         assert (own.rank, own.size) == (1, 2)
         own.all_reduce(on_card(np.float32))
         own.all_reduce(on_card(np.float64))
@@ -117,13 +117,16 @@ def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Mock)
 
 
 def test_nccl_errors_and_others_leave_nobody_waiting(binding: Mock) -> None:
-    from app.training.gpu.nccl_team import nccl_team
+    from app.training.gpu.nccl_team import join_nccl_team
 
     binding.NcclCommunicator().allReduce.side_effect = binding.NcclError("no memory")
-    with pytest.raises(UserError, match="NCCL reported no memory: set NCCL_DEBUG=WARN"), nccl_team(0, 2, b"id") as own:
+    with (
+        pytest.raises(UserError, match="NCCL reported no memory: set NCCL_DEBUG=WARN"),
+        join_nccl_team(0, 2, b"id") as own,
+    ):
         own.all_reduce(on_card(np.float32))
     assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
-    with pytest.raises(KeyboardInterrupt), nccl_team(0, 2, b"id"):
+    with pytest.raises(KeyboardInterrupt), join_nccl_team(0, 2, b"id"):
         raise KeyboardInterrupt
     assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
 
@@ -156,9 +159,9 @@ def two_cards() -> None:
 def sum_on_card(rank: int, name: Any) -> list[np.ndarray]:
     import cupy
 
-    from app.training.gpu.nccl_team import nccl_team
+    from app.training.gpu.nccl_team import join_nccl_team
 
-    with nccl_team(rank, 2, name) as own, cupy.cuda.Stream(non_blocking=True) as stream:
+    with join_nccl_team(rank, 2, name) as own, cupy.cuda.Stream(non_blocking=True) as stream:
         results = [cupy.asarray(array) for array in summands(rank)]
         for array in results:
             own.all_reduce(array)

@@ -43,7 +43,7 @@ def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Ite
     real = trainer._update_parameters
 
     def update(self: Any, first: Any, step: int) -> Any:
-        if step == epochs * self.settings.batches_an_epoch + 1:
+        if step == epochs * self.settings.batches_per_epoch + 1:
             raise KeyboardInterrupt
         return real(self, first, step)
 
@@ -179,7 +179,7 @@ def test_gone_on_elsewhere_or_by_fewer_workers(train: Train, place: Path) -> Non
 def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another seed gives other weights; another number of threads the same."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
-        monkeypatch.setattr(cpu_trainer, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(cpu_trainer, "core_count", lambda cores=cores: cores)
         assert train(*MLP, "--batch-size", "40", "--epochs", "2", "--seed", seed, "--out", f"{name}.h5")[0] == 0
     first, second, third = ((place / f"{name}.h5").read_bytes() for name in "abc")
     assert first == second != third
@@ -202,7 +202,7 @@ def test_split_and_batches_cover_the_images() -> None:
     settings = some_settings(images=103, validation=20, batch=16)
     training, held_out = loop.split_validation(settings)
     assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
-    assert settings.batches_an_epoch == 6
+    assert settings.batches_per_epoch == 6
     assert not np.array_equal(held_out, loop.split_validation(replace(settings, seed=2))[1])
 
 

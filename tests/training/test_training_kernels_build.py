@@ -23,7 +23,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 
 from app.kernels import launch
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.training.gpu.kernels import ALIGNMENT, MOST_PARTS, arena_layout, partial_sum_count
 from tests.support.host_kernels import on_the_processor
 from tests.support.product_cases import ConvCase, GemmCase, check_conv, check_gemm
@@ -62,11 +62,11 @@ def test_weights_come_first_and_all_are_aligned() -> None:
     assert starts["a"] < starts["b"] < places.weights <= starts["a_bias"] < starts["b_bias"]
     rng = np.random.default_rng(1)
     arrays = {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
-    flat = places.packed(arrays)
+    flat = places.pack(arrays)
     assert flat.size == places.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
-    np.testing.assert_equal(places.unpacked(flat), arrays)
+    np.testing.assert_equal(places.unpack(flat), arrays)
     np.testing.assert_equal({name: places.view(flat, name).reshape(shape) for name, shape in shapes.items()}, arrays)
-    assert list(places.unpacked(flat)) == list(shapes) and places.view(flat, "c") is None
+    assert list(places.unpack(flat)) == list(shapes) and places.view(flat, "c") is None
     assert np.count_nonzero(flat[: places.weights]) == arrays["a"].size + arrays["b"].size
 
 
@@ -93,8 +93,8 @@ def test_a_launch_is_checked_and_packed(monkeypatch: pytest.MonkeyPatch) -> None
     stream = SimpleNamespace(ptr=99)
     for threads in (0, 1025):
         with pytest.raises(ValueError, match=f"f cannot have {threads} threads"):
-            Function(module, "f", threads=threads)
-    function = Function(module, "f", threads=64)
+            KernelFunction(module, "f", threads=threads)
+    function = KernelFunction(module, "f", threads=64)
     for grid in ((0, 1, 1), (2**31, 1, 1), (1, 65_536, 1), (1, 1, 0)):
         with pytest.raises(ValueError, match="f cannot be launched on a grid"):
             function(stream, grid)

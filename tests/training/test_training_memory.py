@@ -17,9 +17,9 @@ from app.files.hdf5 import build_hdf5_bytes
 from app.network.graph import find_network
 from app.training import command, cpu_trainer
 from app.training.cpu_trainer import open_trainer
-from app.training.model import Model, training_model
+from app.training.model import Model, make_training_model
 from app.training.output_files import check_file_sizes
-from app.training.team import Alone
+from app.training.team import SingleProcessTeam
 from tests.support.shell import listing
 from tests.support.training_for_tests import OWN, Refused, Train, new_job, some_settings
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
@@ -89,7 +89,7 @@ def full_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_a_full_card(full_card: None) -> None:
     job = new_job(some_settings(batch=16), device="cuda")
     wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch-size, or use --device cpu$"
-    with pytest.raises(UserError, match=wrong), open_trainer(job, Alone(), lambda: None) as trainer:
+    with pytest.raises(UserError, match=wrong), open_trainer(job, SingleProcessTeam(), lambda: None) as trainer:
         trainer.train([np.arange(16)], 1, 0)
 
 
@@ -111,7 +111,7 @@ def test_files_that_would_be_too_large(network: str, changes: dict[str, str], wh
     settings = some_settings(network=network, **changes)
     wrong = rf"network {network} has [0-9,]+ parameters: a {what} file of .*; choose a smaller network"
     with nullcontext() if what is None else pytest.raises(UserError, match=wrong):
-        check_file_sizes(settings, training_model(find_network(network), settings.biases))
+        check_file_sizes(settings, make_training_model(find_network(network), settings.biases))
 
 
 def test_a_network_that_is_too_wide(refused: Refused) -> None:
@@ -125,7 +125,7 @@ def test_little_address_space_is_noticed_before_any_product() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), before[1]))
     try:
-        with pytest.raises(MemoryError), cpu_trainer.cpu_pool(1):
+        with pytest.raises(MemoryError), cpu_trainer.open_cpu_pool(1):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

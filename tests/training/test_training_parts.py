@@ -19,9 +19,9 @@ from app.files.checks import BadValueError
 from app.network.definitions import MLP as NETWORK
 from app.training import cpu_trainer, loop
 from app.training.cpu_trainer import CpuTrainer, augment_images
-from app.training.model import Model, training_model
+from app.training.model import Model, make_training_model
 from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, ScheduleStep, Sgd, one_cycle
-from app.training.random_bits import Use, integers_below, random_bits, random_order, unit_fractions
+from app.training.random_bits import RandomUse, integers_below, random_bits, random_order, unit_fractions
 from app.training.settings import SETTINGS
 from tests.support.shell import listing
 from tests.support.training_for_tests import Train, some_settings
@@ -31,31 +31,33 @@ ITEMS = np.arange(1000)
 
 
 def test_bits_depend_on_everything_and_nothing_else() -> None:
-    one = random_bits(7, Use.AUGMENT, ITEMS, 3, part=1, epoch=2)
+    one = random_bits(7, RandomUse.AUGMENT, ITEMS, 3, part=1, epoch=2)
     assert one.shape == (1000, 3) and one.dtype == np.uint64
-    np.testing.assert_array_equal(one[[5, 900]], random_bits(7, Use.AUGMENT, np.array([5, 900]), 3, part=1, epoch=2))
-    np.testing.assert_array_equal(one[:, :2], random_bits(7, Use.AUGMENT, ITEMS, 2, part=1, epoch=2))
+    np.testing.assert_array_equal(
+        one[[5, 900]], random_bits(7, RandomUse.AUGMENT, np.array([5, 900]), 3, part=1, epoch=2)
+    )
+    np.testing.assert_array_equal(one[:, :2], random_bits(7, RandomUse.AUGMENT, ITEMS, 2, part=1, epoch=2))
     others = [
-        random_bits(8, Use.AUGMENT, ITEMS, 3, part=1, epoch=2),
-        random_bits(7, Use.DROPOUT, ITEMS, 3, part=1, epoch=2),
-        random_bits(7, Use.AUGMENT, ITEMS, 3, part=2, epoch=1),
-        random_bits(7, Use.AUGMENT, ITEMS + 1000, 3, part=1, epoch=2),
+        random_bits(8, RandomUse.AUGMENT, ITEMS, 3, part=1, epoch=2),
+        random_bits(7, RandomUse.DROPOUT, ITEMS, 3, part=1, epoch=2),
+        random_bits(7, RandomUse.AUGMENT, ITEMS, 3, part=2, epoch=1),
+        random_bits(7, RandomUse.AUGMENT, ITEMS + 1000, 3, part=1, epoch=2),
     ]
     everything = np.concatenate([one, *others]).ravel()
     assert len(np.unique(everything)) == everything.size
-    assert random_bits(2**63 - 1, Use.ORDER, ITEMS[:1]).dtype == np.uint64
+    assert random_bits(2**63 - 1, RandomUse.ORDER, ITEMS[:1]).dtype == np.uint64
 
 
 def test_bits_are_these_for_ever() -> None:
     """Checkpoints and kernels rely on it."""
-    assert random_bits(1, Use.ORDER, np.array([0, 1]), 1, epoch=1).ravel().tolist() == [
+    assert random_bits(1, RandomUse.ORDER, np.array([0, 1]), 1, epoch=1).ravel().tolist() == [
         6323903813334746185,
         12099463737275083340,
     ]
 
 
 def test_numbers_are_spread_evenly() -> None:
-    bits = random_bits(3, Use.DROPOUT, ITEMS, 100)
+    bits = random_bits(3, RandomUse.DROPOUT, ITEMS, 100)
     assert np.abs(np.bincount(integers_below(bits, 5).ravel(), minlength=5) - 20_000).max() < 600
     shares = unit_fractions(bits)
     assert shares.min() >= 0 and shares.max() < 1 and shares.mean() == pytest.approx(0.5, abs=0.005)
@@ -63,7 +65,7 @@ def test_numbers_are_spread_evenly() -> None:
 
 
 def test_order_is_a_permutation() -> None:
-    first, second = (random_order(1, Use.ORDER, ITEMS, epoch=epoch) for epoch in (1, 2))
+    first, second = (random_order(1, RandomUse.ORDER, ITEMS, epoch=epoch) for epoch in (1, 2))
     assert sorted(first) == sorted(second) == list(ITEMS) and not np.array_equal(first, second)
 
 
@@ -169,7 +171,7 @@ def test_as_many_batches_together_as_the_trainer_says(
     trainer, bar = Mock(batches_per_call=together), list[int]()
     trainer.train = Mock(side_effect=lambda batches, *_: [(1.0, 1)] * len(batches))
     trainer.evaluate.return_value, trainer.state.return_value = (1.0, 1), ({}, {})
-    start = loop.initial_progress(training_model(NETWORK, settings.biases), settings)
+    start = loop.initial_progress(make_training_model(NETWORK, settings.biases), settings)
     loop.run_epoch(trainer, settings, start, lambda count, *_: bar.append(count))
     found = [(step, len(batches)) for batches, _, step in (call.args for call in trainer.train.call_args_list)]
     assert (found, bar, CpuTrainer.batches_per_call) == (asked, done, 1)
@@ -180,7 +182,7 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
     """Of a batch, and of the images held out: ten pieces by one thread."""
     calls: list[object] = []
     before = listing(place)
-    real, real_handling, noted = getattr(Model, function), interrupts.on_interrupt, threading.Event()
+    real, real_handling, noted = getattr(Model, function), interrupts.call_on_interrupt, threading.Event()
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -197,9 +199,9 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
 
         return real_handling(noting)
 
-    monkeypatch.setattr(interrupts, "on_interrupt", handling)
+    monkeypatch.setattr(interrupts, "call_on_interrupt", handling)
     monkeypatch.setattr(cpu_trainer, "PIECE", 2)
-    monkeypatch.setattr(cpu_trainer, "usable_cores", lambda: 1)
+    monkeypatch.setattr(cpu_trainer, "core_count", lambda: 1)
     monkeypatch.setattr(Model, function, interrupted)
     options = ["--batch-size", "20", "--validation", "20"]
     check_failure(train(*MLP, *options), "interrupted; nothing half-written was left")

@@ -161,7 +161,7 @@ def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], N
     ours, theirs = Pipe(duplex=False)
     close(ours, theirs)
     process: Any = SimpleNamespace(exitcode=1)
-    reason = workers.Worker(1, process, ours, ours).early_exit_reason(2)
+    reason = workers.WorkerProcess(1, process, ours, ours).early_exit_reason(2)
     assert reason == "worker 2 of 2 ended with exit code 1: train again with fewer --workers"
 
 

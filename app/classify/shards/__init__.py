@@ -1,6 +1,6 @@
 """Read shards by position within constant memory. A shard is a file of images of any size.
 
-``find_shards`` lists the files, ``open_shard`` reads their headers, ``Shard.reader`` reads images and labels.
+``find_shards`` lists the files, ``open_shard`` reads their headers, ``Shard.open_reader`` reads images and labels.
 """
 
 from app.classify.shards.opening import find_shards, open_shard

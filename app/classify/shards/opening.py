@@ -13,7 +13,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.classify.shards.shard import Shard
-from app.classify.shards.sources import Stored
+from app.classify.shards.sources import StoredArray
 from app.files import hdf5_process
 from app.files.checks import BadValueError
 from app.files.reading import START_BYTES, may_exist, open_regular, read_file, recognise_file_kind
@@ -59,10 +59,10 @@ def _files_matching(argument: str) -> list[Path]:
     return paths
 
 
-def labels_beside(path: Path) -> Path | None:
+def find_labels_beside(path: Path) -> Path | None:
     """Return the labels file beside an IDX file of images, by Fashion-MNIST's names; None if there is none.
 
-    It may be gzipped: ``t10k-images-idx3-ubyte.gz`` has its labels in ``t10k-labels-idx1-ubyte.gz``.
+    The file may be gzipped: ``t10k-images-idx3-ubyte.gz`` has its labels in ``t10k-labels-idx1-ubyte.gz``.
     """
     if IMAGES not in path.name:
         return None
@@ -99,30 +99,30 @@ def open_shard(
     return Shard(images, truth)
 
 
-def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:
+def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[StoredArray, StoredArray | None]:
     """Return the images, and their labels if they are stored in or beside the file."""
     with open_regular(path) as stream:
         if _file_kind(stream) == "an HDF5 file":
             names, found = _read_hdf5_headers(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
             if "x" not in found:
                 raise no_images_error(path, names)
-            return _checked_images(found["x"]), _checked_labels(found["y"]) if "y" in found else None
-        images = _checked_images(_read_header(path, stream, RANKS))
-    beside = labels_beside(path) if with_labels else None
+            return _validate_images(found["x"]), _validate_labels(found["y"]) if "y" in found else None
+        images = _validate_images(_read_header(path, stream, RANKS))
+    beside = find_labels_beside(path) if with_labels else None
     return images, None if beside is None else _open_labels(beside, hdf5)
 
 
-def _open_labels(path: Path, hdf5: hdf5_process.Reader) -> Stored:
+def _open_labels(path: Path, hdf5: hdf5_process.Reader) -> StoredArray:
     with open_regular(path) as stream:
         if _file_kind(stream) != "an HDF5 file":
-            return _checked_labels(_read_header(path, stream, (1,)))
+            return _validate_labels(_read_header(path, stream, (1,)))
         found = _read_hdf5_headers(path, stream, hdf5, ("y",))[1]
         if "y" not in found:
             raise UserError(f"{path} has no dataset y; store the labels as y, (N,) integers")
-        return _checked_labels(found["y"])
+        return _validate_labels(found["y"])
 
 
-def _checked_images(stored: Stored) -> Stored:
+def _validate_images(stored: StoredArray) -> StoredArray:
     check_type(stored.dtype, stored.name)
     if len(stored.shape) not in RANKS or 0 in stored.shape:
         wanted = "(N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C), and at least one image"
@@ -132,7 +132,7 @@ def _checked_images(stored: Stored) -> Stored:
     return stored
 
 
-def _checked_labels(stored: Stored) -> Stored:
+def _validate_labels(stored: StoredArray) -> StoredArray:
     if len(stored.shape) not in (1, 2) or 0 in stored.shape:
         wanted = "(N, classes) one-hot or (N,) integers"
         raise UserError(f"{stored.name} is {stored.dtype} {stored.shape}; it must be {wanted}")
@@ -143,7 +143,7 @@ def _file_kind(stream: BinaryIO) -> str | None:
     return recognise_file_kind(os.pread(stream.fileno(), START_BYTES, 0))
 
 
-def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
+def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> StoredArray:
     """Return the array that the header of an NPY or IDX file describes. ranks: accepted numbers of dimensions."""
     status = os.fstat(stream.fileno())
     if _file_kind(stream) != "a NumPy array (.npy)":
@@ -166,7 +166,7 @@ def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored
 
 def _read_hdf5_headers(
     path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
-) -> tuple[list[str], dict[str, Stored]]:
+) -> tuple[list[str], dict[str, StoredArray]]:
     """Return the names in the root of an HDF5 file, and the wanted datasets as arrays in the file."""
     status = os.fstat(stream.fileno())
     names, described = hdf5.describe(path, stream, wanted)
@@ -189,7 +189,7 @@ def _read_hdf5_headers(
 
 def _describe_stored_array(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
-) -> Stored:
-    """Return how an array is stored in a file. layout: further fields of ``Stored``."""
+) -> StoredArray:
+    """Return how an array is stored in a file. layout: further fields of ``StoredArray``."""
     name = f"{layout['dataset']} in {path}" if "dataset" in layout else str(path)
-    return Stored(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)
+    return StoredArray(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)

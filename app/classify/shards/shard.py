@@ -1,4 +1,4 @@
-"""Define a shard, the images of one file and their labels, and read both by position, as the engine takes them."""
+"""Define a shard, which is one file's images and their labels, and read both by position, as the engine takes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.classify.shards.sources import ArrayReader, Stored, open_array
+from app.classify.shards.sources import ArrayReader, StoredArray, open_array
 from app.files import hdf5_process
 from data_tools.dataset import channel_dimension, check_fractions, class_labels
 
@@ -23,8 +23,8 @@ class ShardError(UserError):
 class Shard(Frozen):
     """The images of one file, and their labels if known. Frozen and picklable; ``open_shard`` makes it."""
 
-    images: Stored
-    truth: Stored | None
+    images: StoredArray
+    truth: StoredArray | None
 
     @property
     def path(self) -> Path:
@@ -54,18 +54,18 @@ class Shard(Frozen):
         return np.dtype(np.uint8 if self.images.dtype == np.uint8 else np.float32)
 
     @property
-    def image_bytes(self) -> int:
+    def bytes_per_image(self) -> int:
         """Return the bytes per image as read."""
         channels, height, width = self.shape
         return channels * height * width * self.dtype.itemsize
 
     @property
-    def sequential(self) -> bool:
+    def is_sequential(self) -> bool:
         """Return whether the images can only be read in order, as in gzip files and HDF5 chunks."""
         return self.images.storage_form != "plain"
 
     @property
-    def labelled(self) -> bool:
+    def is_labelled(self) -> bool:
         """Return whether the true labels are known."""
         return self.truth is not None
 
@@ -75,10 +75,10 @@ class Shard(Frozen):
 
         Compressed labels would have to be read from the beginning for each piece.
         """
-        return self.truth is not None and (self.truth.storage_form == "plain" or self.sequential)
+        return self.truth is not None and (self.truth.storage_form == "plain" or self.is_sequential)
 
-    def reader(self) -> ShardReader:
-        """Open the files: ``with shard.reader() as reader: reader.read(first, out)``.
+    def open_reader(self) -> ShardReader:
+        """Open the files: ``with shard.open_reader() as reader: reader.read(first, out)``.
 
         Raises UserError if they cannot be opened or have changed in size.
         """
@@ -109,7 +109,9 @@ class ShardReader(AbstractContextManager["ShardReader"]):
     HDF5 ends with the thread that first read.
     """
 
-    def __init__(self, images: Stored, truth: Stored | None, shape: tuple[int, int, int], dtype: np.dtype) -> None:
+    def __init__(
+        self, images: StoredArray, truth: StoredArray | None, shape: tuple[int, int, int], dtype: np.dtype
+    ) -> None:
         self._stored = images
         self._truth = truth
         self._shape = shape
@@ -173,12 +175,14 @@ class ShardReader(AbstractContextManager["ShardReader"]):
         return found
 
 
-def _check_range(first: int, count: int, stored: Stored) -> None:
+def _check_range(first: int, count: int, stored: StoredArray) -> None:
     if not (first >= 0 and count >= 0 and first + count <= stored.shape[0]):
         raise ValueError(f"{stored.name} has {stored.shape[0]:,} rows, none from {first:,} to {first + count:,}")
 
 
-def _read_in_pieces(stored: Stored, source: ArrayReader, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
+def _read_in_pieces(
+    stored: StoredArray, source: ArrayReader, first: int, count: int
+) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (offset from ``first``, rows as stored). Later rows reuse the memory."""
     most = min(count, max(1, CONVERTED_BYTES // stored.row_bytes))
     memory = np.empty(most * stored.row_bytes, np.uint8)

@@ -17,17 +17,17 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import hdf5_process
 from app.files.reading import open_regular
-from data_tools.idx import too_long, too_short
-from data_tools.inflate import Gzip, faults_as_user_errors
+from data_tools.idx import too_long_error, too_short_error
+from data_tools.inflate import GzipReader, faults_as_user_errors
 
 
-class Stored(Frozen):
-    """A C-contiguous array in a file. Frozen and picklable, for other processes to read.
+class StoredArray(Frozen):
+    """A C-contiguous array in a file. Frozen and picklable, so that other processes can read the array.
 
     path: absolute path. name: what errors call the array. shape: (N, ...). dtype: type in the byte order of the file.
-    size, mtime_ns: of the file. offset: position in bytes at which the array begins, in the file or in its decompressed
-    content. zipped: whether it is a gzip file. dataset: its name in an HDF5 file. band: rows per HDF5 chunk; 0 if the
-    array has no chunks.
+    size, mtime_ns: size and time of the file. offset: position in bytes at which the array begins, in the file or in
+    its decompressed content. zipped: whether it is a gzip file. dataset: the array's name in an HDF5 file. band: rows
+    per HDF5 chunk; 0 if the array has no chunks.
     """
 
     path: Path
@@ -64,7 +64,7 @@ BAND_BYTES = 16 << 20  # rows that HDF5 reads at a time; at least one row of chu
 class ArrayReader(AbstractContextManager["ArrayReader"]):
     """Reader of an array's bytes. Raises UserError if the file has changed since its header was read."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredArray) -> None:
         self.stored = stored
         self.stream: BinaryIO = open_regular(stored.path)
         self._stamp = self._current_size_and_mtime()
@@ -90,20 +90,20 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
         self.stream.close()
 
 
-def open_array(stored: Stored, hdf5: hdf5_process.Reader) -> ArrayReader:
+def open_array(stored: StoredArray, hdf5: hdf5_process.Reader) -> ArrayReader:
     """Return a reader of the array, to be closed. Raise UserError if the file cannot be opened or has another size.
 
     hdf5: process that reads HDF5 chunks; it ends with the thread that first asks for one.
     """
     if stored.storage_form == "chunks":
-        return Chunked(stored, hdf5)
-    return Gzipped(stored) if stored.storage_form == "gzip" else Plain(stored)
+        return ChunkReader(stored, hdf5)
+    return GzipArrayReader(stored) if stored.storage_form == "gzip" else PlainReader(stored)
 
 
-class Plain(ArrayReader):
-    """Reader of an uncompressed array: any number of threads read it by position in parallel."""
+class PlainReader(ArrayReader):
+    """Reader of an uncompressed array, for any number of threads in parallel, by position."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredArray) -> None:
         super().__init__(stored)
         # Threads read consecutive blocks: let the system read ahead.
         os.posix_fadvise(self.stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -122,20 +122,20 @@ class Plain(ArrayReader):
             raise UserError(f"{self.stored.path} ends at byte {at:,}, before its numbers do: get a fresh copy")
 
 
-class Gzipped(ArrayReader):
-    """Reader of an array in a gzip file, which it decompresses in order; going back restarts at the beginning.
+class GzipArrayReader(ArrayReader):
+    """Reader of an array in a gzip file, which is decompressed in order; going back restarts at the beginning.
 
-    It checks the checksum and the length at the end of the array.
+    The reader checks the checksum and the length at the end of the array.
     """
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredArray) -> None:
         super().__init__(stored)
         self._lock = threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
         self.stream.seek(0)
-        self._content, self._at = Gzip(self.stream, self.stored.size), 0
+        self._content, self._at = GzipReader(self.stream, self.stored.size), 0
 
     def fill(self, at: int, target: np.ndarray) -> None:
         """Fill ``target`` as ``ArrayReader.fill`` does."""
@@ -149,21 +149,21 @@ class Gzipped(ArrayReader):
                 found += self._decompress_into(skipped[: start - found], found)
             found += self._decompress_into(target, found)
             if found == self.stored.offset + self.stored.nbytes and self._content.readinto(memoryview(bytearray(1))):
-                raise too_long(self.stored.nbytes)
+                raise too_long_error(self.stored.nbytes)
             self.check_unchanged()
             self._at = found
 
     def _decompress_into(self, target: np.ndarray, at: int) -> int:
         count = self._content.readinto(target.data)
         if count < len(target):
-            raise too_short(at + count - self.stored.offset, self.stored.nbytes)
+            raise too_short_error(at + count - self.stored.offset, self.stored.nbytes)
         return count
 
 
-class Chunked(ArrayReader):
-    """Reader of an HDF5 dataset in chunks, in bands of whole chunks."""
+class ChunkReader(ArrayReader):
+    """Reader of a chunked HDF5 dataset, in bands of whole chunks."""
 
-    def __init__(self, stored: Stored, hdf5: hdf5_process.Reader) -> None:
+    def __init__(self, stored: StoredArray, hdf5: hdf5_process.Reader) -> None:
         super().__init__(stored)
         self._lock = threading.Lock()
         self._hdf5 = hdf5
@@ -188,6 +188,6 @@ class Chunked(ArrayReader):
         stored = self.stored
         self._band = np.empty(0, np.uint8)  # free the old band before reading the new one
         shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
-        rows = self._hdf5.rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
+        rows = self._hdf5.read_rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
         self.check_unchanged()
         self._first, self._band = first, rows.reshape(-1).view(np.uint8)

@@ -22,7 +22,7 @@ FLOATS = [np.dtype(f"f{size}").name for size in (2, 4, 8)]
 
 
 class BadArgumentError(UserError, ValueError):
-    """A wrong argument of a ``Classifier``. It is also a ValueError, which Python programs expect."""
+    """A wrong argument of a ``Classifier``; also a ValueError, which Python programs expect."""
 
 
 class ImageBatch(Frozen):
@@ -37,13 +37,13 @@ class ImageBatch(Frozen):
 
 
 def is_tensor(images: Any) -> bool:
-    """Return whether images are exactly a PyTorch tensor, not of a derived class. Imports nothing."""
+    """Return whether images are exactly a PyTorch tensor, not of a derived class. Does not import PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and type(images) is torch.Tensor
 
 
-def lies_on_card(images: Any) -> bool:
-    """Return whether an array says that it is in a GPU's memory. Needs no CuPy."""
+def is_gpu_array(images: Any) -> bool:
+    """Return whether an array reports that it is in a GPU's memory. Does not import CuPy."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(images, cupy.ndarray):
         return True  # a fast path, as the next: the checks below take microseconds
@@ -80,7 +80,7 @@ def check_device(device: str) -> None:
 
 
 def validate_host_images(images: Any, graph: Graph) -> ImageBatch:
-    """Return images in host memory as a checked batch. Accept (H, W), (N, H, W), (C, H, W) or (N, C, H, W).
+    """Return images in host memory as a checked batch. Accepts (H, W), (N, H, W), (C, H, W) or (N, C, H, W).
 
     Pixels are uint8, or floats in [0, 1]. Floats that are all k/255 become uint8, as in files. Raises BadArgumentError.
     """
@@ -90,7 +90,7 @@ def validate_host_images(images: Any, graph: Graph) -> ImageBatch:
         raise BadArgumentError(f"the images are no array: {' '.join(str(error).split())}") from None
     if array.dtype.kind not in "biufc":  # text, or objects such as paths
         raise BadArgumentError(f"the images are {type(images).__name__}: give an array of pixels")
-    batch = as_batch(array, graph, array.dtype.name)
+    batch = reshape_to_batch(array, graph, array.dtype.name)
     if array.dtype == np.uint8:
         return ImageBatch(np.ascontiguousarray(batch.images), batch.graph, batch.single)
     try:
@@ -103,8 +103,8 @@ def validate_host_images(images: Any, graph: Graph) -> ImageBatch:
     return ImageBatch(found, batch.graph, batch.single)
 
 
-def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
-    """Return an array of any library, reshaped to (N, C, H, W).
+def reshape_to_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
+    """Return an array of any library as a batch, reshaped to (N, C, H, W).
 
     dtype: name of its type. Raises BadArgumentError for types other than uint8 and floats, and for shapes that the
     network does not accept.
@@ -118,9 +118,9 @@ def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
     full = (1, *one) if one is not None else whole
     fitting = None if full is None else graph.graph_for_shape(full[1:])
     if full is None or fitting is None:
-        sizes = " or ".join(_shape_text(("N", *size)) for size in _accepted_shapes(graph))
+        sizes = " or ".join(_format_shape(("N", *size)) for size in _accepted_shapes(graph))
         raise BadArgumentError(
-            f"the images have the shape {_shape_text(shape)}, network {graph.network.name} reads {sizes}: "
+            f"the images have the shape {_format_shape(shape)}, network {graph.network.name} reads {sizes}: "
             "give one image, or N of them"
         )
     return ImageBatch(array.reshape(full), fitting, one is not None)
@@ -139,5 +139,5 @@ def _accepted_shapes(graph: Graph) -> list[tuple[int, ...]]:
     return [graph.network.input_shape, *(step.out_shape for step in graph.steps[:1] if step.layer.keeps_bytes)]
 
 
-def _shape_text(shape: Iterable[object]) -> str:
+def _format_shape(shape: Iterable[object]) -> str:
     return f"({', '.join(map(str, shape))})"

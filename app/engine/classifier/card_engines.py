@@ -14,7 +14,7 @@ from cupy.cuda import runtime
 from app.cuda.events import stream_from_pointer
 from app.cuda.memory import pinned_array
 from app.engine.buffers import ALIGNED
-from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_resize_dtype, is_tensor
+from app.engine.classifier.arguments import FLOATS, BadArgumentError, check_resize_dtype, is_tensor, reshape_to_batch
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Engine, Outputs
@@ -33,7 +33,7 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
         return images
     try:
         if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
-            wait_for(torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
+            wait_for_stream(current_torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
             return _view_torch_tensor(images, dtype)
         # An array of JAX that is ready needs no wait, which DLPack's slower way has. It may lack an interface.
         ready = getattr(images, "is_ready", bool)()
@@ -49,8 +49,8 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
 _TENSOR_TYPES = {f"torch.{name}": np.dtype(name) for name in ("uint8", *FLOATS)}
 
 
-def torch_stream(number: int) -> int:
-    """Return the pointer of PyTorch's current stream on a GPU."""
+def current_torch_stream(number: int) -> int:
+    """Return the pointer of PyTorch's current stream on GPU ``number``."""
     torch: Any = sys.modules["torch"]
     # The code that PyTorch's compiler writes calls this one, which makes no object of a stream.
     pointer = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -58,7 +58,7 @@ def torch_stream(number: int) -> int:
     return found
 
 
-def wait_for(ready: int, stream: cupy.cuda.Stream, event: cupy.cuda.Event) -> None:
+def wait_for_stream(ready: int, stream: cupy.cuda.Stream, event: cupy.cuda.Event) -> None:
     """Make ``stream`` wait, by an event, for the work enqueued so far on the stream whose pointer is ``ready``."""
     if ready != stream.ptr:
         runtime.eventRecord(event.ptr, ready)
@@ -90,7 +90,7 @@ def _view_cuda_array_interface(owner: Any, interface: dict[str, Any], stream: cu
     """
     ready = interface.get("stream")
     if ready is not None:  # the interface calls the null stream 1
-        wait_for(0 if ready == 1 else ready, stream, cupy.cuda.Event(disable_timing=True))
+        wait_for_stream(0 if ready == 1 else ready, stream, cupy.cuda.Event(disable_timing=True))
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     if 0 in shape:  # an empty array may have no address
         return cupy.empty(shape, dtype)
@@ -105,8 +105,8 @@ def upload_copy(images: np.ndarray, stream: cupy.cuda.Stream) -> cupy.ndarray:
     return copy
 
 
-def fetch(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
-    """Return a copy in host memory of an array of any GPU, made on ``stream``. Any thread may call it."""
+def fetch_to_host(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
+    """Copy an array of any GPU to host memory on ``stream``; return the copy. Any thread may call this function."""
     with array.device:
         return array.get(stream=stream)
 
@@ -150,16 +150,16 @@ class CardEngines(Engines):
         wait for the results and return them in host memory; otherwise return CuPy arrays. Raises UserError, and
         BadArgumentError for wrong images.
         """
-        if not self._is_current():
+        if not self._is_current_gpu():
             with self._card:
                 return self.run_on_card(graph, images, stream, wait=wait)
         if stream is None:
-            return self._run_on(cupy.cuda.get_current_stream(), graph, images, wait)
+            return self._run_on_stream(cupy.cuda.get_current_stream(), graph, images, wait)
         with as_stream(stream, self._number) as current:
-            return self._run_on(current, graph, images, wait)
+            return self._run_on_stream(current, graph, images, wait)
 
-    def _is_current(self) -> bool:
-        """Return whether the card is this thread's current GPU; make its context the thread's."""
+    def _is_current_gpu(self) -> bool:
+        """Return whether the card is this thread's current GPU; if so, bind its context to the thread."""
         if runtime.getDevice() != self._number:
             return False
         if not hasattr(self._threads, "bound"):  # cuLaunchKernelEx fails in a thread without a context
@@ -167,12 +167,12 @@ class CardEngines(Engines):
             self._threads.bound = True
         return True
 
-    def _run_on(self, stream: cupy.cuda.Stream, graph: Graph, images: Any, wait: bool) -> tuple[Any, Any, bool]:
+    def _run_on_stream(self, stream: cupy.cuda.Stream, graph: Graph, images: Any, wait: bool) -> tuple[Any, Any, bool]:
         array, single = images, False  # what lies at the address lives as long as the array
-        known = self._known_on_card(array, stream)
+        known = self._match_known_gpu_array(array, stream)
         if known is None and not isinstance(images, cupy.ndarray):
             array = upload_copy(images, stream) if isinstance(images, np.ndarray) else as_cupy_array(images, stream)
-            known = self._known_on_card(array, stream)
+            known = self._match_known_gpu_array(array, stream)
             if known is not None and is_tensor(images):
                 self._given[array.shape[1:], images.dtype] = known[0]
         if known is None:
@@ -180,15 +180,15 @@ class CardEngines(Engines):
             known = engine, len(array), array.data.ptr
         engine, count, address = known
         if not wait:
-            return *engine.on_card.run(count, address, stream), single
-        found = engine.on_card.run_to_host(count, address, stream, leave_logits=count > MOST)
-        return *self._fetched_later(engine, found), single
+            return *engine.card_runner.run(count, address, stream), single
+        found = engine.card_runner.run_to_host(count, address, stream, leave_logits=count > MOST)
+        return *self._defer_logits_copy(engine, found), single
 
-    def _known_on_card(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
-        """Return engine, length and address of a GPU array whose shape and type came before.
+    def _match_known_gpu_array(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
+        """Return engine, length and address of a GPU array whose shape and type an earlier call had.
 
-        Return None for any other array, and for one that must be copied. It makes no object for the array, which would
-        take time.
+        Return None for any other array, and for one that must be copied. To save time, this makes no object for the
+        array.
         """
         if type(images) is cupy.ndarray:
             engine, memory = self._given.get((images.shape[1:], images.dtype)), images.data
@@ -201,16 +201,16 @@ class CardEngines(Engines):
         if engine is None or not dense or address % ALIGNED or number != self._number:
             return None
         if type(images) is not cupy.ndarray:
-            wait_for(torch_stream(number), stream, self._ready)
+            wait_for_stream(current_torch_stream(number), stream, self._ready)
         return engine, images.shape[0], address
 
-    def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return what ``Engines.results`` returns. Logits of large batches stay in GPU memory until asked for."""
+    def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Return what ``Engines.compute_results`` returns, but logits of large batches only as a function."""
         assert isinstance(engine, GpuEngine)
-        if not self._is_current():
+        if not self._is_current_gpu():
             with self._card:
-                return self.results(engine, images)
-        return self._fetched_later(engine, engine.run_ordinary(images, leave_logits=True))
+                return self.compute_results(engine, images)
+        return self._defer_logits_copy(engine, engine.run_without_graph(images, leave_logits=True))
 
     def empty(self, shape: Shape) -> np.ndarray:
         """Return an array as ``Engines.empty`` does, in page-locked memory."""
@@ -226,9 +226,11 @@ class CardEngines(Engines):
             assert isinstance(engine, GpuEngine)
             return ResidentKernel(engine.loaded)
 
-    def _fetched_later(self, engine: GpuEngine, found: Outputs) -> tuple[np.ndarray, Any]:
+    def _defer_logits_copy(self, engine: GpuEngine, found: Outputs) -> tuple[np.ndarray, Any]:
         labels, logits = found
-        return labels, logits if isinstance(logits, np.ndarray) else partial(fetch, logits, engine.on_card.stream)
+        return labels, logits if isinstance(logits, np.ndarray) else partial(
+            fetch_to_host, logits, engine.card_runner.stream
+        )
 
     def _prepare_engine(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
         """Return images in the form that kernels read, their engine, and whether they are a single image.
@@ -239,7 +241,7 @@ class CardEngines(Engines):
             raise BadArgumentError(
                 f"the images lie on GPU {number}, the classifier on GPU {self._number}: copy them there"
             )
-        batch = as_batch(array, graph, array.dtype.name)
+        batch = reshape_to_batch(array, graph, array.dtype.name)
         check_resize_dtype(batch.graph, array.dtype.name)
         images = batch.images if array.dtype == np.uint8 else batch.images.astype(np.float32, copy=False)
         engine = self.engine_for(batch.graph, images.dtype)

@@ -18,7 +18,7 @@ from app.engine.classifier.arguments import (
     BadArgumentError,
     check_choice,
     check_device,
-    lies_on_card,
+    is_gpu_array,
     network_request,
     validate_host_images,
 )
@@ -61,22 +61,22 @@ class Classifier:
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
-            self._open(network_request(network_or_weights, precision), device)
+            self._open_engines(network_request(network_or_weights, precision), device)
             if resident:
-                self._make_resident()
+                self._prepare_resident_kernel()
         except BadArgumentError:
             raise
         except UserError as error:
             raise BadArgumentError(str(error)) from error
 
     @classmethod
-    def of(cls, request: NetworkRequest, device: str = "auto") -> Classifier:
+    def from_request(cls, request: NetworkRequest, device: str = "auto") -> Classifier:
         """Return the classifier that a command's options describe. Raises UserError."""
         classifier = cls.__new__(cls)
-        classifier._open(request, device)
+        classifier._open_engines(request, device)
         return classifier
 
-    def _open(self, request: NetworkRequest, device: str) -> None:
+    def _open_engines(self, request: NetworkRequest, device: str) -> None:
         check_device(device)
         self.graph, self.weights = load_network(request.network, request.weights)
         self.classes = self.weights.classes
@@ -87,15 +87,15 @@ class Classifier:
         else:
             with devices.translate_gpu_errors():
                 from app.engine.classifier.card_engines import CardEngines
-                from app.planning.choices import choices_of
+                from app.planning.choices import resolve_choices
 
-                self._engines = CardEngines(choices_of(request, self.graph), device_number(self.device))
+                self._engines = CardEngines(resolve_choices(request, self.graph), device_number(self.device))
         self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
         self._lock = threading.Lock()
         self._last = threading.local()
         self._resident: ResidentKernel | None = None
 
-    def _make_resident(self) -> None:
+    def _prepare_resident_kernel(self) -> None:
         """Prepare a persistent kernel for calls with few images. Raises UserError if none supports the network."""
         engines = self._require_open_engines()
         try:
@@ -141,14 +141,14 @@ class Classifier:
                     return labels
             on_host, engines = not on_card and stream is None, self._engines
             known = engines.match_known_shape(images) if on_host and engines is not None else None
-            batch = None if known is not None or lies_on_card(images) else validate_host_images(images, self.graph)
+            batch = None if known is not None or is_gpu_array(images) else validate_host_images(images, self.graph)
             with self._lock:
                 engines = self._require_open_engines()
                 if self._resident is not None:
-                    self._resident.pause()  # other kernels want all multiprocessors
+                    self._resident.request_end()  # other kernels want all multiprocessors
                 if known is not None:
                     engine, pixels, single = known
-                    labels, scores = engines.results(engine, pixels)
+                    labels, scores = engines.compute_results(engine, pixels)
                 elif batch is not None and on_host:
                     labels, scores = engines.run(images, batch)
                     single = batch.single
@@ -212,7 +212,7 @@ class Classifier:
         return SHORT[arithmetic]
 
     def describe(self) -> dict[str, Any]:
-        """Return the device and the software used so far, as reports record them. Raises UserError if closed."""
+        """Return the device and the software used so far, as reports record both. Raises UserError if closed."""
         with self._lock:
             return self._require_open_engines().describe()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.cuda import device as devices
 from app.engine.interface import Engine
 from app.engine.opening import open_engine
@@ -23,7 +23,7 @@ BYTES = np.dtype(np.uint8)  # the one object of its kind that NumPy gives its ar
 
 
 class Engines:
-    """The CPU engines of one ``Classifier``, one for each shape and dtype of images; ``CardEngines``: those of a GPU.
+    """The CPU engines of one ``Classifier``, one for each shape and dtype of images. ``CardEngines`` has GPU engines.
 
     The first call with a new shape or dtype opens its engine. Only one thread may call at a time. choices: kernel
     options of a GPU, None on the CPU. arithmetic: the least precise dtype in which a layer multiplies; None before the
@@ -50,25 +50,25 @@ class Engines:
         return self._engines[form]
 
     def run(self, images: Any, batch: ImageBatch) -> tuple[np.ndarray, Any]:
-        """Classify images in host memory; return ``results``. images: as the caller gave them. batch: checked images.
+        """Classify images in host memory; return labels and logits as ``compute_results`` does.
 
-        Raises UserError, also if memory is short.
+        images: as the caller gave them. batch: checked images. Raises UserError, also if memory is short.
         """
         with self.place:
             engine = self.engine_for(batch.graph, batch.images.dtype)
             if type(images) is np.ndarray and images.dtype == np.uint8 and images.size:
                 known = self._of_singles if batch.single else self._of_batches
                 known[images.shape[not batch.single :]] = engine, (-1, *batch.images.shape[1:])
-        return self.results(engine, batch.images)
+        return self.compute_results(engine, batch.images)
 
-    def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
+    def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
         """Return labels, and either the logits or a function that returns them. images: (N, C, H, W), checked."""
         return engine.run(images)
 
     def match_known_shape(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
-        """Return engine, images as (N, C, H, W), and whether they are one image, for uint8 images of a known shape.
+        """Return engine, images as (N, C, H, W), and whether the caller gave a single image, if their shape is known.
 
-        Such images need no checks. Return None for all other images.
+        Images of type uint8 with a known shape need no checks. Return None for all other images.
         """
         if type(images) is not np.ndarray or images.dtype is not BYTES or not images.flags.c_contiguous:
             return None
@@ -84,9 +84,9 @@ class Engines:
         return np.empty(shape, BYTES)
 
     def describe(self) -> dict[str, Any]:
-        """Return the device and the software used so far, as reports record them."""
+        """Return the device and the software used so far, as reports record both."""
         with self.place:
-            found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(usable_cores())
+            found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(core_count())
         for engine in self._engines.values():
             found |= engine.software
         return found

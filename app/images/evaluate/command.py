@@ -15,11 +15,11 @@ from app.files.writing import replace_atomically
 from app.images.evaluate.page import build_html_page
 from app.images.evaluate.results import Answers, build_document
 from app.images.evaluate.text import as_text
-from app.main_job.images import fitting_graph, load_images
+from app.main_job.images import graph_for_images, load_images
 from app.network.definitions import NETWORKS, network_by_name
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
-from app.records.evaluate import Subject
+from app.records.evaluate import EvaluatedNetwork
 from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 
@@ -30,7 +30,7 @@ def evaluate(request: EvaluateRequest) -> int:
     """Classify the images, evaluate the answers and publish them. Return 0. Raises UserError."""
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with ExitStack() as stack:
-        classifier = stack.enter_context(Classifier.of(asked, request.device))
+        classifier = stack.enter_context(Classifier.from_request(asked, request.device))
         other = None
         if request.against is not None:
             other = stack.enter_context(_comparison_classifier(asked, classifier.device, request.against))
@@ -54,16 +54,16 @@ def evaluate(request: EvaluateRequest) -> int:
 
 
 def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
-    """Return the classifier to compare with. against: a precision, network or weights file. Raises UserError."""
+    """Return the classifier to compare with. against: a precision, a network or a weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
             what = f"--against: unknown network or precision '{against}'"
             raise UserError(f"{what}: {choices_hint(against, (*NETWORKS, *PRECISIONS))}, or a file")
-        return Classifier.of(other, device)
+        return Classifier.from_request(other, device)
     if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
-    return Classifier.of(replace(asked, precision=against), device)
+    return Classifier.from_request(replace(asked, precision=against), device)
 
 
 def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
@@ -89,7 +89,7 @@ def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Class
     data, _ = load_images(request.images, classifier.graph, check, None)
     check(data)
     if other is not None:
-        fitting_graph(other.graph, data)
+        graph_for_images(other.graph, data)
     if data.labels is None:
         print_to_stderr(f"note: {data.source}, without labels: only changed answers are compared")
     labels = None if data.labels is None else data.labels[: request.batch]
@@ -115,7 +115,7 @@ def _classify_images(classifier: Classifier, images: np.ndarray) -> Answers:
     return Answers(_subject_record(classifier), labels, probabilities)
 
 
-def _subject_record(classifier: Classifier) -> Subject:
+def _subject_record(classifier: Classifier) -> EvaluatedNetwork:
     network, weights = classifier.graph.network, classifier.weights
     return {
         "network": {"name": network.name, "input_shape": [*network.input_shape]},

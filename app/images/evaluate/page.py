@@ -25,7 +25,7 @@ from app.images.evaluate.text import (
     network_title,
     summary_figures,
 )
-from app.records.evaluate import Against, Answers, Evaluate, Mistake
+from app.records.evaluate import Answers, Evaluate, Mistake, OtherNetwork
 
 MOST_NUMBERS = 20  # the most classes for which a confusion matrix shows counts as text
 RIGHT, WRONG = "c1 full", "c2 full"
@@ -65,7 +65,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
 
 
 def draw_reliability_diagram(answers: Answers) -> str:
-    """Return as SVG the share of correct answers by probability, and below it the number of answers by probability."""
+    """Return as SVG the share of correct answers by probability, and below it the number of answers."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot
@@ -231,7 +231,7 @@ def _mistakes_section(answers: Answers, names: Names, images: np.ndarray) -> lis
     ]
 
 
-def _comparison_section(other: Against, names: Names, images: int) -> list[str]:
+def _comparison_section(other: OtherNetwork, names: Names, images: int) -> list[str]:
     changes = [
         [
             str(one["image"]),
@@ -243,7 +243,7 @@ def _comparison_section(other: Against, names: Names, images: int) -> list[str]:
     if other["changed"] > CHANGES:
         caption = f"The first {CHANGES} of {other['changed']:,} images whose answer changed"
     return [
-        f"<h2>Against {escape(network_title(other))}</h2>",
+        f"<h2>OtherNetwork {escape(network_title(other))}</h2>",
         f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
         _html_fields(comparison_fields(other, images)),
         _html_table(

@@ -1,7 +1,7 @@
 """Compute metrics of a classifier's answers, and build the JSON document of ``evaluate`` from them.
 
-For N images: truth and answers are (N,) integers from 0; probabilities are (N, classes), finite. A share of zero images
-is None. docs/evaluate.md describes the document.
+For N images, truth and answers are (N,) integers from 0, and probabilities are (N, classes) and finite. The share of
+something among zero images is None. docs/evaluate.md describes the document.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 
 from app.base.frozen import Frozen
 from app.records import evaluate as records
-from app.records.evaluate import Bin, Calibration, ClassAnswers, Evaluate, Macro, McNemar, Subject, Test
+from app.records.evaluate import Bin, Calibration, ClassAnswers, Evaluate, EvaluatedNetwork, Macro, McNemar, Test
 from app.records.parts import Card, Processor
 from data_tools.dataset import Dataset
 
@@ -73,9 +73,9 @@ def confidences(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> tuple[list[Bin], Calibration]:
-    """Return answers in bins by probability, and how far probability and accuracy differ.
+    """Return bins of answers by probability, and how far probability and accuracy differ.
 
-    confidence: (N,) in [0, 1]; right: (N,) bool; N is at least 1.
+    confidence: (N,) float in [0, 1]. right: (N,) bool. N is at least 1. bins: number of equally wide bins.
     """
     places = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     counts = np.bincount(places, minlength=bins).tolist()
@@ -136,10 +136,10 @@ CHANGES = 1000  # the most that the document lists
 class Answers(Frozen):
     """A classifier's answers for N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
 
-    about: the document's record of the network, its weights and the precision.
+    about: the document's record of network, weights and precision.
     """
 
-    about: Subject
+    about: EvaluatedNetwork
     labels: np.ndarray
     probabilities: np.ndarray
 
@@ -149,7 +149,7 @@ def build_document(
 ) -> Evaluate:
     """Return the document. data: images, and labels if any. names: of the classes. other: answers to compare with.
 
-    Without labels, ``answers`` is None.
+    Without labels, its field ``answers`` is None.
     """
     truth = data.labels
     return {
@@ -204,7 +204,7 @@ def _confusion_matrix(found: Answers, truth: np.ndarray) -> np.ndarray:
     return confusion_matrix(truth, found.labels, found.probabilities.shape[1])
 
 
-def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None) -> records.Against:
+def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None) -> records.OtherNetwork:
     changed = np.flatnonzero(found.labels != other.labels)
     moves = _confusion_matrix(other, found.labels)  # rows: answers of the first
     stayed = moves.diagonal()

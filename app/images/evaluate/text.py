@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.cuda import device
-from app.records.evaluate import Against, Answers, Evaluate, McNemar, Subject, Summary
+from app.records.evaluate import Answers, Evaluate, EvaluatedNetwork, McNemar, OtherNetwork, Summary
 from app.terminal.text import UNLIMITED, WIDTH, Column, fields, paragraph, table
 
 SHOWN = 10  # of the mistakes and changes
@@ -46,7 +46,7 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
             _mistake_lines(answers, names, width),
         ]
     if against is not None:
-        heading = f"Against {network_title(against)}: {against['changed']:,} of {images:,} answers differ"
+        heading = f"OtherNetwork {network_title(against)}: {against['changed']:,} of {images:,} answers differ"
         blocks += [
             [*paragraph(heading, width), *fields(comparison_fields(against, images), width)],
             _class_change_lines(against, names, width),
@@ -55,20 +55,20 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def network_title(about: Subject) -> str:
+def network_title(about: EvaluatedNetwork) -> str:
     """Return the network's name and its precision: ``lenet5 in fp32``."""
     return f"{about['network']['name']} in {about['precision']}"
 
 
 def headline(document: Evaluate) -> str:
-    """Return the network's name, its precision, and the number of images."""
+    """Return the line with the network's name, its precision, and the number of images."""
     images = document["data"]["images"]
     return f"{network_title(document)} on {images:,} image{'s' * (images != 1)}"
 
 
 def evaluated_fields(document: Evaluate) -> list[tuple[str, str]]:
     """Return (name, value) of each thing that was evaluated: device, data, networks."""
-    compared: dict[str, Subject] = {"": document}
+    compared: dict[str, EvaluatedNetwork] = {"": document}
     if document["against"] is not None:
         compared["other "] = document["against"]
     return [
@@ -177,8 +177,8 @@ def _omitted_line(count: int, where: str) -> list[str]:
     return [f"  … and {count - SHOWN:,} more ({where})"] if count > SHOWN else []
 
 
-def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
-    """Return (name, value) of the other network's accuracy and McNemar's counts; empty without labels."""
+def comparison_fields(other: OtherNetwork, images: int) -> list[tuple[str, str]]:
+    """Return (name, value) of the other network's accuracy and of McNemar's counts; empty without labels."""
     test = other["mcnemar"]
     if other["answers"] is None or test is None:
         return []
@@ -189,14 +189,14 @@ def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
     return [*summary_figures(other["answers"], images), ("McNemar", counts), ("verdict", describe_significance(test))]
 
 
-def _class_change_lines(other: Against, names: Names, width: int) -> list[str]:
+def _class_change_lines(other: OtherNetwork, names: Names, width: int) -> list[str]:
     columns = [Column("class", left=True), *map(Column, ("answers", "other's", "left", "came"))]
     rows = class_change_rows(other, names)
     return ["Answers that changed, by class", *table(columns, rows, width)] if rows else []
 
 
-def class_change_rows(other: Against, names: Names) -> list[list[str]]:
-    """Return cells of each class with changes: name, answers of both networks, answers lost and gained."""
+def class_change_rows(other: OtherNetwork, names: Names) -> list[list[str]]:
+    """Return the cells of each class with changes: name, answers of both networks, gained and lost answers."""
     return [
         [numbered_class_name(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(other["classes"])
@@ -204,7 +204,7 @@ def class_change_rows(other: Against, names: Names) -> list[list[str]]:
     ]
 
 
-def _changed_answer_lines(other: Against, names: Names, width: int) -> list[str]:
+def _changed_answer_lines(other: OtherNetwork, names: Names, width: int) -> list[str]:
     columns = [Column("image"), *(Column(head, left=True) for head in ("answer", "other's", "label"))]
     rows = [
         [

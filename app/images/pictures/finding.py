@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from app.base.errors import UserError
-from app.files.hdf5 import printable
+from app.files.hdf5 import printable_line
 from app.files.reading import START_BYTES, read_file, recognise_file_kind
 
 LIST_ENDING = ".txt"
@@ -25,10 +25,10 @@ UNREADABLE_ENDINGS = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2"
 def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
     """Return the picture files that these paths name, in the order given; a file named twice comes twice.
 
-    A folder stands for the pictures in it and its subfolders, by their endings: in natural order (2 before 10), without
-    hidden files and folders. A .txt file lists files and folders, one a line, or separated by zero bytes (``find
-    -print0``); ``-`` is such a list on standard input. Relative names in a list start from the working directory. Any
-    other name is taken as a picture, whether it exists or not: reading it reports what is wrong.
+    A folder stands for the pictures in it and its subfolders, recognised by suffix: in natural order (2 before 10),
+    without hidden files and folders. A .txt file lists files and folders, one a line, or separated by zero bytes
+    (``find -print0``); ``-`` is such a list on standard input. Relative names in a list start from the working
+    directory. Any other path counts as a picture, even if it does not exist: reading it reports the fault.
 
     Raises UserError for a list or a folder that cannot be read, and for a folder without pictures.
     """
@@ -37,19 +37,19 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
         if str(path) == "-":
             found += _find_listed_pictures([b"".join(_read_stdin_chunks(MAX_LIST_BYTES))], STANDARD_INPUT)
         elif path.suffix.lower() == LIST_ENDING and not _is_folder(path):
-            found += _find_listed_pictures([read_file(path, MAX_LIST_BYTES)], printable(str(path)))
+            found += _find_listed_pictures([read_file(path, MAX_LIST_BYTES)], printable_line(str(path)))
         else:
             found += _find_in_folder(path)
     return found
 
 
 def stream_stdin_names() -> Iterator[str]:
-    """Yield each file name on standard input as soon as its line end or zero byte arrives. Raises UserError."""
+    """Yield each file name on standard input when its end, a newline or a zero byte, arrives. Raises UserError."""
     return _split_file_names(_read_stdin_chunks(sys.maxsize), STANDARD_INPUT)
 
 
 def _read_stdin_chunks(most: int) -> Iterator[bytes]:
-    """Yield the bytes of standard input as they arrive. Raises UserError, also beyond ``most`` bytes."""
+    """Yield the bytes of standard input as they arrive. Raises UserError, also if there are more than ``most``."""
     count = 0
     try:
         while piece := cast(BufferedReader, sys.stdin.buffer).read1():
@@ -69,15 +69,16 @@ def _is_folder(path: Path) -> bool:
 
 
 def _find_listed_pictures(pieces: Iterable[bytes], where: str) -> Iterator[Path]:
-    """Yield the pictures that a list names, those in its folders, too."""
+    """Yield the pictures that a list names, and those in the folders that it names."""
     for name in _split_file_names(pieces, where):
         yield from _find_in_folder(Path(name))
 
 
 def _split_file_names(pieces: Iterable[bytes], where: str) -> Iterator[str]:
-    """Yield the names of a list. Raises UserError, naming ``where``, if its content is a picture itself.
+    """Yield the names in a list. Raises UserError, which names ``where``, if the content is a picture instead.
 
-    pieces: the content, in pieces of any length. The first that has an end of a name tells what ends all of them.
+    pieces: the content, in pieces of any length. Zero bytes separate the names if the first piece with a separator has
+    one; otherwise newlines do.
     """
     left, separator = b"", None
     for piece in pieces:
@@ -112,7 +113,7 @@ def _find_in_folder(path: Path) -> Iterator[Path]:
             yield Path(folder, name)
     if not count:
         raise UserError(
-            f"{printable(str(path))} holds no pictures ({', '.join(READABLE_ENDINGS)}): name another folder"
+            f"{printable_line(str(path))} holds no pictures ({', '.join(READABLE_ENDINGS)}): name another folder"
         )
 
 
@@ -121,11 +122,11 @@ def _is_picture(name: str) -> bool:
 
 
 def _natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a sort key: numbers by value, letters without case; the name itself decides between equals."""
+    """Return a sort key that orders numbers by value and ignores case; equal keys are ordered by the name itself."""
     parts = re.split(r"([0-9]+)", name.casefold())
     return [(int(part) if at % 2 else 0, "" if at % 2 else part) for at, part in enumerate(parts)], name
 
 
 def _raise_folder_error(error: OSError) -> None:
-    where = printable(str(error.filename))
+    where = printable_line(str(error.filename))
     raise UserError(f"cannot read the folder {where}: {error.strerror}; check its permissions") from error

@@ -1,6 +1,6 @@
-"""Separate the object on a picture from its ground: a smooth surface, with noise or a pattern, folds and shadows.
+"""Separate the object on a picture from its ground: a smooth surface with noise or a pattern, folds and shadows.
 
-Measured figures behind the constants: docs/predict.md, "How well it works".
+docs/predict.md, "How well it works", gives the measured figures behind the constants.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LEAST_WITHOUT_SHADOWS = (
 )
 
 
-class Separated(Frozen):
-    """A picture's background (ground) and its object.
+class SeparatedPicture(Frozen):
+    """A picture, separated into its background (the ground) and its object.
 
-    ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: where the object is, (h, w)
-    bool.
+    ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: pixels of the object, (h,
+    w) bool.
 
     plain: whether nearly all of the border follows the modelled ground. rough: whether most of it does not.
     """
@@ -52,7 +52,7 @@ class Separated(Frozen):
     rough: bool
 
 
-def separate_object(picture: np.ndarray) -> Separated:
+def separate_object(picture: np.ndarray) -> SeparatedPicture:
     """Separate the object on a picture, (h, w, 3) float32 RGB from 0 to 255, from the ground.
 
     The mask is empty if nothing differs from the ground.
@@ -62,7 +62,7 @@ def separate_object(picture: np.ndarray) -> Separated:
     ground = np.broadcast_to(np.median(picture[frame_mask(picture.shape[:2], 1)], axis=0), picture.shape)
     mask = _exceeds_tolerance(picture, ground)
     if _is_one_colour(mask, picture, blurred, ground):
-        return Separated(ground, mask, plain=True, rough=False)
+        return SeparatedPicture(ground, mask, plain=True, rough=False)
     ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
     plain = float(np.quantile(blurred_away, 0.98)) <= EVEN
@@ -73,17 +73,23 @@ def separate_object(picture: np.ndarray) -> Separated:
         mask = _drop_thin_lines(_drop_shadows(mask, blurred, ground, ring))
         mask &= _exceeds_tolerance(picture, ground)  # blurred edges are wider
         mask = _keep_filled_heavy_parts(mask, weight, LEAST_PART_IN_PATTERN)
-    return Separated(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
+    return SeparatedPicture(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
 
 
 def _exceeds_tolerance(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
-    return np.abs(picture - ground).max(axis=2) > TOLERANCE
+    return _greatest_difference(picture, ground) > TOLERANCE
+
+
+def _greatest_difference(picture: np.ndarray, other: np.ndarray | int) -> np.ndarray:
+    """Return the greatest difference of each pixel's channels: (h, w). Four times as fast as ``max`` along the axis."""
+    red, green, blue = np.moveaxis(np.abs(picture - other), 2, 0)
+    return np.maximum(np.maximum(red, green), blue)
 
 
 def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
     """Return whether the outermost pixels have the ground's one colour, apart from faint noise and objects.
 
-    Shadows and lines that reach the edge are no objects. mask: pixels that differ from the ground.
+    Shadows and lines at the edge are not objects. mask: pixels that differ from the ground, (h, w) bool.
     """
     edge = frame_mask(mask.shape, 1)
     sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
@@ -98,19 +104,19 @@ def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, g
 
 
 def border_mask(shape: tuple[int, ...]) -> np.ndarray:
-    """Return which pixels of a picture of ``shape`` (h, w) are taken for its border: (h, w) bool."""
+    """Return the pixels that count as the border of a picture of ``shape`` (h, w): (h, w) bool."""
     return frame_mask(shape, max(1, round(RING * min(shape))))
 
 
 def frame_mask(shape: tuple[int, ...], width: int) -> np.ndarray:
-    """Return where the outermost ``width`` pixels of a picture of ``shape`` (h, w) are: (h, w) bool."""
+    """Return the outermost ``width`` pixels of a picture of ``shape`` (h, w) on each side: (h, w) bool."""
     found = np.ones(shape, bool)
     found[width:-width, width:-width] = False
     return found
 
 
 def _fit_surface(picture: np.ndarray) -> np.ndarray:
-    """Fit a surface to the border, then step by step to all that joins it and is near the surface: (h, w, 3)."""
+    """Return a surface, (h, w, 3), fitted to the border, then repeatedly to the adjoining pixels that are near it."""
     height, width = picture.shape[:2]
     step = -(-max(height, width) // FITTED)
     blocks = _block_means(picture, step)
@@ -122,7 +128,7 @@ def _fit_surface(picture: np.ndarray) -> np.ndarray:
     ring = border_mask(blocks.shape[:2])
     chosen, surface = ring, np.broadcast_to(np.median(blocks[ring], axis=0), blocks.shape)
     for turn in range(MOST_GROWTH_STEPS):
-        away = np.abs(blocks - surface).max(axis=2)
+        away = _greatest_difference(blocks, surface)
         near = away <= max(NEAR, 2.5 * float(np.median(away[chosen])))
         before, chosen = chosen, near & (ring if turn < 3 else dilate(chosen, 5))
         if turn > 3 and np.array_equal(before, chosen):
@@ -152,18 +158,24 @@ def _evaluate_surface(knots: np.ndarray, down: np.ndarray, across: np.ndarray) -
 def _fit_knots(
     blocks: np.ndarray, chosen: np.ndarray, down: np.ndarray, across: np.ndarray, stiff: float
 ) -> np.ndarray:
-    """Return knots (KNOTS, KNOTS, 3) by penalised least squares (P-splines: Eilers and Marx, 1996)."""
-    y, x = np.nonzero(chosen)
-    terms = (down[y][:, :, None] * across[x][:, None, :]).reshape(len(y), -1)
-    normal = terms.T @ terms / len(y) + stiff * _bending_energy()
-    return np.linalg.solve(normal, terms.T @ blocks[chosen] / len(y)).reshape(KNOTS, KNOTS, -1)
+    """Return knots (KNOTS, KNOTS, 3) by penalised least squares (P-splines: Eilers and Marx, 1996).
+
+    The terms of a block are products of one spline down and one across, so two small products sum those of all blocks
+    (Currie, Durbán and Eilers, 2006).
+    """
+    weight = chosen / chosen.sum()
+    pairs_down, pairs_across = ((at[:, :, None] * at[:, None, :]).reshape(len(at), -1) for at in (down, across))
+    sums = (pairs_down.T @ weight @ pairs_across).reshape((KNOTS,) * 4).swapaxes(1, 2)
+    normal = sums.reshape(KNOTS**2, KNOTS**2) + stiff * _bending_energy()
+    wanted = np.einsum("ya,xb,yxc->abc", down, across, weight[..., None] * blocks, optimize=True)
+    return np.linalg.solve(normal, wanted.reshape(KNOTS**2, -1)).reshape(KNOTS, KNOTS, -1)
 
 
 @cache
 def _bending_energy() -> np.ndarray:
-    """Return the quadratic form of the knots that grows with the surface's curvature and, a little, with its slope.
+    """Return the quadratic form of the knots that measures the surface's curvature and, a little, its slope.
 
-    Tiny pictures fix no slope.
+    The slope makes the fit of tiny pictures unique.
     """
     level, slope, curve = (part.T @ part for part in (np.diff(np.eye(KNOTS), order, axis=0) for order in range(3)))
     curvature = np.kron(curve, level) + 2 * np.kron(slope, slope) + np.kron(level, curve)
@@ -171,28 +183,28 @@ def _bending_energy() -> np.ndarray:
 
 
 def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a mask of the object, and each pixel's weight in it: (h, w) bool, (h, w) float32.
+    """Return a mask of the object, (h, w) bool, and the weight of each pixel in it, (h, w) float32.
 
-    rest: (h, w, 3), the differences from the ground. sample: (h, w) bool, pixels of the ground; the object differs more
-    than they do.
+    rest: differences from the ground, (h, w, 3). sample: pixels of the ground, (h, w) bool. The object's pixels differ
+    more than the sample's.
     """
     far = _mahalanobis_distances(rest, sample)
-    mask = (np.abs(rest).max(axis=2) > TOLERANCE) & (far > DEVIATIONS)
-    solid = _apply_filter(mask, "MedianFilter", 3) & mask  # specks weigh nothing
+    mask = (_greatest_difference(rest, 0) > TOLERANCE) & (far > DEVIATIONS)
+    solid = _drop_specks(mask)  # specks weigh nothing
     return mask, far.clip(0, 30) * (solid if solid.any() else mask)
 
 
 def _drop_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Remove shadows and folds from the mask; nothing if little would be left, as of objects with soft edges."""
+    """Return the mask without shadows and folds; unchanged if little would remain, as for an object with soft edges."""
     left = mask & ~_shadow_mask(mask, picture, ground, ring)
     squares = np.square(picture - ground).max(axis=2)
     return left if squares[left].sum() > LEAST_WITHOUT_SHADOWS * squares[mask].sum() else mask
 
 
 def _shadow_mask(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Return what joins the border's ground by soft changes of brightness, without a change of colour."""
+    """Return the pixels that are connected with the border by soft changes of brightness and have the ground's hue."""
     brightness = (picture * ground).sum(axis=2) / np.square(ground).sum(axis=2).clip(1)
-    same_hue = np.abs(picture - brightness[..., None] * ground).max(axis=2) < HUE
+    same_hue = _greatest_difference(picture, brightness[..., None] * ground) < HUE
     level = brightness * ground.max(axis=2)
     slope = np.hypot(np.diff(level, axis=0, prepend=level[:1]), np.diff(level, axis=1, prepend=level[:, :1]))
     soft = same_hue & (brightness > SHADE[0]) & (brightness < SHADE[1]) & (slope < SLOPE)
@@ -206,12 +218,12 @@ def _drop_thin_lines(mask: np.ndarray) -> np.ndarray:
 
 
 def _keep_filled_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
-    """Keep connected parts that weigh at least ``least`` of the heaviest part's weight, and fill their holes."""
+    """Return the connected parts that weigh at least ``least`` of the heaviest one, with their holes filled."""
     return _fill_holes(_keep_heavy_parts(mask, weight, least)) if mask.any() else mask
 
 
 def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """Return Mahalanobis distances from the ground, (h, w): directions in which the ground itself varies count less."""
+    """Return the Mahalanobis distances from the ground, (h, w): differences that the ground itself has count less."""
     values = rest[sample]
     sizes = np.abs(values).max(axis=1)
     usual = values[sizes <= max(3.0, 3 * float(np.median(sizes)))]
@@ -220,7 +232,10 @@ def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
 
 
 def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
-    """Keep connected parts that weigh at least ``weak`` of the heaviest part; those along the border count a tenth."""
+    """Return the connected parts that weigh at least ``weak`` of the heaviest one.
+
+    Parts at the border count a tenth.
+    """
     numbers = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
     parts, at = np.unique(_spread_maximum(numbers, mask).ravel(), return_inverse=True)
     weights = np.bincount(at, weight.ravel())
@@ -235,7 +250,7 @@ def _fill_holes(mask: np.ndarray) -> np.ndarray:
 
 
 def _spread_maximum(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Give the pixels of each connected part of the mask the greatest value in it."""
+    """Return values in which the pixels of each connected part of the mask have the part's greatest value."""
     while True:
         spread = _spread_maximum_along_rows(_spread_maximum_along_rows(values, mask).T, mask.T).T
         if np.array_equal(spread, values):
@@ -258,11 +273,18 @@ def _blur(picture: np.ndarray) -> np.ndarray:
 
 
 def dilate(mask: np.ndarray, size: int) -> np.ndarray:
-    """Dilate a mask, (h, w) bool, by a square of ``size`` x ``size`` pixels; size is odd."""
-    return _apply_filter(mask, "MaxFilter", size)
+    """Return a mask, (h, w) bool, dilated by a square of ``size`` x ``size`` pixels. size: odd."""
+    for _ in range(2):  # along columns, then along rows
+        found = mask.copy()
+        for away in range(1, size // 2 + 1):
+            found[away:] |= mask[:-away]
+            found[:-away] |= mask[away:]
+        mask = np.ascontiguousarray(found.T)
+    return mask
 
 
-def _apply_filter(mask: np.ndarray, name: str, size: int) -> np.ndarray:
+def _drop_specks(mask: np.ndarray) -> np.ndarray:
+    """Keep the pixels of the mask, (h, w) bool, around which most of 3 x 3 pixels are in it, too."""
     from PIL import Image, ImageFilter
 
-    return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(getattr(ImageFilter, name)(size))) > 0
+    return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(ImageFilter.MedianFilter(3))) & mask > 0

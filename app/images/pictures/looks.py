@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.files.hdf5 import printable
+from app.files.hdf5 import printable_line
 from app.files.writing import replace_atomically
 
 MOST_SHOWN = 400  # the most pictures in a grid
@@ -42,7 +42,7 @@ def save_grid(
         left, top = GAP + at % columns * across, GAP + at // columns * down
         picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
         grid.paste(picture.resize((factor * width, factor * height), Image.Resampling.NEAREST), (left, top))
-        text = "\n".join(printable(line, LETTERS).replace("…", "...") for line in lines)
+        text = "\n".join(printable_line(line, LETTERS).replace("…", "...") for line in lines)
         text = text.encode("ascii", "replace").decode()  # the font has no more
         draw.multiline_text((left, top + factor * height + 1), text, INK, font, spacing=1)
     with replace_atomically(path, overwrite=overwrite) as temporary:
@@ -50,10 +50,10 @@ def save_grid(
 
 
 def brightness_note(mean: float, count: int) -> str | None:
-    """Return a note if the mean brightness (0 to 255) of ``count`` prepared pictures is far from Fashion-MNIST's.
+    """Return a note if the mean brightness (0 to 255) of ``count`` prepared pictures is unlike Fashion-MNIST's.
 
-    The allowed range is that of single training images for one picture, and narrows to that of many, of any classes.
-    The note means nothing for weights trained on other data.
+    The allowed range is that of single training images for one picture, and narrower for more pictures. The note means
+    nothing for weights trained on other data.
     """
     low, high = (many + (one - many) / math.sqrt(count) for one, many in zip(MEANS_OF_ONE, MEANS_OF_MANY, strict=True))
     if low <= mean <= high:

@@ -1,8 +1,8 @@
-"""Convert a picture to the network's input, (C, H, W) bytes.
+"""Convert a picture to the network's input, (C, H, W) uint8.
 
 The steps are those of the authors of Fashion-MNIST ("Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
-Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2). Measured figures behind the constants: docs/predict.md,
-"How pictures are prepared".
+Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2). docs/predict.md, "How pictures are prepared", gives the
+measured figures behind the constants.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.images.pictures.ground import Separated, border_mask, dilate, frame_mask, separate_object
+from app.images.pictures.ground import SeparatedPicture, border_mask, dilate, frame_mask, separate_object
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -30,8 +30,8 @@ EMPTY = 0.005  # of the picture's area
 CUT = 0.02  # of the picture's outermost pixels
 
 
-class Prepared(Frozen):
-    """A picture as a network's input. pixels: (C, H, W) uint8. inverted: whether they were negated.
+class PreparedPicture(Frozen):
+    """A picture as a network's input. pixels: (C, H, W) uint8. inverted: whether the pixels were negated.
 
     doubts: why the answer may be wrong, as in the column ``note`` of ``predict``.
     """
@@ -41,7 +41,7 @@ class Prepared(Frozen):
     doubts: tuple[str, ...] = ()
 
 
-def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> Prepared:
+def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> PreparedPicture:
     """Convert an image of mode L or RGB to a network's input of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
 
     The object is separated from its ground and scaled to fit by area averaging, slightly sharpened, and centred. It is
@@ -58,7 +58,7 @@ def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "
     if image.size == (width, height):
         pixels = _to_channels_first(image.convert(mode))
         inverted = invert == "yes" or (automatic and _has_light_border(image))
-        return Prepared(255 - pixels if inverted else pixels, inverted)
+        return PreparedPicture(255 - pixels if inverted else pixels, inverted)
     factor = -(-max(image.size) // TRIMMED_AT)
     reduced = np.asarray(image.reduce(factor).convert("RGB")).astype(np.float32)
     found = separate_object(reduced)
@@ -77,7 +77,7 @@ def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "
     top, left = (height - small.shape[1]) // 2, (width - small.shape[2]) // 2
     pixels[:, top : top + small.shape[1], left : left + small.shape[2]] = small
     longest = max(content[2] - content[0], content[3] - content[1])
-    return Prepared(pixels, inverted, _find_doubts(found, longest < max(width, height)))
+    return PreparedPicture(pixels, inverted, _find_doubts(found, longest < max(width, height)))
 
 
 def _has_light_border(image: Picture) -> bool:
@@ -98,11 +98,11 @@ def _scale_box(box: Box, factor: int, size: tuple[int, int]) -> Box:
     return left, top, min(right, size[0]), min(bottom, size[1])
 
 
-def _is_darker_than_ground(grey: np.ndarray, found: Separated) -> bool:
+def _is_darker_than_ground(grey: np.ndarray, found: SeparatedPicture) -> bool:
     """Return whether the object is darker than its ground: compare the squared differences of both signs.
 
-    On a light ground an object counts as dark more easily, on a dark ground as light: few objects are lighter than a
-    light ground.
+    Few objects are lighter than a light ground, so on a light ground less suffices to count as darker; on a dark
+    ground, less suffices to count as lighter.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))
@@ -115,7 +115,7 @@ def _is_darker_than_ground(grey: np.ndarray, found: Separated) -> bool:
     return darker >= lighter if typical >= DARK else lighter < LITTLE * darker
 
 
-def _stretch_from_ground(grey: np.ndarray, found: Separated, box: Box, inverted: bool) -> np.ndarray:
+def _stretch_from_ground(grey: np.ndarray, found: SeparatedPicture, box: Box, inverted: bool) -> np.ndarray:
     """Return (h, w) bytes in which the modelled ground is 0 and white, or black if ``inverted``, is 255."""
     from PIL.Image import Resampling, fromarray
 
@@ -127,8 +127,8 @@ def _stretch_from_ground(grey: np.ndarray, found: Separated, box: Box, inverted:
     return np.rint((255 * inside * lifted).clip(0, 255)).astype(np.uint8)
 
 
-def _find_doubts(found: Separated, small: bool) -> tuple[str, ...]:
-    """Return what makes the answer doubtful: the ground, the size of the object, or where it lies."""
+def _find_doubts(found: SeparatedPicture, small: bool) -> tuple[str, ...]:
+    """Return the reasons for which the answer is doubtful: the ground, or the object's size or position."""
     doubts = {
         "ground not plain": not found.plain,
         "nearly empty": found.mask.mean() < EMPTY,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.base.errors import UserError, pip_install_command
-from app.files.hdf5 import printable
-from app.files.reading import START_BYTES, first_bytes, open_regular, recognise_file_kind
+from app.files.hdf5 import printable_line
+from app.files.reading import START_BYTES, open_regular, read_first_bytes, recognise_file_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -32,7 +32,7 @@ _one_large = Lock()
 
 
 class UnreadablePicture(UserError):  # noqa: N818
-    """A file is no picture, damaged, too large or of an unsupported kind. Other pictures may still be readable."""
+    """A file is not a picture, damaged, too large or of an unsupported kind. Other pictures may still be readable."""
 
 
 def require_pillow() -> None:
@@ -48,16 +48,16 @@ def require_pillow() -> None:
 def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
     """Read a picture file; return a Pillow image of mode L (grey) or RGB, upright, on white where it is transparent.
 
-    The declared size is checked against ``max_pixels`` before any pixel is decoded. Large JPEG files are decoded at a
-    half, a quarter or an eighth of their size, the longer edge never below 1,024 pixels. Of an animation or a file of
-    several pages the first frame is read; ``image.info["frames"]`` is the number of frames.
+    The declared size is compared with ``max_pixels`` before any pixel is decoded. Large JPEG files are decoded at a
+    half, a quarter or an eighth of their size, but with a longer edge of at least 1,024 pixels. Only the first frame or
+    page of a file is read; ``image.info["frames"]`` is the number of frames.
 
     Raises UnreadablePicture, one line that names the file, and UserError without Pillow.
     """
     require_pillow()
     from PIL import Image, ImageOps
 
-    name = printable(str(path))
+    name = printable_line(str(path))
     try:
         with open_regular(path, MAX_BYTES) as stream, Image.open(stream, formats=FORMATS) as image:
             width, height = image.size
@@ -76,7 +76,7 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
     except UnreadablePicture:
         raise
     except UserError as error:
-        raise UnreadablePicture(printable(str(error).replace(str(path), name), 1000)) from error
+        raise UnreadablePicture(printable_line(str(error).replace(str(path), name), 1000)) from error
     except Image.UnidentifiedImageError:
         raise UnreadablePicture(f"{name} is {_describe_unknown_file(path)}") from None
     except Image.DecompressionBombError as error:
@@ -86,7 +86,7 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
     except MemoryError:
         raise UnreadablePicture(f"{name} needs more memory than there is: make it smaller") from None
     except Exception as error:  # Pillow's readers raise every kind of error for damaged files
-        reason = printable(re.sub(r"\s+", " ", str(error)) or type(error).__name__)
+        reason = printable_line(re.sub(r"\s+", " ", str(error)) or type(error).__name__)
         raise UnreadablePicture(f"{name} is damaged ({reason}): copy or save it again") from error
     upright.info = {"frames": frames}
     return upright
@@ -97,8 +97,8 @@ def _too_many_pixels_text(max_pixels: int) -> str:
 
 
 def _describe_unknown_file(path: Path) -> str:
-    """Return what a file is that Pillow does not recognise, and what to do."""
-    start = first_bytes(path, START_BYTES)
+    """Return what kind of file it is that Pillow does not recognise, and what to do."""
+    start = read_first_bytes(path, START_BYTES)
     if not start:
         return "empty: copy it again"
     kind = recognise_file_kind(start) or "no picture that can be read"

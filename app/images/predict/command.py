@@ -11,18 +11,18 @@ import numpy as np
 from app.base.clock import Timer
 from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.commands.predict import CSV, JSONL, PredictRequest
 from app.cuda import device
 from app.engine.classifier import Classifier
-from app.files.hdf5 import printable
+from app.files.hdf5 import printable_line
 from app.files.reading import may_exist
 from app.images.pictures.finding import stream_stdin_names
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.inputs import Input, Part, Seen, cut_into_parts, gather_inputs, image_count, read_prepared
+from app.images.predict.inputs import Input, Part, Tally, cut_into_parts, gather_inputs, image_count, prepare_or_fault
 from app.images.predict.writers import STDOUT, WRITERS, Layout, Write, check_output_suffix, open_writer
-from app.main_job.images import fitting_graph
+from app.main_job.images import graph_for_images
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
 from app.records.classify import Predict, Unreadable
@@ -41,7 +41,7 @@ def predict(request: PredictRequest) -> int:
 
     Raises UserError before it writes anything, or at the end for unreadable pictures.
     """
-    if request.line_by_line:
+    if request.answers_each_line:
         require_pillow()
         with _open_classifier(request) as classifier:
             return _classify_stdin_names(request, classifier)
@@ -65,7 +65,7 @@ def predict(request: PredictRequest) -> int:
 def _open_classifier(request: PredictRequest) -> Classifier:
     network = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with exit_on_interrupt():
-        return Classifier.of(network, request.device)
+        return Classifier.from_request(network, request.device)
 
 
 def _answer_columns(
@@ -86,14 +86,14 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
 
     Raises UserError as ``predict`` does, and BrokenPipeError if nobody reads the lines.
     """
-    seen, layout, seconds = Seen(), _answer_columns(request, classifier, paths=True, numbers=False, notes=True), 0.0
+    seen, layout, seconds = Tally(), _answer_columns(request, classifier, paths=True, numbers=False, notes=True), 0.0
     channels, height, width = shape = classifier.graph.network.input_shape
     classifier(np.zeros((1, *shape), np.uint8))  # opens the engine while the first name is on its way
     out = sys.stdout.buffer
     with WRITERS[f".{JSONL}"](out) as write:
         for name in stream_stdin_names():
             timer = Timer()
-            found = read_prepared(Path(name), (channels, height, width), request.invert or "auto")
+            found = prepare_or_fault(Path(name), (channels, height, width), request.invert or "auto")
             if (prepared := seen.count_picture(found)) is None:
                 fault: Unreadable = {"path": name, "error": str(found)}
                 out.write(json.dumps(fault).encode() + b"\n")
@@ -110,10 +110,10 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
 
 
 def _classify_part(
-    part: Part, classifier: Classifier, layout: Layout, write: Write, seen: Seen, show: bool = False
+    part: Part, classifier: Classifier, layout: Layout, write: Write, seen: Tally, show: bool = False
 ) -> None:
     labels = classifier(part.images)
-    columns = layout.columns(part, labels, classifier.logits, classifier.probabilities)
+    columns = layout.make_columns(part, labels, classifier.logits, classifier.probabilities)
     write(columns)
     seen.add(part, columns, show)
 
@@ -122,7 +122,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     graph = classifier.graph
     for one in inputs:
         if isinstance(one, Dataset):
-            fitting_graph(graph, one)
+            graph_for_images(graph, one)
     channels, height, width = graph.network.input_shape
     shape = (channels, height, width)
     alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
@@ -130,7 +130,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     notes = any(isinstance(one, list) for one in inputs)
     layout = _answer_columns(request, classifier, paths=not alone, numbers=numbers, notes=notes)
     batch = request.chunk or min(_default_batch_size(classifier), max(1, BATCH_BYTES // prod(shape)))
-    seen = Seen()
+    seen = Tally()
     timer = Timer()
     readable = total <= TABLE and not request.logits and request.format is None
     columns = terminal_width(request.output.wide) if readable else None
@@ -163,30 +163,30 @@ def _check_pictures_not_overwritten(show: Path, inputs: Sequence[Input]) -> None
     """Raise UserError if ``--show`` would replace a picture that is to be classified."""
     for path in (path for one in inputs if isinstance(one, list) for path in one):
         if is_same_file(show, path):
-            raise UserError(f"--show {show} is one of the pictures ({printable(str(path))}): name another file")
+            raise UserError(f"--show {show} is one of the pictures ({printable_line(str(path))}): name another file")
 
 
 def _default_batch_size(classifier: Classifier) -> int:
     # On the CPU a full chunk for every core: sums are then those of one call with all images, to the bit.
-    return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * usable_cores()
+    return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * core_count()
 
 
-def _no_images_error(seen: Seen) -> UserError:
-    """List the faults of several pictures; return the error for a run without a readable image."""
+def _no_images_error(seen: Tally) -> UserError:
+    """List the faults of the pictures if there are several; return the error for a run without a readable image."""
     if seen.unreadable == 1:
         return UserError(seen.faults[0])
     _list_faults(seen)
     return UserError(f"none of the {seen.unreadable:,} pictures can be read; nothing is written")
 
 
-def _list_faults(seen: Seen) -> None:
+def _list_faults(seen: Tally) -> None:
     for fault in seen.faults:
         print_to_stderr(f"unreadable: {fault}")
     if seen.unreadable > len(seen.faults):
         print_to_stderr(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
 
 
-def _build_document(request: PredictRequest, classifier: Classifier, seen: Seen, seconds: float) -> Predict:
+def _build_document(request: PredictRequest, classifier: Classifier, seen: Tally, seconds: float) -> Predict:
     """Return the JSON document of the run."""
     brightness = seen.brightness / seen.images
     return {
@@ -209,7 +209,7 @@ def _build_document(request: PredictRequest, classifier: Classifier, seen: Seen,
     }
 
 
-def _print_report(request: PredictRequest, classifier: Classifier, seen: Seen, document: Predict) -> None:
+def _print_report(request: PredictRequest, classifier: Classifier, seen: Tally, document: Predict) -> None:
     images, seconds = document["images"], document["seconds"]
     count = f"{images:,} image{'s' * (images != 1)}"
     network = f"{document['network']} in {document['precision']}"
@@ -229,25 +229,25 @@ def _print_report(request: PredictRequest, classifier: Classifier, seen: Seen, d
 
 
 def _animated_pictures_note(files: int) -> str:
-    """Return a note that only the first frame of some files is classified; empty without such files."""
+    """Return a note that only the first frame of some files is classified; empty if there are none."""
     some = "1 file has" if files == 1 else f"{files:,} files have"
     return f"{some} several frames or pages: the first is classified" if files else ""
 
 
-def _blank_pictures_note(seen: Seen) -> str:
-    """Return a note on pictures of one colour, for which the network also names a class; empty without any."""
+def _blank_pictures_note(seen: Tally) -> str:
+    """Return a note on pictures of one colour, for which the network names a class, too; empty if there are none."""
     of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 
 
-def _doubtful_pictures_note(seen: Seen) -> str:
-    """Return a note with the number of pictures that have a note; empty without any."""
+def _doubtful_pictures_note(seen: Tally) -> str:
+    """Return a note on the number of pictures whose answers have a note; empty if there are none."""
     of = f"{seen.doubtful:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (the column note says why)" if seen.doubtful else ""
 
 
-def _negated_pictures_note(request: PredictRequest, seen: Seen, channels: int) -> str:
-    """Return a note with the number of negated pictures and the rule by which they were negated; empty without any."""
+def _negated_pictures_note(request: PredictRequest, seen: Tally, channels: int) -> str:
+    """Return a note on the number of negated pictures, and the rule for negating; empty if there are none."""
     if seen.pictures == seen.unreadable:
         return ""
     automatic = "those darker than their ground" if channels == 1 else "never for a network with colours"

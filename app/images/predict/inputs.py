@@ -14,13 +14,13 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.files.checks import BadValueError, format_for_error
 from app.files.hdf5 import ReadHdf5
-from app.files.reading import START_BYTES, first_bytes, read_file, recognise_file_kind
+from app.files.reading import START_BYTES, read_file, read_first_bytes, recognise_file_kind
 from app.images.pictures.finding import find_pictures
 from app.images.pictures.looks import MOST_SHOWN
-from app.images.pictures.preparing import Prepared, prepare_picture
+from app.images.pictures.preparing import PreparedPicture, prepare_picture
 from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
 from data_tools.dataset import Dataset, channel_dimension, channels_first, check_type, copy_pixels_or_floats, load_files
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
@@ -32,12 +32,9 @@ NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array
 
 
 def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
-    """Return the images of an array file; None for a picture or an unreadable file. Raises UserError.
-
-    read_hdf5: as for ``load_files``.
-    """
+    """Return the images of an array file, or None if ``path`` is a picture or cannot be read. Raises UserError."""
     try:
-        start = first_bytes(path, START_BYTES)
+        start = read_first_bytes(path, START_BYTES)
     except (UserError, OSError):
         return None
     kind = "an IDX file" if start.startswith(OLD_MAGIC) else recognise_file_kind(start)
@@ -103,7 +100,7 @@ Input = Dataset | list[Path]
 """An array file's images, or pictures that follow each other."""
 Columns = dict[str, list[str] | np.ndarray]
 """Name → a value per image: path, number (int64), label (uint8), class, probability (float32) and so on."""
-Made = tuple[Prepared, int] | UnreadablePicture
+PictureOrFault = tuple[PreparedPicture, int] | UnreadablePicture
 """A prepared picture and the number of its frames, or why it is none."""
 
 
@@ -111,7 +108,7 @@ class Part(Frozen):
     """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1].
 
     paths, numbers: file of each image, and its index in the file. pictures: whether each image is a separate file.
-    doubts: what is doubtful about each image of a picture.
+    doubts: why the answer for each picture may be wrong.
     """
 
     paths: list[str]
@@ -127,13 +124,13 @@ class Part(Frozen):
 
 
 @dataclass
-class Seen:
-    """Counts and faults of the pictures and images processed so far.
+class Tally:
+    """Counts and faults of the pictures and images that were processed so far.
 
-    blank: pictures of one colour after preparation. faults: one line for each of the first unreadable pictures. images,
+    blank: pictures of one colour after preparation. faults: a line for each of the first unreadable pictures. images,
     brightness: number of classified images, and the sum of their mean pixels. doubtful: pictures with a note. shown,
-    names, answers: the first images, their names, and their probabilities ("?" after them for a note) and classes, for
-    --show.
+    names, answers: for --show, the first images, their names, and their probabilities and classes, with "?" if there is
+    a note.
     """
 
     pictures: int = 0
@@ -149,7 +146,7 @@ class Seen:
     names: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
 
-    def count_picture(self, found: Made) -> Prepared | None:
+    def count_picture(self, found: PictureOrFault) -> PreparedPicture | None:
         """Count a picture; return it if it is readable."""
         self.pictures += 1
         if isinstance(found, UnreadablePicture):
@@ -164,7 +161,7 @@ class Seen:
         return prepared
 
     def add(self, part: Part, columns: Columns, show: bool) -> None:
-        """Count the images of a part, and keep the first ones for --show if they have the size of the very first.
+        """Count the images of a part; keep the first ones for --show if they have the size of the very first one.
 
         columns: the answers for the images.
         """
@@ -215,8 +212,8 @@ def image_count(source: Input) -> int:
     return len(source) if isinstance(source, list) else len(source.images)
 
 
-def read_prepared(path: Path, shape: PictureShape, invert: str) -> Made:
-    """Return a picture prepared for ``shape``, or its fault, which is not raised."""
+def prepare_or_fault(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
+    """Return a picture prepared for ``shape``, or the error that makes it unreadable, without raising it."""
     try:
         picture = read_picture(path, MAX_PIXELS)
     except UnreadablePicture as error:
@@ -229,18 +226,18 @@ def cut_into_parts(
     shape: PictureShape,
     invert: str,
     most: int,
-    seen: Seen,
+    seen: Tally,
     progress: Callable[[int], object],
 ) -> Iterator[Part]:
-    """Yield the images in parts of ``most``; the last part of an input includes the rest, so none is much smaller.
+    """Yield the images in parts of ``most``; the last part of an input includes the rest, so no part is much smaller.
 
-    Threads prepare later pictures for ``shape`` in advance. seen: updated as pictures are read. progress: called with
-    the number of images when they are read, or for an array when its part is complete. A part may be empty if none of
-    its pictures can be read.
+    Threads prepare later pictures for ``shape`` in advance. seen: counts the pictures as they are read. progress:
+    called with the number of images when they are read, for an array when its part is complete. A part is empty if none
+    of its pictures can be read.
     """
     for one in inputs:
         if isinstance(one, list):
-            yield from _cut_pictures(one, partial(read_prepared, shape=shape, invert=invert), most, seen, progress)
+            yield from _cut_pictures(one, partial(prepare_or_fault, shape=shape, invert=invert), most, seen, progress)
             continue
         # Fractions stay together: whether images are k/255, and so become bytes, is a property of the whole file.
         parts = max(1, len(one.images) // most) if one.images.dtype == np.uint8 else 1
@@ -252,12 +249,16 @@ def cut_into_parts(
 
 
 def _cut_pictures(
-    paths: Sequence[Path], made: Callable[[Path], Made], most: int, seen: Seen, progress: Callable[[int], object]
+    paths: Sequence[Path],
+    made: Callable[[Path], PictureOrFault],
+    most: int,
+    seen: Tally,
+    progress: Callable[[int], object],
 ) -> Iterator[Part]:
-    pool = ThreadPoolExecutor(usable_cores())
+    pool = ThreadPoolExecutor(core_count())
     try:
         left = iter(paths)
-        ahead: deque[tuple[Path, Future[Made]]] = deque()
+        ahead: deque[tuple[Path, Future[PictureOrFault]]] = deque()
         while True:
             # While a part is classified, the next one is read.
             ahead.extend((path, pool.submit(made, path)) for path in islice(left, 2 * most - len(ahead)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.base.errors import UserError, did_you_mean_hint, pip_install_command
 from app.base.frozen import Frozen
-from app.files.hdf5 import printable
+from app.files.hdf5 import printable_line
 from app.files.writing import replace_atomically
 from app.images.predict.inputs import Columns, Part
 from app.terminal.text import Column, table
@@ -26,9 +26,9 @@ DOUBTED = 0.6  # probabilities of pictures below this one are noted: docs/predic
 class Layout(Frozen):
     """The columns of the answers. classes: names; None if the weights name none, and then no column has them.
 
-    top: number of classes, the likeliest first; the second has columns label_2, class_2 and probability_2. logits: add
-    logit_0, logit_1 and so on. paths, numbers: add the file of each image, and its index in the file. notes: add what
-    is doubtful about pictures. least: probability below which the first class is ``UNSURE``.
+    top: number of classes, the likeliest first; the second has columns label_2, class_2 and probability_2. logits: adds
+    logit_0, logit_1 and so on. paths, numbers: add the file of each image, and its index in the file. notes: adds why
+    answers for pictures may be wrong. least: probability below which the first class is ``UNSURE``.
     """
 
     classes: Sequence[str] | None
@@ -39,7 +39,7 @@ class Layout(Frozen):
     notes: bool
     least: float
 
-    def columns(self, part: Part, labels: np.ndarray, logits: np.ndarray, probabilities: np.ndarray) -> Columns:
+    def make_columns(self, part: Part, labels: np.ndarray, logits: np.ndarray, probabilities: np.ndarray) -> Columns:
         """Return the columns of a part. labels: (n,) uint8. logits, probabilities: (n, classes) float32."""
         found: Columns = {}
         if self.paths:
@@ -65,7 +65,7 @@ class Layout(Frozen):
 
 
 def _doubt_notes(part: Part, chances: np.ndarray) -> list[str]:
-    """Return what makes each answer about a picture doubtful; empty if nothing does, and for arrays."""
+    """Return why each answer about a picture may be wrong; empty for answers without doubt, and for arrays."""
     low = part.pictures & ~(chances >= DOUBTED)  # NaN is low
     return [
         "; ".join([*doubts, *["low probability"] * bool(one)]) for doubts, one in zip(part.doubts, low, strict=True)
@@ -261,7 +261,7 @@ def _answer_table(part: Columns, width: int) -> list[str]:
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
         if name in part:
-            shown.append((name, [printable(str(value), 4096) for value in part[name]]))
+            shown.append((name, [printable_line(str(value), 4096) for value in part[name]]))
     kind = "class" if "class" in part else "label"
     shown.append((kind, [str(value) for value in part[kind]]))
     shown.append(("probability", [_format_percent(value) for value in part["probability"]]))

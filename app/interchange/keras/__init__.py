@@ -1,1 +1,1 @@
-"""Read the models that Keras saves: chain.py orders the layers, layers.py turns them into ours."""
+"""Read models that Keras saved: chain.py orders the layers, and layers.py converts them to this project's layers."""

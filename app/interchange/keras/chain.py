@@ -1,4 +1,4 @@
-"""The layers of a Keras model's configuration in order, nested models' in their place, and the settings of each."""
+"""Read the configuration of a Keras model: its layers in order, also those of nested models, and their settings."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ DAMAGED = "get a fresh copy"
 
 
 class KerasLayer(Frozen):
-    """One layer. kind: its class. settings: its configuration, of any content.
+    """A layer of a Keras model. kind: its class. settings: its configuration, not checked yet.
 
-    place: its group in a ``.keras`` file. outermost: the name of the first of the models around it, else its own.
+    place: its group in a ``.keras`` file. outermost: name of the outermost nested model around it, or its own name.
     """
 
     name: str
@@ -31,28 +31,28 @@ class KerasLayer(Frozen):
     outermost: str
 
     def fault(self, what: str, remedy: str) -> BadValueError:
-        """Return the error that names this layer."""
+        """Return an error that names this layer, what is wrong with it, and the remedy."""
         named = f"layer {format_for_error(self.name)} ({format_for_error(self.kind)[1:-1]})"
         return BadValueError(f"{named} {what}; {remedy}")
 
 
 class KerasModel(Frozen):
-    """The layers of a model in order, and the shape of what the first one reads, without the batch."""
+    """The layers of a model in order, and the shape of the model's input without the batch dimension."""
 
     layers: tuple[KerasLayer, ...]
     input_shape: tuple[int, ...]
 
 
 def read_model(config: Any, size: int | None) -> KerasModel:
-    """Read a configuration. size: height and width where the model leaves them open. Raises BadValueError."""
-    model = _layer(config, "", "", {})
+    """Return the model of a configuration. size: of images whose size the model leaves open. Raises BadValueError."""
+    model = _read_layer(config, "", "", {})
     _check_is_keras(config, model)
     if model.kind not in MODELS or not isinstance(model.settings.get("layers"), list):
         raise BadValueError(
             f"is a model of the class {format_for_error(model.kind)}, whose code makes its layers; {NOT_RUN}, "
             "Sequential or functional"
         )
-    layers = [*_layers_of(model, "", 0)]
+    layers = [*_iterate_layers(model, "", 0)]
     shapes = [
         found
         for settings in (*(layer.settings for layer in layers[:1]), model.settings)
@@ -79,8 +79,8 @@ def _input_shape(batch_shape: Any, size: int | None) -> tuple[int, ...]:
     return shape
 
 
-def _layer(entry: Any, within: str, outermost: str, counts: dict[str, int]) -> KerasLayer:
-    """Read one entry. counts: how many entries before it there are for a group's name; it is counted."""
+def _read_layer(entry: Any, within: str, outermost: str, counts: dict[str, int]) -> KerasLayer:
+    """Return the layer that an entry describes. counts: earlier layers by group name; this one is added."""
     if not isinstance(entry, dict) or not isinstance(entry.get("class_name"), str):
         raise BadValueError(f"has a layer without a class; {DAMAGED}")
     settings = entry.get("config")
@@ -96,43 +96,43 @@ def _layer(entry: Any, within: str, outermost: str, counts: dict[str, int]) -> K
 
 
 def _snake_case(name: str) -> str:
-    """Return a class's name as Keras names groups: Conv2D → conv2d, BatchNormalization → batch_normalization."""
+    """Return the name that Keras gives to a group of layers of a class: ``Conv2D`` → ``conv2d``."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _check_is_keras(entry: Mapping[str, Any], layer: KerasLayer) -> None:
-    """Refuse a class that is none of Keras' own; its name alone says nothing."""
+    """Raise BadValueError unless the class is one of Keras' own; a custom class may have the same name."""
     module, registered = entry.get("module", "keras"), entry.get("registered_name")  # .h5 files name no modules
     known = isinstance(module, str) and module.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
     if not known or registered not in (None, layer.kind) or ">" in layer.kind:
         raise layer.fault("is a custom object", NOT_RUN)
 
 
-def _layers_of(model: KerasLayer, within: str, depth: int, outermost: str = "") -> Iterator[KerasLayer]:
+def _iterate_layers(model: KerasLayer, within: str, depth: int, outermost: str = "") -> Iterator[KerasLayer]:
     """Yield the layers of a model in the order of computation, inputs included. within: prefix of their places."""
     entries = model.settings.get("layers")
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_LAYERS or depth > MAX_DEPTH:
         raise model.fault(f"has no layers, or more than {MAX_LAYERS:,} or {MAX_DEPTH} models in models", DAMAGED)
     counts: dict[str, int] = {}
-    layers = [_layer(entry, within, outermost, counts) for entry in entries]
+    layers = [_read_layer(entry, within, outermost, counts) for entry in entries]
     for entry, layer in zip(entries, layers, strict=True):
         _check_is_keras(entry, layer)
-    order = range(len(layers)) if model.kind == "Sequential" else _order(model, entries, layers)
+    order = range(len(layers)) if model.kind == "Sequential" else _computation_order(model, entries, layers)
     for at in order:
         layer = layers[at]
         if layer.kind in MODELS:
-            inside = _layers_of(layer, f"{layer.place}/", depth + 1, layer.outermost)
+            inside = _iterate_layers(layer, f"{layer.place}/", depth + 1, layer.outermost)
             yield from (one for one in inside if one.kind != "InputLayer")
         else:
             yield layer
 
 
-def _order(model: KerasLayer, entries: list[dict[str, Any]], layers: list[KerasLayer]) -> list[int]:
-    """Return the positions of a functional model's layers in the order of computation."""
+def _computation_order(model: KerasLayer, entries: list[dict[str, Any]], layers: list[KerasLayer]) -> list[int]:
+    """Return the indices of a functional model's layers in the order of computation."""
     behind: dict[str | None, int] = {}
     for at, (entry, layer) in enumerate(zip(entries, layers, strict=True)):
-        before = _layer_before(entry, layer)
+        before = _input_layer_name(entry, layer)
         if before in behind:
             other = format_for_error(layers[behind[before]].name)
             raise layer.fault(f"reads what {other} reads" if before else f"is an input beside {other}", CHAIN)
@@ -142,21 +142,21 @@ def _order(model: KerasLayer, entries: list[dict[str, Any]], layers: list[KerasL
     while name in behind and len(order) < len(layers):
         order.append(behind[name])
         name = layers[order[-1]].name
-    outputs = _flat(model.settings.get("output_layers"))
+    outputs = _flatten_reference(model.settings.get("output_layers"))
     if len(order) < len(layers) or outputs[:1] != [name] or len(outputs) > 3:
         raise model.fault("has layers that do not lead to one output", CHAIN)
     return order
 
 
-def _flat(value: Any) -> list[Any]:
-    """Return [[name, node, tensor]] and [name, node, tensor] as the latter."""
+def _flatten_reference(value: Any) -> list[Any]:
+    """Return a reference to a tensor as [name, node, tensor], even if a further list encloses it."""
     if isinstance(value, list) and value and isinstance(value[0], list):
         return [part for one in value for part in (one if isinstance(one, list) else [one])]
     return value if isinstance(value, list) else []
 
 
-def _layer_before(entry: Mapping[str, Any], layer: KerasLayer) -> str | None:
-    """Return the name of the layer that this one reads, None for an input."""
+def _input_layer_name(entry: Mapping[str, Any], layer: KerasLayer) -> str | None:
+    """Return the name of the layer whose output this layer reads; None for an input."""
     nodes = entry.get("inbound_nodes")
     if not isinstance(nodes, list) or len(nodes) != (layer.kind != "InputLayer"):
         raise layer.fault("is not used once", CHAIN)
@@ -186,31 +186,31 @@ OTHERS = "export another network"
 
 
 class Settings:
-    """Each method removes what it returns; ``check_all_taken`` refuses what is left."""
+    """The settings of a layer. Each method removes the setting that it returns; ``check_all_taken`` refuses others."""
 
     def __init__(self, layer: KerasLayer) -> None:
         self.layer = layer
         self._left = {key: value for key, value in layer.settings.items() if not UNUSED.fullmatch(key)}
 
     def take(self, key: str, default: Any = None) -> Any:
-        """Return a setting of any content, or the default where it is missing or null."""
+        """Remove and return a setting, not checked; return the default if it is missing or null."""
         found = self._left.pop(key, None)
         return default if found is None else found
 
     def require(self, key: str, *allowed: Any) -> Any:
-        """Return a setting that must have one of these values; the first is the default. Raises BadValueError."""
+        """Return a setting that must have one of these values; the first one is the default. Raises BadValueError."""
         found = self.take(key, allowed[0])
         if found not in allowed:
             known = " or ".join(map(str, allowed))
             raise self.layer.fault(f"has {key} {format_for_error(found)}", f"only {known} can be imported")
         return found
 
-    def count(self, key: str) -> int:
+    def take_count(self, key: str) -> int:
         """Return a positive whole number. Raises BadValueError."""
         return self._checked_count(key, self.take(key))
 
-    def square(self, key: str, default: int | None = None) -> int:
-        """Return the number that a setting gives for height and width. Raises BadValueError for two."""
+    def take_square(self, key: str, default: int | None = None) -> int:
+        """Return the number that a setting gives for both height and width. Raises BadValueError if they differ."""
         found = self.take(key, default)
         if isinstance(found, list):
             if len(found) != 2 or found[0] != found[1]:
@@ -223,8 +223,8 @@ class Settings:
             raise self.layer.fault(f"has {key} {format_for_error(found)}", f"it must be from 1 to {MAX_NUMBER:,}")
         return found
 
-    def numbers(self, key: str, default: float, channels: int) -> np.ndarray:
-        """Return a finite number, or one for each channel, as float64. Raises BadValueError."""
+    def take_numbers(self, key: str, default: float, channels: int) -> np.ndarray:
+        """Return a setting as float64: a finite number, (), or one for each channel. Raises BadValueError."""
         found = self.take(key, default)
         try:
             many = [number_check()(one) for one in (found if isinstance(found, list) else [found])]
@@ -234,13 +234,13 @@ class Settings:
             raise self.layer.fault(f"has {len(many):,} numbers as {key} for {channels:,} channels", OTHERS)
         return np.array(many if len(many) > 1 else many[0], np.float64)
 
-    def slope(self, default: float) -> float:
-        """Return the slope below 0: ``negative_slope``, Keras 2's ``alpha``, or the default. Raises BadValueError."""
-        found = [float(self.numbers(key, default, 1)) for key in ("negative_slope", "alpha")]
+    def take_slope(self, default: float) -> float:
+        """Return the slope for x < 0: ``negative_slope``, Keras 2's ``alpha``, or the default. Raises BadValueError."""
+        found = [float(self.take_numbers(key, default, 1)) for key in ("negative_slope", "alpha")]
         return next((one for one in found if one != default), default)
 
-    def padding(self, shape: tuple[int, ...], window: int, stride: int) -> tuple[int, int]:
-        """Return how many rows padding adds before and behind maps (H, W, C), and as many columns."""
+    def take_padding(self, shape: tuple[int, ...], window: int, stride: int) -> tuple[int, int]:
+        """Return how many rows padding adds before and after maps (H, W, C); as many columns are added."""
         if self.require("padding", "valid", "same") == "valid":
             return 0, 0
         totals = {max((-(-side // stride) - 1) * stride + window - side, 0) for side in shape[:2]}
@@ -250,7 +250,7 @@ class Settings:
         return total // 2, total - total // 2
 
     def check_all_taken(self) -> None:
-        """Raise BadValueError if a setting was not taken that is neither null nor false."""
+        """Raise BadValueError for a setting that no method has taken, unless its value is null or false."""
         left = [key for key, value in self._left.items() if value is not None and value is not False]
         if left:
             raise self.layer.fault(f"has the setting {format_for_error(min(left))}", "this program does not know it")

@@ -1,4 +1,4 @@
-"""Compute Keras' layers in plain NumPy on (B, H, W, C) float64, to check the layers that ``import`` made of them."""
+"""Compute Keras' layers in NumPy on (B, H, W, C) float64, to check the layers to which ``import`` converts them."""
 
 from collections.abc import Callable
 
@@ -15,12 +15,12 @@ ACTIVATIONS: dict[str, Step] = {
 }
 
 
-def leaky_relu(slope: float) -> Step:
-    """Return a function that computes LeakyReLU. slope: for x < 0."""
+def leaky_relu_step(slope: float) -> Step:
+    """Return a function that computes LeakyReLU of an array of any shape. slope: factor for x < 0."""
     return lambda x: np.where(x < 0, slope * x, x)
 
 
-def convolution(kernel: np.ndarray, bias: np.ndarray | None, stride: int, padding: tuple[int, int]) -> Step:
+def convolution_step(kernel: np.ndarray, bias: np.ndarray | None, stride: int, padding: tuple[int, int]) -> Step:
     """Return a function that computes a convolution, (B, H, W, C) → (B, OH, OW, M).
 
     kernel: (K, K, C, M). bias: (M,). padding: rows before and after the image, and as many columns.
@@ -41,13 +41,13 @@ def convolution(kernel: np.ndarray, bias: np.ndarray | None, stride: int, paddin
     return run
 
 
-def product(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
+def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
     """Return a function that computes a fully connected layer, (B, in) → (B, out). kernel: (in, out). bias: (out,)."""
     return lambda x: x @ kernel.astype(np.float64) + (0 if bias is None else bias)
 
 
-def pooling(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
-    """Return a function that computes the maximum or mean of each window, (B, H, W, C); padding does not count."""
+def pooling_step(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
+    """Return a function that pools windows of (B, H, W, C). padding: rows before and after, which do not count."""
 
     def run(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
@@ -58,6 +58,6 @@ def pooling(window: int, stride: int, padding: tuple[int, int], is_max: bool) ->
     return run
 
 
-def batch_norm(norm: BatchNorm) -> Step:
-    """Return a function that computes a batch normalisation over the last axis."""
+def batch_norm_step(norm: BatchNorm) -> Step:
+    """Return a function that computes a batch normalisation of (…, C) over the last axis."""
     return lambda x: (x - norm.mean) / np.sqrt(norm.variance + norm.epsilon) * norm.scale + norm.shift

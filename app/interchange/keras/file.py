@@ -1,4 +1,4 @@
-"""Keras models: ``.keras``, a zip archive of JSON and HDF5, and Keras' HDF5 files. Nothing in them is executed."""
+"""Read Keras files, ``.keras`` (a zip archive of JSON and HDF5) and Keras' HDF5 files; execute nothing in them."""
 
 import stat
 import zipfile
@@ -9,34 +9,34 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, format_for_error, parsed_json
-from app.files.hdf5 import Attribute, Wanted
+from app.files.checks import BadValueError, format_for_error, parse_json
+from app.files.hdf5 import Attribute, ReadRequest
 from app.files.hdf5_process import read_untrusted
 from app.interchange.keras.chain import KerasLayer, read_model
 from app.interchange.keras.layers import read_layers
-from app.interchange.npz import COMPRESSIONS, opened_zip, unpacked_member
-from app.interchange.source import MAX_FILE_BYTES, Asked, Source
+from app.interchange.npz import COMPRESSIONS, open_zip, unpack_member
+from app.interchange.source import MAX_FILE_BYTES, ImportOptions, Source
 
 MAX_CONFIG_BYTES = 4 << 20
 CONFIG, WEIGHTS, ZIPPED_GROUP, GROUP = "config.json", "model.weights.h5", "layers", "model_weights"
 WHOLE = "save the whole model with model.save('model.keras')"
 
-Found = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 
 
-def read(content: bytes, asked: Asked) -> Source:
-    """Read a Keras model: its configuration gives the network. Raises BadValueError."""
+def read(content: bytes, asked: ImportOptions) -> Source:
+    """Return the network and arrays of a Keras model; its configuration defines the network. Raises BadValueError."""
     if asked.network is not None or asked.symbol is not None:
         raise BadValueError("is a Keras model, which contains its network; leave --network and --symbol out")
     zipped = content.startswith(b"PK")
     config, arrays = _read_zip(content) if zipped else _read_hdf5(content)
-    model = read_model(_parsed_config(config), asked.size)
+    model = read_model(_parse_config(config), asked.size)
     with np.errstate(all="ignore"):  # NaN and infinite values are reported with the network's arrays
-        return read_layers(model, arrays, _zipped_paths if zipped else _hdf5_paths).source(asked.name)
+        return read_layers(model, arrays, _array_paths_in_zip if zipped else _array_paths_in_hdf5).to_source(asked.name)
 
 
-def _read_zip(content: bytes) -> tuple[str, Found]:
-    with opened_zip(content, MAX_FILE_BYTES) as archive:
+def _read_zip(content: bytes) -> tuple[str, Arrays]:
+    with open_zip(content, MAX_FILE_BYTES) as archive:
         members = archive.infolist()
         for at, member in enumerate(members):
             _check_member(member, {one.filename for one in members[:at]})
@@ -46,15 +46,15 @@ def _read_zip(content: bytes) -> tuple[str, Found]:
         if found[CONFIG].file_size > MAX_CONFIG_BYTES:
             raise BadValueError(f"has a {CONFIG} of {found[CONFIG].file_size:,} bytes; {MAX_CONFIG_BYTES:,} are read")
         try:
-            config = str(unpacked_member(archive, found[CONFIG]), "utf-8")
+            config = str(unpack_member(archive, found[CONFIG]), "utf-8")
         except UnicodeDecodeError:
             raise BadValueError(f"has a {CONFIG} that is no UTF-8; get a fresh copy") from None
-        weights = bytes(unpacked_member(archive, found[WEIGHTS]))
+        weights = bytes(unpack_member(archive, found[WEIGHTS]))
     return config, _read_group(WEIGHTS, weights, ZIPPED_GROUP)[1]
 
 
 def _check_member(member: zipfile.ZipInfo, before: set[str]) -> None:
-    """Refuse what no Keras writes, even where it would not be read."""
+    """Raise BadValueError for a member of the archive that Keras would not have written."""
     name = member.filename
     faults = {
         "lies outside the archive": name.startswith("/") or ".." in name.split("/") or "\\" in name or ":" in name,
@@ -68,7 +68,7 @@ def _check_member(member: zipfile.ZipInfo, before: set[str]) -> None:
             raise BadValueError(f"contains {format_for_error(name)}, which {fault}; {WHOLE}")
 
 
-def _read_hdf5(content: bytes) -> tuple[str, Found]:
+def _read_hdf5(content: bytes) -> tuple[str, Arrays]:
     attributes, arrays = _read_group("its content", content, GROUP)
     config = attributes.get("model_config")
     if not isinstance(config, str):
@@ -76,8 +76,8 @@ def _read_hdf5(content: bytes) -> tuple[str, Found]:
     return config, arrays
 
 
-def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Attribute], Found]:
-    wanted = Wanted(None, ("model_config",) if group == GROUP else (), MAX_FILE_BYTES, group=group)
+def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Attribute], Arrays]:
+    wanted = ReadRequest(None, ("model_config",) if group == GROUP else (), MAX_FILE_BYTES, group=group)
     try:
         found = read_untrusted(Path(name), content, wanted)
     except UserError as error:
@@ -85,33 +85,31 @@ def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Att
     return found.attributes, found.arrays
 
 
-def _parsed_config(text: str) -> Any:
+def _parse_config(text: str) -> Any:
     try:
-        return parsed_json(text)
+        return parse_json(text)
     except BadValueError as error:
         raise BadValueError(f"has a wrong configuration: {error}; get a fresh copy") from None
 
 
-def _zipped_paths(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
-    """Return the numbered arrays below the place of the layer, which Keras names after the class."""
+def _array_paths_in_zip(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
+    """Return the path of a layer's array for each role, in a ``.keras`` file: ``PLACE/vars/0``, and so on."""
     start = f"{layer.place}/vars/"
-    return _one_for_each_role(
-        layer, roles, {path.removeprefix(start): path for path in arrays if path.startswith(start)}
-    )
+    return _paths_by_role(layer, roles, {path.removeprefix(start): path for path in arrays if path.startswith(start)})
 
 
-def _hdf5_paths(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
-    """Return the arrays named like kernel or kernel:0, below the names of the layer's models and of the layer."""
+def _array_paths_in_hdf5(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
+    """Return the path of a layer's array for each role: ``kernel`` or ``kernel:0``, within the layer's group."""
     start = f"{GROUP}/{layer.outermost}/"
     inside = [path for path in arrays if path.startswith(start)]
     if layer.outermost != layer.name:
         inside = [path for path in inside if path.split("/")[-2] == layer.name]
     named = {path.rpartition("/")[2].partition(":")[0]: path for path in inside}
     numbered = {str(at): named.pop(role) for at, role in enumerate(roles) if role in named}
-    return _one_for_each_role(layer, roles, {**named, **numbered} if len(named) + len(numbered) == len(inside) else {})
+    return _paths_by_role(layer, roles, {**named, **numbered} if len(named) + len(numbered) == len(inside) else {})
 
 
-def _one_for_each_role(layer: KerasLayer, roles: Sequence[str], numbered: Mapping[str, str]) -> dict[str, str]:
+def _paths_by_role(layer: KerasLayer, roles: Sequence[str], numbered: Mapping[str, str]) -> dict[str, str]:
     if numbered.keys() != {str(at) for at in range(len(roles))}:
         raise layer.fault(f"has {len(numbered)} arrays, not {' and '.join(roles)}", "get a fresh copy")
     return {role: numbered[str(at)] for at, role in enumerate(roles)}

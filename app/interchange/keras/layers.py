@@ -1,4 +1,4 @@
-"""Turn Keras' layers into ours. What this project has no layer for is folded into its neighbours, or refused."""
+"""Convert Keras' layers to this project's layers; fold layers that this project lacks into others, or refuse them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,19 +20,19 @@ FindPaths = Callable[[KerasLayer, Sequence[str], Iterable[str]], dict[str, str]]
 
 
 def read_layers(model: KerasModel, arrays: Mapping[str, np.ndarray], find_paths: FindPaths) -> GrowingNetwork:
-    """Read a model's layers. find_paths: returns where a layer's arrays are, by role. Raises BadValueError."""
+    """Return the network of a model's layers. find_paths: maps a layer's roles to paths. Raises BadValueError."""
     reader = _LayerReader(arrays, find_paths, GrowingNetwork(model.input_shape))
     for layer in model.layers:
         reader.read(layer)
     if reader.zeros != NO_ZEROS:
         raise model.layers[-1].fault("ends the model with zeros around maps", OTHERS)
     if model.layers and reader.network.pending is not None:
-        reader.network.keep_pending(model.layers[-1])
+        reader.network.add_pending_as_layer(model.layers[-1])
     return reader.network
 
 
 class _LayerReader(WeightlessReader):
-    """Reads one layer after another into ``network``."""
+    """Converts one Keras layer after another and adds it to ``network``."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], find_paths: FindPaths, network: GrowingNetwork) -> None:
         super().__init__(network)
@@ -57,7 +57,7 @@ class _LayerReader(WeightlessReader):
             raise layer.fault(f"does not fit ({error})", OTHERS) from None
         settings.check_all_taken()
 
-    def _arrays_of(self, layer: KerasLayer, roles: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    def _layer_arrays(self, layer: KerasLayer, roles: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return the arrays of a layer and their paths in the file, by role."""
         paths = self._find_paths(layer, roles, self._arrays)
         return {role: as_float32(path, self._arrays[path], self.network.notes) for role, path in paths.items()}, paths
@@ -65,9 +65,9 @@ class _LayerReader(WeightlessReader):
     def _kernel_and_bias(
         self, settings: Settings, shape: Shape
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, str]]:
-        """Return kernel, bias and their paths by our suffix. shape: what the kernel must have."""
+        """Return a layer's kernel and bias, and the paths of both with "" and "_bias" as keys. shape: of the kernel."""
         roles = ("kernel", "bias") if settings.require("use_bias", True, False) else ("kernel",)
-        arrays, paths = self._arrays_of(settings.layer, roles)
+        arrays, paths = self._layer_arrays(settings.layer, roles)
         for role, wanted in zip(roles, (shape, shape[-1:]), strict=False):
             if arrays[role].shape != wanted:
                 raise settings.layer.fault(f"has a {role} of {arrays[role].shape}, needs {wanted}", DAMAGED)
@@ -77,23 +77,24 @@ class _LayerReader(WeightlessReader):
         if len(self.network.shape) != 1:
             raise settings.layer.fault(f"reads {self.network.shape}, not features", "put a Flatten before it")
         if not self.network.found:
-            self.network.split_features(settings.layer)
+            self.network.read_features_as_pixels(settings.layer)
 
     def read_convolution(self, settings: Settings) -> None:
         self._require_maps(settings)
         network, layer = self.network, settings.layer
-        size, stride, maps = settings.square("kernel_size"), settings.square("strides", 1), settings.count("filters")
+        size, stride = settings.take_square("kernel_size"), settings.take_square("strides", 1)
+        maps = settings.take_count("filters")
         settings.require("groups", 1)
-        if settings.square("dilation_rate", 1) != 1:
+        if settings.take_square("dilation_rate", 1) != 1:
             raise layer.fault("has a dilation_rate", "only 1 can be imported")
         kernel, bias, origins = self._kernel_and_bias(settings, (size, size, network.shape[2], maps))
-        same = settings.padding(self._padded_shape, size, stride)
+        same = settings.take_padding(self._padded_shape, size, stride)
         padding = before, behind = same[0] + self.zeros[0], same[1] + self.zeros[1]
         self.zeros = NO_ZEROS
-        network.steps.append(computed.convolution(kernel, bias, stride, padding))
+        network.steps.append(computed.convolution_step(kernel, bias, stride, padding))
         if any(padding) and network.pending is not None and network.pending[1].any():
-            network.keep_pending(layer)  # the padding is 0, the offset of an image's pixels is not
-        arrays = network.absorb(kernel, bias)
+            network.add_pending_as_layer(layer)  # the padding is 0, the offset of an image's pixels is not
+        arrays = network.fold_pending_into(kernel, bias)
         if before != behind:
             more = max(behind - before, 0), max(before - behind, 0)
             arrays[""] = np.pad(arrays[""], (more, more, (0, 0), (0, 0)))
@@ -103,14 +104,14 @@ class _LayerReader(WeightlessReader):
 
     def read_dense(self, settings: Settings) -> None:
         self._require_features(settings)
-        units = settings.count("units")
+        units = settings.take_count("units")
         kernel, bias, origins = self._kernel_and_bias(settings, (*self.network.shape, units))
-        self.network.steps.append(computed.product(kernel, bias))
-        self.network.add(Linear("", units), self.network.absorb(kernel, bias), origins)
+        self.network.steps.append(computed.product_step(kernel, bias))
+        self.network.add(Linear("", units), self.network.fold_pending_into(kernel, bias), origins)
         self.read_activation(settings)
 
     def read_activation(self, settings: Settings) -> None:
-        """Read the setting ``activation``: a name or a layer."""
+        """Read the setting ``activation``, which names an activation or contains a layer."""
         name = settings.take("activation", "linear")
         if isinstance(name, dict):
             kind, inside = name.get("class_name"), name.get("config")
@@ -119,31 +120,31 @@ class _LayerReader(WeightlessReader):
                 return
             name = inside if isinstance(inside, str) else kind
         if name == "leaky_relu":
-            self._apply_leaky_relu(settings.layer, 0.2)  # Keras' default for the name
+            self._add_leaky_relu(settings.layer, 0.2)  # Keras' default for the name
         elif name == "log_softmax":
-            self.end_in_logarithms(settings.layer)
+            self.skip_log_softmax(settings.layer)
         elif name != "linear":
-            self._apply(settings.layer, name)
+            self._add_activation(settings.layer, name)
 
     def read_rescaling(self, settings: Settings) -> None:
         network, channels = self.network, self.network.shape[-1] if len(self.network.shape) == 3 else 1
-        factor, offset = settings.numbers("scale", 1, channels), settings.numbers("offset", 0, channels)
+        factor, offset = settings.take_numbers("scale", 1, channels), settings.take_numbers("offset", 0, channels)
         network.steps.append(lambda x: x * factor + offset)
         if network.found or network.pending is not None or network.pixel_scale is not None:
-            network.scale(factor, offset)
+            network.defer_scale(factor, offset)
             return
         shared = not factor.ndim and LEAST_SCALE <= factor <= MOST_SCALE
         exact = shared and np.float32(factor) == np.float32(PIXEL_SCALE)
         network.pixel_scale = PIXEL_SCALE if exact else float(factor) if shared else 1.0
-        network.scale(np.ones_like(factor) if shared else factor, offset)
+        network.defer_scale(np.ones_like(factor) if shared else factor, offset)
         network.notes.append(f"{settings.layer.name} (Rescaling) is the scale of pixels, and part of the next layer")
 
     def read_prelu(self, settings: Settings) -> None:
         settings.take("shared_axes")
-        slopes = self._arrays_of(settings.layer, ("alpha",))[0]["alpha"].ravel()
+        slopes = self._layer_arrays(settings.layer, ("alpha",))[0]["alpha"].ravel()
         if not slopes.size or (slopes != slopes[0]).any():
             raise settings.layer.fault("has slopes that differ", "only one from 0 to 1 can be imported")
-        self._apply_leaky_relu(settings.layer, float(slopes[0]))
+        self._add_leaky_relu(settings.layer, float(slopes[0]))
 
     def read_normalization(self, settings: Settings) -> None:
         network, layer, channels = self.network, settings.layer, self.network.shape[-1]
@@ -156,7 +157,7 @@ class _LayerReader(WeightlessReader):
             values = [as_float32(paths[role], self._arrays[paths[role]], network.notes) for role in roles[:2]]
             settings.take("mean"), settings.take("variance")
         else:
-            values = [settings.numbers("mean", 0, channels), settings.numbers("variance", 1, channels)]
+            values = [settings.take_numbers("mean", 0, channels), settings.take_numbers("variance", 1, channels)]
         if any(one.size not in (1, 1 if grey else channels) for one in values):
             raise layer.fault(f"has not one mean and variance for each of {channels:,} channels", OTHERS)
         mean, variance = (one.astype(np.float64).ravel() for one in values)
@@ -170,7 +171,7 @@ class _LayerReader(WeightlessReader):
             network.notes.append(
                 f"{layer.name} (Normalization) divides by {1 / factor.max():.3g} and more: pixels to 255"
             )
-        network.scale(*(one[0] if one.size == 1 else one for one in (factor, -mean * factor)))
+        network.defer_scale(*(one[0] if one.size == 1 else one for one in (factor, -mean * factor)))
         network.notes.append(f"{layer.name} (Normalization) is part of the next layer")
 
     def read_batch_norm(self, settings: Settings) -> None:
@@ -181,17 +182,18 @@ class _LayerReader(WeightlessReader):
             raise layer.fault(f"reads {network.shape}", "put a Reshape before it")
         has = {role: settings.require(key, True, False) for role, key in (("gamma", "scale"), ("beta", "center"))}
         roles = (*(role for role in has if has[role]), "moving_mean", "moving_variance")
-        arrays, _ = self._arrays_of(layer, roles)
+        arrays, _ = self._layer_arrays(layer, roles)
         scale, shift = arrays.get("gamma", np.ones(count)), arrays.get("beta", np.zeros(count))
-        mean, variance, epsilon = arrays["moving_mean"], arrays["moving_variance"], settings.numbers("epsilon", 1e-3, 1)
+        mean, variance = arrays["moving_mean"], arrays["moving_variance"]
+        epsilon = settings.take_numbers("epsilon", 1e-3, 1)
         norm = BatchNorm(format_for_error(layer.name), scale, shift, mean, variance, float(epsilon))
         factor, offset = fold_batch_norm(np.ones((1, count)), None, norm)
-        network.steps.append(computed.batch_norm(norm))
+        network.steps.append(computed.batch_norm_step(norm))
         if network.found and (found := network.found[-1].arrays) and network.pending is None:
             found[""], found["_bias"] = fold_batch_norm(found[""], found.get("_bias"), norm)
             network.notes.append(f"{layer.name} (BatchNormalization) is folded into the layer before it")
             return
-        network.scale(factor[0].astype(np.float64), offset.astype(np.float64))
+        network.defer_scale(factor[0].astype(np.float64), offset.astype(np.float64))
         network.notes.append(f"{layer.name} (BatchNormalization) is folded into the layer behind it")
 
 

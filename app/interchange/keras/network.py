@@ -1,4 +1,4 @@
-"""A network as it grows from Keras' layers, and what waits to be folded into the next one."""
+"""Collect the network that is built from Keras' layers, and the scale and offset that the next layer will include."""
 
 from collections.abc import Mapping
 from math import isqrt, prod
@@ -6,7 +6,7 @@ from math import isqrt, prod
 import numpy as np
 
 from app.base.errors import UserError
-from app.interchange.chain import Found, assemble_network
+from app.interchange.chain import FoundLayer, assemble_network
 from app.interchange.keras import computed
 from app.interchange.keras.chain import KerasLayer
 from app.interchange.layout import to_channels_first
@@ -20,16 +20,16 @@ Affine = tuple[np.ndarray, np.ndarray]  # factor and offset, () or one for each 
 
 
 class GrowingNetwork:
-    """The layers so far, with arrays in a weights file's layout.
+    """The layers that were added so far, with arrays in the layout of weights files.
 
-    shape: what the last one gives for an image, as Keras has it: (H, W, C), (H, W) or (features,). pending: factor and
-    offset of what the next layer reads, as of a normalisation. pixel_scale: None as long as nothing scales the images.
+    shape: output for one image, as in Keras: (H, W, C), (H, W) or (features,). pending: factor and offset, for example
+    of a normalisation, of the next layer's input. pixel_scale: None as long as nothing scales the images.
     """
 
     def __init__(self, input_shape: Shape) -> None:
         self.shape = self._input_shape = input_shape
         self.notes: list[str] = []
-        self.found: list[Found] = []
+        self.found: list[FoundLayer] = []
         self.steps: list[computed.Step] = []  # what Keras computes up to here
         self.pending: Affine | None = None
         self.pixel_scale: float | None = None
@@ -38,17 +38,17 @@ class GrowingNetwork:
     def add(
         self, layer: Layer, arrays: Mapping[str, np.ndarray] | None = None, origins: Mapping[str, str] | None = None
     ) -> None:
-        """Append a layer and its arrays, in a weights file's layout. Raises UserError if it does not fit."""
+        """Append a layer and its arrays, in the layout of weights files. Raises UserError if it does not fit."""
         shape = (self.shape[2], *self.shape[:2]) if len(self.shape) == 3 else self.shape
         self._image = self._image or shape
         after = layer.output_shape(shape)
         if prod(after) > MAX_ACTIVATIONS:
             raise UserError(f"it gives {prod(after):,} numbers an image, more than {MAX_ACTIVATIONS:,}")
         self.shape = (*after[1:], after[0]) if len(after) == 3 else after
-        self.found.append(Found(layer, dict(arrays or {}), dict(origins or {})))
+        self.found.append(FoundLayer(layer, dict(arrays or {}), dict(origins or {})))
 
     def flatten(self) -> None:
-        """Flatten maps, or images without a channel axis; features stay."""
+        """Flatten maps, or images without a channel axis; do nothing if the shape is already (features,)."""
         if len(self.shape) == 2:
             self.shape = (*self.shape, 1)
         if len(self.shape) == 3:
@@ -57,8 +57,8 @@ class GrowingNetwork:
                 self.pending = (factor, offset)
             self.add(Flatten(""))
 
-    def split_features(self, layer: KerasLayer) -> None:
-        """Take the features that a model begins with as the pixels of square images."""
+    def read_features_as_pixels(self, layer: KerasLayer) -> None:
+        """Interpret the features that a model reads as the pixels of square images. Raises BadValueError."""
         count = prod(self.shape)
         channels = next((channels for channels in (1, 3) if isqrt(count // channels) ** 2 * channels == count), 0)
         if not channels:
@@ -68,14 +68,14 @@ class GrowingNetwork:
         self.shape = (side, side, channels)
         self.add(Flatten(""))
 
-    def scale(self, factor: np.ndarray, offset: np.ndarray) -> None:
-        """Let the next layer read its input times a factor plus an offset: () or one for each channel."""
+    def defer_scale(self, factor: np.ndarray, offset: np.ndarray) -> None:
+        """Record that the next layer reads its input times a factor plus an offset, each () or (channels,)."""
         before = self.pending or (np.float64(1), np.float64(0))
         factor, offset = np.asarray(before[0] * factor), np.asarray(before[1] * factor + offset)
         self.pending = (factor, offset) if (factor != 1).any() or offset.any() else None
 
-    def keep_pending(self, layer: KerasLayer) -> None:
-        """Add a layer for the pending scale and offset, or the identity, because the first layer must have weights."""
+    def add_pending_as_layer(self, layer: KerasLayer) -> None:
+        """Add a layer that applies the pending factor and offset, or the identity if nothing is pending."""
         count = self.shape[-1]
         if count > MOST_KEPT or len(self.shape) == 2:
             raise layer.fault("cannot read what scalings before it leave", OTHERS)
@@ -88,10 +88,10 @@ class GrowingNetwork:
         )
         self.add(Conv2d("", count, 1) if maps else Linear("", count), arrays)
 
-    def absorb(self, weights: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Fold the pending scale and offset into weights (…, in, out) and bias (out,).
+    def fold_pending_into(self, weights: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Fold the pending factor and offset into weights (…, in, out) and bias (out,).
 
-        Return {"": weights, "_bias": bias}, float32, computed in float64 and rounded once.
+        Return {"": weights, "_bias": bias} in float32; sums are computed in float64 and rounded once.
         """
         found = {"": weights} | ({} if bias is None else {"_bias": bias})
         if self.pending is None:
@@ -103,8 +103,8 @@ class GrowingNetwork:
             found["_bias"] = ((0 if bias is None else bias) + shift).astype(np.float32)
         return {**found, "": (wide * factor).astype(np.float32)}
 
-    def source(self, name: str) -> Source:
-        """Return the network of this name and its arrays. Raises BadValueError."""
+    def to_source(self, name: str) -> Source:
+        """Return the network, named ``name``, and its arrays as a source. Raises BadValueError."""
         if self.pixel_scale is None:
             self.notes.append("nothing in it scales its images: taken as pixels from 0 to 1")
         scale = PIXEL_SCALE if self.pixel_scale is None else self.pixel_scale
@@ -114,7 +114,7 @@ class GrowingNetwork:
         return Source(network, to_channels_first(network, arrays), origins, notes, engine, unchanged=True)
 
     def _logits(self, images: np.ndarray) -> np.ndarray:
-        """Compute the model's scores before a softmax of images (B, C, H, W) uint8."""
+        """Return the model's scores before a softmax, (B, classes) float64, of images (B, C, H, W) uint8."""
         x = images.transpose(0, 2, 3, 1).reshape(len(images), *self._input_shape).astype(np.float64)
         if self.pixel_scale is None:
             x *= PIXEL_SCALE

@@ -1,4 +1,4 @@
-"""Keras' layers without weights as ours: activations, poolings, flattening, and zeros around maps."""
+"""Convert Keras' layers without weights: activations, poolings, flattening, and zeros around maps."""
 
 from collections.abc import Mapping
 from math import prod
@@ -9,7 +9,7 @@ from app.files.checks import format_for_error
 from app.interchange.keras import computed
 from app.interchange.keras.chain import KerasLayer, Settings
 from app.interchange.keras.network import OTHERS, GrowingNetwork
-from app.interchange.layer_stack import fitting_pool
+from app.interchange.layer_stack import equivalent_pooling
 from app.layers import ACTIVATIONS, AvgPool, LeakyRelu, MaxPool, Relu, Relu6, Sigmoid, Softmax
 from app.network.network import MAX_SIDE
 
@@ -25,10 +25,10 @@ POOLINGS: Mapping[str, type[AvgPool] | type[MaxPool]] = {
 
 
 class WeightlessReader:
-    """Reads layers without weights into ``network``.
+    """Converts Keras layers without weights and adds them to ``network``.
 
-    zeros: rows, and columns, of a ZeroPadding2D before and behind the maps that the next layer reads. ended: the layer
-    that must be the last, if there is one.
+    zeros: rows that a ZeroPadding2D adds before and after the maps that the next layer reads; as many columns. ended: a
+    layer that must be the last one, or None.
     """
 
     def __init__(self, network: GrowingNetwork) -> None:
@@ -41,84 +41,84 @@ class WeightlessReader:
             raise settings.layer.fault(f"reads {self.network.shape}, not (H, W, C)", "put a Reshape before it")
         settings.require("data_format", "channels_last")
 
-    def _apply(self, layer: KerasLayer, name: object) -> None:
+    def _add_activation(self, layer: KerasLayer, name: object) -> None:
         if name not in (*computed.ACTIVATIONS, "softmax"):
             known = ", ".join(("linear", *computed.ACTIVATIONS, "leaky_relu", "softmax", "log_softmax"))
             raise layer.fault(f"has the activation {format_for_error(name)}", f"known are {known}")
-        self._put_weights_first(layer, also=self.network.pending is not None)
+        self._ensure_weights_before(layer, also=self.network.pending is not None)
         if name == "softmax":
             self.network.add(Softmax(""))
             return
         self.network.steps.append(computed.ACTIVATIONS[str(name)])
         self.network.add(ACTIVATIONS[str(name)](""))
 
-    def _apply_leaky_relu(self, layer: KerasLayer, slope: float) -> None:
+    def _add_leaky_relu(self, layer: KerasLayer, slope: float) -> None:
         if not 0 <= slope <= 1:
             raise layer.fault(f"has a slope of {slope:g}", "only one from 0 to 1 can be imported")
-        self._put_weights_first(layer, also=self.network.pending is not None)
-        self.network.steps.append(computed.leaky_relu(slope))
+        self._ensure_weights_before(layer, also=self.network.pending is not None)
+        self.network.steps.append(computed.leaky_relu_step(slope))
         self.network.add(LeakyRelu("", slope))
 
-    def _put_weights_first(self, layer: KerasLayer, also: bool) -> None:
-        """Put a layer with weights before one that cannot be the first; ``also`` one with what is pending."""
+    def _ensure_weights_before(self, layer: KerasLayer, also: bool) -> None:
+        """Add a layer with weights, which applies what is pending, if ``also`` or if there is none yet."""
         if also or not any(one.arrays for one in self.network.found):
-            self.network.keep_pending(layer)
+            self.network.add_pending_as_layer(layer)
 
     def read_relu(self, settings: Settings) -> None:
         limited = settings.require("max_value", None, 6) == 6
         settings.require("threshold", 0)
-        slope = settings.slope(0)
+        slope = settings.take_slope(0)
         if slope and not limited:
-            self._apply_leaky_relu(settings.layer, slope)
+            self._add_leaky_relu(settings.layer, slope)
             return
         if slope:
             raise settings.layer.fault("has a slope and a max_value", OTHERS)
-        self._apply(settings.layer, "relu6" if limited else "relu")
+        self._add_activation(settings.layer, "relu6" if limited else "relu")
 
     def read_leaky_relu(self, settings: Settings) -> None:
-        self._apply_leaky_relu(settings.layer, settings.slope(0.3))
+        self._add_leaky_relu(settings.layer, settings.take_slope(0.3))
 
     def read_softmax(self, settings: Settings) -> None:
         settings.require("axis", -1, len(self.network.shape))
-        self._apply(settings.layer, "softmax")
+        self._add_activation(settings.layer, "softmax")
 
     def read_pooling(self, settings: Settings) -> None:
         self._require_maps(settings)
-        window = settings.square("pool_size", 2)
-        stride = settings.square("strides", window)
-        padding = settings.padding(self._padded_shape, window, stride)
+        window = settings.take_square("pool_size", 2)
+        stride = settings.take_square("strides", window)
+        padding = settings.take_padding(self._padded_shape, window, stride)
         if self.zeros != NO_ZEROS:
             if padding != (0, 0):
                 raise settings.layer.fault("pads what a ZeroPadding2D pads", "pad once")
-            self._pool_zeros(settings.layer, window, stride)
+            self._add_padded_pooling(settings.layer, window, stride)
             return
         if padding[1] and window > 2 and not POOLINGS[settings.layer.kind].is_max:
             mean = "means are of the pixels inside, as on TensorFlow and JAX; Keras on PyTorch repeats the last ones"
             self.network.notes.append(f"{settings.layer.name} crosses the border: {mean}")
-        self._pool(settings.layer, window, stride, padding)
+        self._add_pooling(settings.layer, window, stride, padding)
 
-    def _pool_zeros(self, layer: KerasLayer, window: int, stride: int) -> None:
-        """Pool maps with zeros around them, which a mean counts, and which are no maximum among what a ReLU gives."""
+    def _add_padded_pooling(self, layer: KerasLayer, window: int, stride: int) -> None:
+        """Pool maps with zeros around them, which a mean counts. Refuses maxima of possibly negative maps."""
         found, pending = self.network.found, self.network.pending
         behind_relu = pending is None and found and isinstance(found[-1].layer, Relu | Relu6 | Sigmoid)
         if POOLINGS[layer.kind].is_max and not behind_relu:
             raise layer.fault("stands behind a ZeroPadding2D", "let it pad itself, or pad what a ReLU gives")
         zeros, self.zeros = self.zeros, NO_ZEROS
-        self._pool(layer, window, stride, zeros, counted=True)
+        self._add_pooling(layer, window, stride, zeros, counted=True)
 
-    def _pool(
+    def _add_pooling(
         self, layer: KerasLayer, window: int, stride: int, padding: tuple[int, int], counted: bool = False
     ) -> None:
         kind, pending = POOLINGS[layer.kind], self.network.pending
         # A maximum of numbers times a negative factor is that of the smallest; zeros in a mean are not shifted.
         apart = pending is not None and bool((pending[0] < 0).any() if kind.is_max else counted and pending[1].any())
-        self._put_weights_first(layer, also=apart)
+        self._ensure_weights_before(layer, also=apart)
         if counted:
             self.network.steps.append(lambda x: np.pad(x, ((0, 0), padding, padding, (0, 0))))
-        self.network.steps.append(computed.pooling(window, stride, (0, 0) if counted else padding, kind.is_max))
+        self.network.steps.append(computed.pooling_step(window, stride, (0, 0) if counted else padding, kind.is_max))
         before, behind = padding
         maps = (self.network.shape[2], *self.network.shape[:2])
-        pool = fitting_pool(kind, window, stride, maps, [before, before, behind, behind], counted=counted)
+        pool = equivalent_pooling(kind, window, stride, maps, [before, before, behind, behind], counted=counted)
         if pool is None:
             sides = f"{maps[1]} x {maps[2]}, padded by {before} and {behind}"
             raise layer.fault(f"reads maps of {sides}, which its window of {window} does not fit", OTHERS)
@@ -130,7 +130,7 @@ class WeightlessReader:
         if height != width:
             raise settings.layer.fault(f"reads maps of {height} x {width}", "only square ones can be imported")
         if height > 1:
-            self._pool(settings.layer, height, height, (0, 0))
+            self._add_pooling(settings.layer, height, height, (0, 0))
         if not settings.require("keepdims", False, True):
             self._flatten()
 
@@ -162,7 +162,7 @@ class WeightlessReader:
 
     @property
     def _padded_shape(self) -> tuple[int, ...]:
-        """The shape of maps (H, W, C) with the zeros around them."""
+        """Return the shape of the maps, (H, W, C), including the zeros around them."""
         return (*(side + sum(self.zeros) for side in self.network.shape[:2]), self.network.shape[2])
 
     def read_zero_padding(self, settings: Settings) -> None:
@@ -176,7 +176,7 @@ class WeightlessReader:
         before, behind = (one + other for one, other in zip(self.zeros, ends[0], strict=True))
         self.zeros = before, behind
 
-    def end_in_logarithms(self, layer: KerasLayer) -> None:
-        """Leave a log-softmax out: the labels are the same."""
+    def skip_log_softmax(self, layer: KerasLayer) -> None:
+        """Omit a log-softmax, which does not change the labels."""
         self.network.notes.append(f"{layer.name}: its log_softmax is left out: the labels are the same")
         self.ended = layer

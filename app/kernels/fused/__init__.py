@@ -1,1 +1,1 @@
-"""Kernels that compute two layers in one launch, and their registry rows."""
+"""Hold the kernels that compute two layers in one launch, and their registry rows."""

@@ -1,4 +1,4 @@
-"""Registry row of the kernel that computes any two convolutions in one launch, and the packing of its parameters."""
+"""Define the row of the kernel that computes any two convolutions in one launch; pack its parameters."""
 
 from collections.abc import Callable
 from functools import partial
@@ -43,7 +43,7 @@ def refusal_reason(problem: ConvPairProblem) -> str | None:
 
 
 def _pixel_stride_words(problem: ConvPairProblem) -> int:
-    """Return the stride, in words of two maps, of pixels in the first convolution's results, as in the .cu file."""
+    """Return the stride between pixels in the first convolution's results, in words of two maps, as in the .cu file."""
     words, second = ceil_div(problem.first.maps, 2), problem.second
     apart = second.pool * second.stride
     return words if words % 8 else words + (4 if apart % 2 else 2 if apart % 4 else 1)
@@ -54,13 +54,13 @@ def _round_up(number: int, to: int) -> int:
 
 
 def window_fragments_size(problem: ConvPairProblem) -> int:
-    """Return the size of the first convolution's packed filters, one part of them, in float16 numbers."""
+    """Return the number of float16 in one part of the first convolution's packed filters."""
     first = problem.first
     return ceil_div(first.channels * first.kernel, 2) * ceil_div(first.maps, 8) * 128
 
 
 def _row_fragments_size(problem: ConvPairProblem) -> int:
-    """Return the size of the second convolution's packed filters, one part of them, in float16 numbers."""
+    """Return the number of float16 in one part of the second convolution's packed filters."""
     first, second = problem.first, problem.second
     steps = second.kernel * ceil_div(second.kernel * ceil_div(first.maps, 2), 8)
     return steps * ceil_div(second.maps, 8) * 128
@@ -82,7 +82,7 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         + 2 * sum(filters)
         + _round_up(pixels, 16)
     )
-    defines = problem_defines(problem) | {
+    defines = convolution_defines(problem) | {
         "MAPS_WORDS": maps,
         "THREADS": THREADS,
         # Three blocks fit an SM's memory and registers where sums and fragments are few.
@@ -90,10 +90,10 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     }
     takes = packed_arguments(problem, filters[1], _round_up(second.maps, 2))
     launch = KernelLaunch(THREADS, lambda images: (images, 1, 1), shared_bytes=shared)
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
-def problem_defines(problem: ConvPairProblem) -> dict[str, str | int]:
+def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
     """Return the constants of ``any_convolution.cuh`` and ``any_image.cuh``."""
     first, resize = problem.first, problem.resize
     source = first if resize is None else resize
@@ -109,8 +109,8 @@ def problem_defines(problem: ConvPairProblem) -> dict[str, str | int]:
         "WEIGHT_PARTS": problem.weight_parts,
         "OUTPUT": problem.second.output_dtype,
         "SCALED1": int(scales_after_activation(problem)),
-        **_numbered_conv_defines(1, first),
-        **_numbered_conv_defines(2, problem.second),
+        **_defines_of_convolution(1, first),
+        **_defines_of_convolution(2, problem.second),
     }
 
 
@@ -129,11 +129,11 @@ def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tup
 
 
 def scales_after_activation(problem: ConvPairProblem) -> bool:
-    """Return whether maps between the convolutions are scaled after their activation, which preserves no factor."""
+    """Return whether the first convolution's maps are scaled only after an activation that preserves no factor."""
     return problem.activation_parts == 2 and problem.first.activation in BOUNDED
 
 
-def _numbered_conv_defines(number: int, problem: ConvProblem) -> dict[str, str | int]:
+def _defines_of_convolution(number: int, problem: ConvProblem) -> dict[str, str | int]:
     high, wide = problem.pooled_size
     named: dict[str, str | int] = {
         "K": problem.kernel,
@@ -153,18 +153,18 @@ def _numbered_conv_defines(number: int, problem: ConvProblem) -> dict[str, str |
 # --- packing: weights as the instructions read them, scaled into float16's range --------------------------------------
 
 
-def row_fragments_of(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack the parts, each (C, K, K, M), of the second filters, one after the other, as a flat array."""
-    return np.stack([row_fragments(part) for part in parts]).reshape(-1)
+def pack_row_fragment_parts(parts: list[np.ndarray]) -> np.ndarray:
+    """Pack the parts of the second filters, (C, K, K, M) each, one after the other, as a flat array."""
+    return np.stack([pack_row_fragments(part) for part in parts]).reshape(-1)
 
 
-def pack(
-    problem: ConvPairProblem, arrays: Arrays, pack2: Callable[[list[np.ndarray]], np.ndarray] = row_fragments_of
+def pack_parameters(
+    problem: ConvPairProblem, arrays: Arrays, pack2: Callable[[list[np.ndarray]], np.ndarray] = pack_row_fragment_parts
 ) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, factors1, bias1, filters2, factors2, bias2].
 
-    Each map's weights are scaled by a power of two; its factor divides the sums by it again. pack2: packs the parts of
-    the second filters, (C, K, K, M) each, scaled.
+    Each map's weights are scaled by a power of two, and its factor divides the sums by the same power. pack2: packs the
+    scaled parts of the second filters, (C, K, K, M) each.
     """
     w1, bias1, w2, bias2 = arrays
     assert w1 is not None and w2 is not None
@@ -177,7 +177,7 @@ def pack(
     w2 = w2.astype(np.float64).reshape(first.maps, second.kernel, second.kernel, second.maps)
     w2 = w2 / between[:, None, None, None]
     scales1, scales2 = (power_of_two_scales(np.abs(w).max(axis=(0, 1, 2))) for w in (w1, w2))
-    filters1 = np.stack([window_fragments(part) for part in float16_parts(problem, w1 * scales1)])
+    filters1 = np.stack([pack_window_fragments(part) for part in float16_parts(problem, w1 * scales1)])
     filters2 = pack2(float16_parts(problem, w2 * scales2))
     return [
         filters1.reshape(-1),
@@ -194,7 +194,7 @@ def pack(
     ]
 
 
-def window_fragments(filters: np.ndarray) -> np.ndarray:
+def pack_window_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (C, K, K, M) as mma's B: (k steps, columns of 8 maps, 32 lanes, 2 registers, 2).
 
     A k step of 16 is two rows of windows, each of one channel and eight pixels wide.
@@ -207,7 +207,7 @@ def window_fragments(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(padded.reshape(steps, 2, 4, 2, columns, 8).transpose(0, 4, 5, 2, 1, 3))
 
 
-def row_fragments(filters: np.ndarray) -> np.ndarray:
+def pack_row_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (C, K, K, M) as mma's B: (K rows, k steps, columns of 8 maps, 32 lanes, 2 registers, 2).
 
     k runs along a row of a window: pixel after pixel, each with all channels, an even number.

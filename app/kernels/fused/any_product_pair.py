@@ -1,19 +1,22 @@
-"""Registry row of the kernel that computes any two fully connected layers in one launch, and its packing."""
+"""Define the row of the kernel that computes any two fully connected layers in one launch; pack its weights."""
 
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.gemm_pair import split_class_fragments, split_fragments_size
-from app.kernels.fused.scaling import Arrays, as_float32, scale_per_output
+from app.kernels.fused.gemm_pair import pack_split_class_fragments, split_fragments_size
+from app.kernels.fused.scaling import Arrays, float32_bias, scale_per_output
 from app.kernels.gemm.warpgroup import (
     MOST_TILE,
-    core_matrices,
     input_refusal_reason,
     outputs_per_block,
+    pack_core_matrices,
     packed_size,
     pipeline_defines,
+    slice_count,
+    sliced_launches,
+    slices_workspace,
     threads_per_block,
 )
 from app.kernels.plain_problems import Argument
@@ -72,14 +75,19 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
         shared_bytes=int(defines["SHARED_BYTES"]),
         dependent=True,
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    packing, slices = Packing(takes, partial(pack_parameters, problem)), slice_count(first)
+    if slices == 1:
+        return LaunchConfig(defines, (launch,), packing=packing)
+    finish = replace(launch, grid=lambda images: (ceil_div(images, 8), 1, 1))
+    actions = sliced_launches(launch, "gemm_pair_wgmma_any", lambda n: (ceil_div(n, rows), slices, 1), finish)
+    return LaunchConfig(defines, tuple(actions), slices_workspace(first, hidden), packing=packing)
 
 
-def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+def pack_parameters(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [core matrices of w1, factors, bias1, fragments of w2, bias2].
 
-    Each hidden value's weights are scaled by a power of two; its factor divides the sums by it again. Hidden values are
-    padded to a multiple of 8 by zero weights.
+    Each hidden value's weights are scaled by a power of two, and its factor divides the sums by the same power. Hidden
+    values are padded to a multiple of 8 by zero weights.
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
@@ -88,11 +96,11 @@ def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     beyond = outputs_per_block(first) - first.outputs
     second = np.pad(w2.reshape(first.outputs, -1), ((0, beyond), (0, 0)))
     return [
-        core_matrices(first, scaled),
+        pack_core_matrices(first, scaled),
         np.pad(1 / scales, (0, beyond)).astype(np.float32),
         None if bias1 is None else np.pad(bias1, (0, beyond)).astype(np.float32),
-        split_class_fragments(second),
-        as_float32(bias2),
+        pack_split_class_fragments(second),
+        float32_bias(bias2),
     ]
 
 

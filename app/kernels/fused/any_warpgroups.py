@@ -1,4 +1,4 @@
-"""Registry row of the kernel that computes any two convolutions by warpgroups on Hopper, and its packing."""
+"""Define the row of the kernel that computes any two convolutions by warpgroups on Hopper; pack its filters."""
 
 from functools import cache, partial
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from app.kernels.fused import any_pair
 from app.kernels.fused.any_pair import (
+    convolution_defines,
     packed_arguments,
-    problem_defines,
     scales_after_activation,
     window_fragments_size,
 )
@@ -26,42 +26,42 @@ from app.kernels.variant import (
 from app.kernels.warpgroup_convolution import (
     MOST_SUMS,
     ROWS_OF_PIXELS,
-    Convolution,
     FilterRing,
     Tiles,
-    collected_bytes,
-    core_matrices,
+    WarpgroupConvolution,
+    collected_result_bytes,
     estimated_clocks,
     fitting_tiles,
+    pack_core_matrices,
     pad_to_tiles,
-    used_size,
+    size_read_by_pooling,
 )
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
     """Return why the kernel cannot serve the problem, apart from its shared memory; None if it can."""
-    return any_pair.refusal_reason(problem) or _second(problem).refusal_reason()
+    return any_pair.refusal_reason(problem) or _second_convolution(problem).refusal_reason()
 
 
-def _second(problem: ConvPairProblem) -> Convolution:
+def _second_convolution(problem: ConvPairProblem) -> WarpgroupConvolution:
     """Return the second convolution."""
     first, second = problem.first, problem.second
-    return Convolution(
+    return WarpgroupConvolution(
         first.maps,
         first.pooled_size[1] + 2 * second.padding,
         second.maps,
         second.kernel,
         second.stride,
-        *used_size(second),
+        *size_read_by_pooling(second),
         second.pool,
         problem.activation_parts,
         problem.weight_parts,
     )
 
 
-def _fit(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of one part of the maps, and where the filters lie. Raises Unfit."""
-    first, second, resize = problem.first, _second(problem), problem.resize
+def _place_filters(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+    """Return the bytes of one part of the maps, and the filters' place in shared memory. Raises Unfit."""
+    first, second, resize = problem.first, _second_convolution(problem), problem.resize
     source = first if resize is None else resize
     tiles.check(second)
     high = first.pooled_size[0] + 2 * problem.second.padding
@@ -73,34 +73,34 @@ def _fit(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
     others = 2 * problem.weight_parts * window_fragments_size(problem)
     others += ceil_div((3 if scales_after_activation(problem) else 2) * ceil_div(first.maps, 2) * 8, 16) * 16
     others += tiles.warpgroups * (ceil_div(4 * pairs, 16) * 16 + second.parts * maps + image + 16)
-    return maps, FilterRing.beside(others, tiles.warpgroups * collected_bytes(problem.second), second)
+    return maps, FilterRing.choose(others, tiles.warpgroups * collected_result_bytes(problem.second), second)
 
 
 @cache
-def _defaults(problem: ConvPairProblem) -> dict[str, int]:
-    """Return the tiles of the least estimated time; the smallest if none fits."""
-    second = _second(problem)
-    found = fitting_tiles(lambda tiles: _fit(problem, tiles)[1], lambda rows: [ceil_div(second.rows, rows)])
+def _default_tiles(problem: ConvPairProblem) -> dict[str, int]:
+    """Return the tiles with the least estimated time, or the smallest if none fits."""
+    second = _second_convolution(problem)
+    found = fitting_tiles(lambda tiles: _place_filters(problem, tiles)[1], lambda rows: [ceil_div(second.rows, rows)])
     tiles, _ = min(found, key=lambda one: estimated_clocks(second, *one), default=(Tiles(1, 8, 1), None))
     return {"WARPGROUPS": tiles.warpgroups, "ROWS": tiles.rows}
 
 
 def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
     """Configure one block per multiprocessor."""
-    second, rows = _second(problem), parameters["ROWS"]
+    second, rows = _second_convolution(problem), parameters["ROWS"]
     tiles = Tiles(parameters["WARPGROUPS"], rows, ceil_div(second.rows, rows))
-    maps, ring = _fit(problem, tiles)
+    maps, ring = _place_filters(problem, tiles)
     defines = (
-        problem_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
+        convolution_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
     )
     takes = packed_arguments(problem, second.filter_elements, second.padded_maps)
     launch = KernelLaunch(128 * tiles.warpgroups, lambda n: (n, 1, 1), shared_bytes=ring.shared_bytes, persistent=True)
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
-def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack as ``any_pair.pack``, but the second filters as core matrices, their factors and biases in whole tiles."""
-    *first, filters2, factors2, bias2 = any_pair.pack(problem, arrays, core_matrices)
+def pack_parameters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """Pack like ``any_pair.pack_parameters``, but filters2 as core matrices, factors2 and bias2 in whole tiles."""
+    *first, filters2, factors2, bias2 = any_pair.pack_parameters(problem, arrays, pack_core_matrices)
     return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]
 
 
@@ -117,7 +117,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=refusal_reason,
         limits=f"{ONLY_HOPPER}; bytes, two convolutions in a row that fill its tiles of 64 maps",
         tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS},
-        defaults=_defaults,
+        defaults=_default_tiles,
         pools=True,
         reads_host=True,
     ),

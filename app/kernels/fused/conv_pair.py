@@ -1,4 +1,4 @@
-"""Registry rows of the kernels that compute two convolutions in one launch, with ReLU and pooling after each."""
+"""Define the rows of the kernels that compute two convolutions in one launch, with ReLU and pooling after each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +57,7 @@ def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str |
 
 
 def configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
-    """Configure one block per multiprocessor, or per image if there are fewer images."""
+    """Configure one block per multiprocessor, or one per image if there are fewer images."""
     integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
         Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
@@ -137,14 +137,14 @@ def _scaled_filter_parts(
 def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | None = None) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
-    pack2: packs the second filters, (32, 5, 5, 64) float16; None for ``core_matrices``.
+    pack2: packs the second filters, (32, 5, 5, 64) float16; None for ``pack_core_matrices``.
     Pooling adds up each window and may double the sum, see ``twice_pooled``. scales[0] undoes the doubling and the
-    filters' scale after the first convolution. scales[1] does so after the second; it also turns the sums of both
+    filters' scale after the first convolution. scales[1] does the same after the second; it also turns the sums of both
     poolings into averages, and applies the pixel scale that exact weights leave out.
     """
     parts1, scale1, _, parts2, scale2 = _scaled_filter_parts(problem, arrays)
-    filters1 = np.stack([window_fragments(part) for part in parts1])
-    filters2 = np.stack([(pack2 or core_matrices)(part) for part in parts2], axis=1)
+    filters1 = np.stack([pack_window_fragments(part) for part in parts1])
+    filters2 = np.stack([(pack2 or pack_core_matrices)(part) for part in parts2], axis=1)
     once = 1.0 if problem.activation_parts == 1 else 0.5 / scale1  # activations of one part are not doubled
     average = 0.5 * 0.25**2 / scale2 * problem.pixel_scale  # from twice the sums
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
@@ -158,15 +158,15 @@ def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarr
     """
     w1, _, w2, _ = (None if array is None else array.astype(np.float64) for array in arrays)
     assert w1 is not None and w2 is not None
-    filters1 = window_fragments((w1 / 4).astype(np.float16).reshape(5, 5, -1))
+    filters1 = pack_window_fragments((w1 / 4).astype(np.float16).reshape(5, 5, -1))
     w2 = w2.reshape(-1, 5, 5, problem.second.maps)
     largest = np.abs(w2).max(axis=(0, 1, 2))
     steps = np.where(largest > 0, largest, 1.0) / SIGNED
-    filters2 = core_matrices(np.rint(w2 / steps).astype(np.int8), 16)
+    filters2 = pack_core_matrices(np.rint(w2 / steps).astype(np.int8), 16)
     return [filters1.reshape(-1), filters2.reshape(-1), (steps / (4 * BYTE)).astype(np.float32)]
 
 
-def window_fragments(filters: np.ndarray) -> np.ndarray:
+def pack_window_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (5, 5, 32) as wgmma's A in registers: (even and odd maps, 3 k steps, 128 threads, 4 registers, 2).
 
     Row 16 w + 8 h + g of A is map 2 (4 w + g % 4) + odd, moved right by 2 (g // 4) + h columns in a window of eight;
@@ -183,7 +183,7 @@ def window_fragments(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(steps.transpose(0, 1, 3, 5, 6, 2, 4, 7)).reshape(2, 3, 128, 4, 2)
 
 
-def core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
+def pack_core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
     """Pack (32, 5, 5, 64) as wgmma core matrices: (25 taps, 32/channels, 8 groups of maps, 8 maps, channels).
 
     channels: 8 of float16 or 16 of int8, the 16 contiguous bytes of a map. The dtype stays.
@@ -201,8 +201,8 @@ def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | 
     w1, w2, *biases = arrays[0], arrays[2], *(None if b is None else b.astype(np.float64) / scale for b in arrays[1::2])
     arrays = [w1, biases[0], w2, biases[1]]
     parts1, scale1, bias1, parts2, scale2 = _scaled_filter_parts(problem, arrays)
-    filters1 = np.stack([tap_fragments(part) for part in parts1])
-    filters2 = np.stack([second_filter_fragments(part, 64 // problem.activation_parts) for part in parts2], axis=2)
+    filters1 = np.stack([pack_tap_fragments(part) for part in parts1])
+    filters2 = np.stack([pack_second_filter_fragments(part, 64 // problem.activation_parts) for part in parts2], axis=2)
     sums2 = 4 * scale2  # the second sums' scale
     scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2 * scale], np.float32)
     return [
@@ -218,7 +218,7 @@ def _scale_bias(bias: np.ndarray | None, scale: float) -> np.ndarray | None:
     return None if bias is None else (bias.astype(np.float64) * scale).astype(np.float32)
 
 
-def tap_fragments(filters: np.ndarray) -> np.ndarray:
+def pack_tap_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (5, 5, 32) as mma's B: (4 tiles of 8 maps, 32 lanes, 4 words, 2). A zero pads each row to six taps.
 
     Lane 4 g + t has map g of a tile; its words are pairs of taps t, t + 4, t + 8 and t + 12 of 16, the last one zero.
@@ -231,7 +231,7 @@ def tap_fragments(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(fragments.transpose(3, 4, 1, 0, 2)).reshape(4, 32, 4, 2)
 
 
-def second_filter_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
+def pack_second_filter_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
     """Pack (32, 5, 5, 64) as mma's A: (passes, 50 k steps, tiles of 16 maps, 32 lanes, 4 registers, 2).
 
     A k step is one tap and 16 channels; a pass covers ``maps`` maps.

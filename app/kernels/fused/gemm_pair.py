@@ -1,4 +1,4 @@
-"""Registry rows of the kernels that compute two products in one launch, ReLU between and argmax after them."""
+"""Define the rows of the kernels that compute two products in one launch, with ReLU between and argmax after them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, float16_parts, split_tf32
+from app.cuda.compiler import architecture_number
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
@@ -24,6 +25,8 @@ from app.kernels.variant import (
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
 CLASSES = 16  # wgmma kernels: rows of the second product per tile
 FEW = 8  # wgmma kernel: up to this many images use a cluster of blocks, or fewer columns
+LONG_SUM = 4096  # terms that one block would add for too long, if images are few
+HOPPER = 90  # the architecture of wgmma-any
 MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
@@ -94,7 +97,14 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
     reason = _refusal_reason(problem)
     if reason is None and (first.inputs % 128 or first.outputs != 128 or second.outputs > CLASSES):
         return f"takes multiples of 128 inputs, 128 hidden values and at most {CLASSES} classes"
+    if reason is None and _is_long(problem):
+        return f"adds one term after another, at most {LONG_SUM:,}: wgmma-any cuts long sums"
     return reason
+
+
+def _is_long(problem: LinearPairProblem) -> bool:
+    """Return whether the first sum is one that wgmma-any cuts into slices."""
+    return problem.first.inputs >= LONG_SUM
 
 
 def _configure_products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
@@ -134,7 +144,7 @@ def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray
     # axes: part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
-    return [fragments.reshape(-1), as_float32(bias1), w2.reshape(-1).astype(np.float32), as_float32(arrays[3])]
+    return [fragments.reshape(-1), float32_bias(bias1), w2.reshape(-1).astype(np.float32), float32_bias(arrays[3])]
 
 
 def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
@@ -143,28 +153,29 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
     w2 is always the sum of a high and a low part, w1 only in float16x2.
     """
     w1, bias1, w2 = balance_products(problem, arrays)
-    parts = [core_matrices(part, DEPTH[problem.dtype]) for part in float16_parts(problem, w1, LOW_SCALE)]
-    return [np.stack(parts, axis=1).reshape(-1), as_float32(bias1), split_class_fragments(w2), as_float32(arrays[3])]
+    parts = [pack_core_matrices(part, DEPTH[problem.dtype]) for part in float16_parts(problem, w1, LOW_SCALE)]
+    packed_w1, packed_w2 = np.stack(parts, axis=1).reshape(-1), pack_split_class_fragments(w2)
+    return [packed_w1, float32_bias(bias1), packed_w2, float32_bias(arrays[3])]
 
 
-def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
+def pack_core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
     """Pack (inputs, hidden) as wgmma's A in shared memory: (inputs / depth, depth / 8, hidden, 8 inputs)."""
     inputs, hidden = weights.shape
     planes = weights.reshape(inputs // depth, depth // 8, 8, hidden)
     return np.ascontiguousarray(planes.transpose(0, 1, 3, 2))
 
 
-def split_class_fragments(weights: np.ndarray) -> np.ndarray:
-    """Pack (hidden, classes) as a flat array: high parts as ``class_fragments``, then low parts."""
-    return np.stack([class_fragments(part) for part in split_tf32(weights.astype(np.float32))]).reshape(-1)
+def pack_split_class_fragments(weights: np.ndarray) -> np.ndarray:
+    """Pack (hidden, classes) as a flat array: high parts as ``pack_class_fragments``, then low parts."""
+    return np.stack([pack_class_fragments(part) for part in split_tf32(weights.astype(np.float32))]).reshape(-1)
 
 
 def split_fragments_size(hidden: int, classes: int) -> int:
-    """Return the number of elements of ``split_class_fragments``."""
+    """Return the number of elements of ``pack_split_class_fragments``."""
     return 2 * hidden * ceil_div(classes, CLASSES) * CLASSES
 
 
-def class_fragments(weights: np.ndarray) -> np.ndarray:
+def pack_class_fragments(weights: np.ndarray) -> np.ndarray:
     """Pack (hidden, classes) as mma_tf32's A: (tiles, hidden / 8, 32 lanes, 4 registers), zeros beyond the classes.
 
     Lane 4 g + t has classes g and g + 8 of a tile of 16 for hidden value t, then the same for t + 4.
@@ -189,6 +200,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits="sizes that fit whole tiles, no activation but ReLU",
         tunables=PRODUCT_TUNABLES,
+        worthwhile=lambda problem, arch: not (_is_long(problem) and architecture_number(arch) == HOPPER),
         # float16x2: 48 rows fit cards with 99 KB of shared memory per block.
         defaults=lambda problem: {"ROWS": 48 if problem.activation_parts == 2 else 80, "STAGES": 2},
     ),

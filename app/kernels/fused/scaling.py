@@ -1,9 +1,9 @@
-"""Scale weights by powers of two that keep the pair kernels' numbers in float16's range. Pure functions.
+"""Scale weights by powers of two that keep the pair kernels' numbers in float16's range. All functions are pure.
 
 Scaling costs no time. Sums, ReLU and pooling preserve a positive factor, so the next layer's weights divide out the
-factor of this layer's weights and bias. Every map and every hidden value has a separate factor, from the greatest value
-that any image can give it. That bound may be loose: a sum of two float16 keeps 22 bits down to 2**-18 of LARGEST, and
-down to 2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
+factor of this layer's weights and bias. Every map and every hidden value has a separate factor, chosen by the greatest
+value of any image. That bound may be loose: a sum of two float16 keeps 22 bits down to 2**-18 of LARGEST, and down to
+2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
 """
 
 from collections.abc import Sequence
@@ -38,11 +38,11 @@ MOST_LAYERS = 4
 MOST_LAYERS_OF_HALVES = 2  # without a LOW_SCALE: they then keep all bits down to 2**-18 of LARGEST
 
 
-class Features(Frozen):
-    """What is known of a kernel's results, map by map: (maps,) float64.
+class FeatureScaling(Frozen):
+    """The scales and bounds of a kernel's results: (maps,) float64 each.
 
-    scales: powers of two that multiply them, and that the next kernel's weights divide out. bounds: their greatest
-    magnitude as stored. layers: how many layers' bounds make these.
+    scales: powers of two by which the results are multiplied; the next kernel's weights are divided by them. bounds:
+    greatest magnitudes of the scaled results. layers: number of layers whose bounds these combine.
     """
 
     scales: np.ndarray
@@ -50,7 +50,7 @@ class Features(Frozen):
     layers: int
 
 
-class Inexact(Exception):  # noqa: N818 - a verdict, not an error
+class InexactError(Exception):
     """Raised by ``float16_parts`` if float16 does not hold weights that a problem calls exact."""
 
 
@@ -79,7 +79,7 @@ def split_float16(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarra
     return high, ((values - high) * low_scale).astype(np.float16)
 
 
-def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
+def round_to_tf32(values: np.ndarray) -> np.ndarray:
     """Round float32 to tfloat32, the tensor cores' input: 11 significant bits, ties away from zero."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
@@ -95,30 +95,30 @@ def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), rounded_to_tf32(values), values)
+    return np.where(np.isfinite(values), round_to_tf32(values), values)
 
 
 def float16_parts(
     problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
 ) -> list[np.ndarray]:
-    """Return float16 operands for float64 weights of any shape: [rounded], or [high, low]. Raises Inexact."""
+    """Return float16 operands for float64 weights of any shape: [rounded], or [high, low]. Raises InexactError."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
     rounded = values.astype(np.float16)
     if problem.exact and not (rounded == values).all():
-        raise Inexact
+        raise InexactError
     return [rounded]
 
 
-def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
+def float32_bias(bias: np.ndarray | None) -> np.ndarray | None:
     """Convert a bias to float32, in which it is added; None stays None."""
     return None if bias is None else bias.astype(np.float32)
 
 
-def feature_bounds(problem: Scalable, arrays: Arrays, source: Features | None = None) -> np.ndarray:
+def feature_bounds(problem: Scalable, arrays: Arrays, source: FeatureScaling | None = None) -> np.ndarray:
     """Return an upper bound of each result map over all possible images: (maps,) float64.
 
-    source: bounds of the input of a single layer; None if it reads bytes.
+    source: bounds of the input of a single layer; None if the layer reads bytes.
     """
     with np.errstate(invalid="ignore"):  # infinite weights
         if isinstance(problem, ConvPairProblem):
@@ -154,12 +154,12 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
 
 
 def scale_features(
-    problem: Scalable, arrays: Arrays, source: Features | None = None
-) -> tuple[tuple[np.ndarray | None, ...], Features | None]:
-    """Scale the last layer to bring results close to LARGEST; return all parameters, and what is known of the results.
+    problem: Scalable, arrays: Arrays, source: FeatureScaling | None = None
+) -> tuple[tuple[np.ndarray | None, ...], FeatureScaling | None]:
+    """Scale the last layer to bring results close to LARGEST; return all parameters, and the results' scaling.
 
-    source: as for ``feature_bounds``. Factors are 1 if the activation preserves no factor. None if results may then be
-    too small for float16, or if too many layers' bounds make one.
+    source: as for ``feature_bounds``. Factors are 1 if the activation preserves no factor. The scaling is None if
+    results may be too small for float16, or if the bounds span too many layers.
     """
     *others, weights, bias = arrays
     assert weights is not None
@@ -167,13 +167,13 @@ def scale_features(
     last, layers = (problem.second, 2) if isinstance(problem, ConvPairProblem) else (problem, 1)
     if last.activation in BOUNDED:
         in_range = _all_in_range(bounds, SMALLEST_SPLIT, LARGEST)
-        return (*others, weights, bias), Features(np.ones(len(bounds)), bounds, 0) if in_range else None
+        return (*others, weights, bias), FeatureScaling(np.ones(len(bounds)), bounds, 0) if in_range else None
     layers += source.layers if source else 0
     if layers > MOST_LAYERS:
         return (*others, weights, bias), None
     scales = power_of_two_scales(bounds)
     scaled_bias = None if bias is None else _scale_in_dtype(bias, scales)
-    return (*others, _scale_in_dtype(weights, scales), scaled_bias), Features(scales, bounds * scales, layers)
+    return (*others, _scale_in_dtype(weights, scales), scaled_bias), FeatureScaling(scales, bounds * scales, layers)
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
@@ -203,7 +203,7 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
 
 
 def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Scale a layer's weights by a power of two per output, or map; return them (terms, outputs), and these factors."""
+    """Scale a layer's weights by a power of two per output, or map; return weights (terms, outputs) and the factors."""
     w = arrays[0]
     assert w is not None
     outputs = problem.maps if isinstance(problem, ConvProblem) else problem.outputs
@@ -212,10 +212,10 @@ def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tu
     return w * scales, scales
 
 
-def fits_range(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
+def fits_float16(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
     """Return whether the parts can hold all numbers of the layers without relevant loss, whatever the image.
 
-    Products read features of at most LARGEST, unless unbounded. Features of convolutions must be in range as stored.
+    Products read features of at most LARGEST, unless unbounded. The stored features of convolutions must be in range.
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
@@ -253,7 +253,7 @@ def _flatten_filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarr
 def _output_bounds(
     weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, activation: str = ""
 ) -> np.ndarray:
-    """Return each output's greatest magnitude, given weights (inputs, terms, outputs) and each input's greatest."""
+    """Return each output's greatest magnitude. weights: (inputs, terms, outputs). inputs: each input's greatest."""
     sums = inputs @ np.abs(weights).sum(axis=1)
     shift = np.zeros(len(sums)) if bias is None else bias.astype(np.float64)
     if activation == "sigmoid":

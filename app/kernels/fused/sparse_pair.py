@@ -16,9 +16,9 @@ from app.kernels.fused.conv_pair import (
     POOLED_IMAGE,
     WINDOWS,
     configure_persistent,
-    core_matrices,
     hopper_row,
     pack_convolutions,
+    pack_core_matrices,
     wgmma_refusal_reason,
 )
 from app.kernels.plain_problems import Argument
@@ -72,7 +72,7 @@ def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
     compressed = compressed_filters(filters, places)
     if np.count_nonzero(compressed) != np.count_nonzero(filters):
         raise ValueError("the filters are not 2:4 sparse")
-    parts = core_matrices(compressed), metadata_words(places)
+    parts = pack_core_matrices(compressed), metadata_words(places)
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 

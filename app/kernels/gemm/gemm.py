@@ -5,7 +5,7 @@ from functools import partial
 from app.base.precision import epilogue_dtype
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import LinearProblem
-from app.kernels.tensor_cores import split_pays
+from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
     BLOCK,
     FLOATS,
@@ -30,12 +30,12 @@ SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
 
-def argmax_refusal(problem: LinearProblem) -> str | None:
+def argmax_refusal_reason(problem: LinearProblem) -> str | None:
     """Return why a kernel without argmax cannot serve the problem, or None."""
     return "does not take the argmax" if problem.argmax else None
 
 
-def argmax_size_refusal(problem: LinearProblem) -> str | None:
+def argmax_limit_reason(problem: LinearProblem) -> str | None:
     """Return why a warp cannot compare the outputs, or None."""
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
@@ -44,6 +44,11 @@ def argmax_size_refusal(problem: LinearProblem) -> str | None:
 def size_defines(problem: LinearProblem) -> dict[str, str | int]:
     """Return the compile-time constants DEPTH and N."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
+
+
+def part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
+    """Return the constant PART: terms that are summed before they are added to the total, by default all."""
+    return {"PART": min(parameters.get("PART", problem.inputs), problem.inputs)}
 
 
 def _configure_cublas(problem: LinearProblem, _: Parameters) -> LaunchConfig:
@@ -106,7 +111,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
-    constants |= {"SPLIT": int(split), "W_PARTS": parts}
+    constants |= {"SPLIT": int(split), "W_PARTS": parts} | part_define(problem, parameters)
     return LaunchConfig(type_defines(problem) | size_defines(problem) | constants, (launch,))
 
 
@@ -137,7 +142,7 @@ def _square_tile_defaults(problem: LinearProblem) -> dict[str, int]:
     return {"BM": 64, "BN": 16, "BK": 16} if problem.outputs <= 16 else {"BM": 32, "BN": 32, "BK": 16}
 
 
-def _launch(problem: LinearProblem, bm: int, bn: int, threads: int, shared_bytes: int) -> KernelLaunch:
+def _tile_launch(problem: LinearProblem, bm: int, bn: int, threads: int, shared_bytes: int) -> KernelLaunch:
     if threads % 32:
         raise Unfit("a block of these tiles does not consist of whole warps")
     if shared_bytes > STATIC_SHARED_LIMIT:
@@ -152,7 +157,7 @@ def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> L
     if bm % tm or bn % tn:
         raise Unfit("a thread's tile does not divide the block's")
     shared = bk * (bm + 4 + bn) * ITEMSIZE[epilogue_dtype(problem.dtype)]
-    launch = _launch(problem, bm, bn, bm // tm * (bn // tn), shared)
+    launch = _tile_launch(problem, bm, bn, bm // tm * (bn // tn), shared)
     return LaunchConfig(
         type_defines(problem) | size_defines(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,)
     )
@@ -166,7 +171,7 @@ def _configure_vector_tiles(problem: LinearProblem, parameters: Parameters, stag
         raise Unfit("a block of these tiles does not consist of whole warps, each with whole rows")
     if not threads or bm * bk % threads or bk * bn % threads:
         raise Unfit("threads cannot share the loads of a tile out evenly")
-    launch = _launch(problem, bm, bn, threads, stages * bk * (bm + 4 + bn) * ITEMSIZE["float32"])
+    launch = _tile_launch(problem, bm, bn, threads, stages * bk * (bm + 4 + bn) * ITEMSIZE["float32"])
     constants: dict[str, str | int] = {**parameters, "TM": SIDE, "TN": SIDE}
     return LaunchConfig(type_defines(problem) | size_defines(problem) | constants, (launch,))
 
@@ -175,13 +180,14 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
     if problem.argmax and problem.outputs > parameters["BN"]:
         raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
     config = _configure_vector_tiles(problem, parameters, stages=2)
-    return LaunchConfig(config.defines | {"ARGMAX": int(problem.argmax)}, config.actions)
+    constants = part_define(problem, parameters) | {"ARGMAX": int(problem.argmax)}
+    return LaunchConfig(config.defines | constants, config.actions)
 
 
 # With or without argmax. Columns: step, technique, system, configure, dtypes, since.
-_plain = partial(Variant, "gemm", refuses=argmax_refusal, limits="no argmax")
+_plain = partial(Variant, "gemm", refuses=argmax_refusal_reason, limits="no argmax")
 _argmax = partial(
-    Variant, "gemm", refuses=argmax_size_refusal, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+    Variant, "gemm", refuses=argmax_limit_reason, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
 _square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_tile_defaults)
 ROWS: tuple[Variant, ...] = (
@@ -230,7 +236,7 @@ ROWS: tuple[Variant, ...] = (
         min_arch=80,
         tunables={"BM": (32, 64, 128), "BN": (16, 32, 64, 128)} | dict.fromkeys(("BK", "WM", "WN"), (16, 32, 64)),
         defaults=_tensor_core_defaults,
-        pays=split_pays,
+        worthwhile=split_is_worthwhile,
         instructions="mma",
     ),
     _plain(

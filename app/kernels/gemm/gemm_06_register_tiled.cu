@@ -6,8 +6,9 @@
 //       labels (rows) uint8: the column of the greatest stored value of each row, the first among equals.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, THREADS threads. A row of the tile is held
 //         by BN / TN neighbouring lanes: argmax is a handful of shuffles.
-// The sum of an element runs over k in order, as in `naive`: both agree to the bit.
-#include "common.cuh"
+// The sum of an element runs over k in order, as in `naive`: both agree to the bit. A plan that has another kernel for
+// few images cuts long sums into PARTS.
+#include "parts.cuh"
 
 constexpr int LANES_N = BN / TN;
 constexpr int THREADS = (BM / TM) * LANES_N;
@@ -16,6 +17,7 @@ constexpr int X_LOADS = BM * BK / THREADS;
 constexpr int W_LOADS = BK * BN / THREADS;
 constexpr int PADDED_BM = BM + 4;  // x is stored transposed: the padding spreads a column over the banks
 
+static_assert(PARTS == 1 || PART % BK == 0, "a part ends with a step");
 static_assert(TM == 4 && TN == 4, "tiles are read from shared memory four floats at a time");
 static_assert(THREADS % 32 == 0 && 32 % LANES_N == 0, "a row of the tile must lie within one warp");
 static_assert(BM * BK % THREADS == 0 && BK * BN % THREADS == 0, "threads must share the tiles out evenly");
@@ -58,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < W_LOADS; i++) ws[stage][(t + i * THREADS) / BN][(t + i * THREADS) % BN] = next_w[i];
     };
 
-    float sums[TM][TN] = {};
+    float sums[TM][TN] = {}, totals[TM][TN] = {};
     fetch(0);
     store(0);
     __syncthreads();
@@ -75,10 +77,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int j = 0; j < TN; j++) sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
         }
+        if (PARTS > 1) end_part(totals, sums, (step + 1) * BK);
         if (step + 1 < STEPS) store(1 - stage);
         __syncthreads();
     }
 
+    const auto &found = PARTS > 1 ? totals : sums;
 #pragma unroll
     for (int i = 0; i < TM; i++) {
         const long long row = row0 + thread_m * TM + i;
@@ -88,17 +92,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int j = 0; j < TN; j++) {
             const int n = column0 + thread_n * TN + j;
             if (n >= N) continue;
-            const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sums[i][j], HAS_BIAS ? bias[n] : 0.0f));
+            const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(found[i][j], HAS_BIAS ? bias[n] : 0.0f));
             if (row < rows) y[row * N + n] = value;
             if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
         }
 #if ARGMAX
-#pragma unroll
-        for (int apart = LANES_N / 2; apart > 0; apart /= 2) {
-            const float other = __shfl_down_sync(0xffffffff, best, apart, LANES_N);
-            const int other_n = __shfl_down_sync(0xffffffff, best_n, apart, LANES_N);
-            if (wins(other, other_n, best, best_n)) best = other, best_n = other_n;
-        }
+        find_best_of_lanes<LANES_N>(best, best_n);
         if (thread_n == 0 && row < rows) labels[row] = best_n;
 #endif
     }

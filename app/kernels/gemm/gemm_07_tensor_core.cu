@@ -7,9 +7,11 @@
 //       the first one among equals. Shared tiles hold words: two float16 that follow each other along k, or one
 //       tfloat32. In words both kinds of mma are the same: 8 along k, one fragment layout.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, a warp for each WM x WN sums of the tile.
+// A plan that has another kernel for few images cuts long sums into PARTS.
 // Rows of both tiles are padded so that the 32 words of a fragment lie in 32 banks.
 #include "common.cuh"
 #include "mma.cuh"
+#include "parts.cuh"
 
 constexpr int PER_WORD = sizeof(float) / sizeof(WEIGHT);
 constexpr int WORDS = BK / PER_WORD;
@@ -20,8 +22,9 @@ constexpr int X_GROUPS = BM * WORDS / 4, W_GROUPS = WORDS * BN / 4;
 constexpr int X_LOADS = (X_GROUPS + THREADS - 1) / THREADS, W_LOADS = (W_GROUPS + THREADS - 1) / THREADS;
 constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;
 constexpr bool FEW_TERMS = DEPTH < 16;  // else products of two low parts are less than the sum's roundings
-constexpr int PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
+constexpr int X_PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
 
+static_assert(PARTS == 1 || (!SPLIT && PART % BK == 0), "a part ends with a step");
 static_assert(WM % 16 == 0 && WN % 8 == 0, "a warp computes whole 16 x 8 products");
 static_assert(BM % WM == 0 && BN % WN == 0, "warp tiles must cover the block tile exactly");
 static_assert(BK % (8 * PER_WORD) == 0, "one mma takes eight words along k");
@@ -34,12 +37,12 @@ __device__ __forceinline__ unsigned word(T low, T high) {
 }
 
 // The products of high parts, and those with a low part.
-__device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], const unsigned (&a)[PARTS][4],
+__device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], const unsigned (&a)[X_PARTS][4],
                                           const unsigned (&b)[W_PARTS][2]) {
     if constexpr (W_PARTS == 2) mma_tf32(cross, a[0], b[1]);
-    if constexpr (W_PARTS * PARTS == 4 && FEW_TERMS) mma_tf32(cross, a[1], b[1]);
+    if constexpr (W_PARTS * X_PARTS == 4 && FEW_TERMS) mma_tf32(cross, a[1], b[1]);
     mma_tf32(sums, a[0], b[0]);
-    if constexpr (PARTS == 2) mma_tf32(cross, a[1], b[0]);
+    if constexpr (X_PARTS == 2) mma_tf32(cross, a[1], b[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -49,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                      uint8 *__restrict__ labels,
 #endif
                      int rows) {
-    __shared__ __align__(16) unsigned xs[2][PARTS][BM][WORDS + 4];  // high parts, low parts
+    __shared__ __align__(16) unsigned xs[2][X_PARTS][BM][WORDS + 4];  // high parts, low parts
     __shared__ __align__(16) unsigned ws[2][W_PARTS][WORDS][BN + 8];
 
     const long long row0 = blockIdx.x * (long long)BM;
@@ -79,13 +82,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < X_LOADS; i++) {
             const int at = threadIdx.x + i * THREADS;
             const auto &from = next_x[i].at;
-            alignas(16) unsigned words[PARTS][4];
+            alignas(16) unsigned words[X_PARTS][4];
 #pragma unroll
             for (int p = 0; p < 4; p++)
-                if constexpr (PARTS == 2) words[0][p] = split_tf32(from[p], words[1][p]);
+                if constexpr (X_PARTS == 2) words[0][p] = split_tf32(from[p], words[1][p]);
                 else words[0][p] = word(from[p * PER_WORD], from[p * PER_WORD + PER_WORD - 1]);
 #pragma unroll
-            for (int part = 0; part < PARTS; part++)
+            for (int part = 0; part < X_PARTS; part++)
                 if (at < X_GROUPS)
                     *(uint4 *)&xs[stage][part][at / (WORDS / 4)][at % (WORDS / 4) * 4] = *(const uint4 *)words[part];
         }
@@ -109,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp_m = warp / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
 
     float sums[MMAS_M][MMAS_N][4] = {}, cross[MMAS_M][MMAS_N][4] = {};  // cross: products of a high and a low part
+    float totals[MMAS_M][MMAS_N][4] = {};
     fetch(0);
     store(0);
     __syncthreads();
@@ -118,11 +122,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (step + 1 < STEPS) fetch((step + 1) * BK);
 #pragma unroll(SPLIT ? 1 : WORDS / 8)
         for (int k = 0; k < WORDS; k += 8) {
-            unsigned a[MMAS_M][PARTS][4], b[MMAS_N][W_PARTS][2];
+            unsigned a[MMAS_M][X_PARTS][4], b[MMAS_N][W_PARTS][2];
 #pragma unroll
             for (int i = 0; i < MMAS_M; i++)
 #pragma unroll
-                for (int p = 0; p < 4 * PARTS; p++)
+                for (int p = 0; p < 4 * X_PARTS; p++)
                     a[i][p / 4][p % 4] = xs[stage][p / 4][warp_m + i * 16 + p % 2 * 8 + g][k + p % 4 / 2 * 4 + t];
 #pragma unroll
             for (int j = 0; j < MMAS_N; j++)
@@ -141,10 +145,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                         mma_tf32(sums[i][j], a[i][0], b[j][0]);
         }
         if (SPLIT) add(sums, partial);
+        if (PARTS > 1) end_part(totals, sums, (step + 1) * BK);
         if (step + 1 < STEPS) store(1 - stage);
         __syncthreads();
     }
     if (SPLIT) add(sums, cross);
+    const auto &found = PARTS > 1 ? totals : sums;
 
 #pragma unroll
     for (int r = 0; r < 2 * MMAS_M; r++) {  // this lane's rows: g and g + 8 of each product
@@ -155,18 +161,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int c = 0; c < 2 * MMAS_N; c++) {
             const int n = column0 + warp_n + c / 2 * 8 + 2 * t + c % 2;
             if (n >= N) continue;
-            const float sum = sums[r / 2][c / 2][r % 2 * 2 + c % 2];
+            const float sum = found[r / 2][c / 2][r % 2 * 2 + c % 2];
             const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[n] : 0.0f));
             if (row < rows) y[row * N + n] = value;
             if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
         }
 #if ARGMAX
-#pragma unroll
-        for (int apart = 2; apart > 0; apart /= 2) {
-            const float other = __shfl_down_sync(0xffffffff, best, apart, 4);
-            const int other_n = __shfl_down_sync(0xffffffff, best_n, apart, 4);
-            if (wins(other, other_n, best, best_n)) best = other, best_n = other_n;
-        }
+        find_best_of_lanes<4>(best, best_n);
         if (t == 0 && row < rows) labels[row] = best_n;
 #endif
     }

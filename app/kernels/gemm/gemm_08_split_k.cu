@@ -6,9 +6,8 @@
 // Launch: gemm_split_k with blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, blockIdx.z = part of the
 //         depth, a thread for each column; then gemm_split_k_finish with one thread per element of y.
 // The order of summation is fixed by PART alone: results do not depend on the batch, but differ from the other steps'.
-#include "common.cuh"
+#include "parts.cuh"
 
-constexpr int PARTS = (DEPTH + PART - 1) / PART;
 constexpr int CHUNK = PART < 64 ? PART : 64;  // columns of x in shared memory at a time
 
 extern "C" __global__ void __launch_bounds__(BN)
@@ -44,12 +43,5 @@ extern "C" __global__ void __launch_bounds__(BN)
 extern "C" __global__ void gemm_split_k_finish(const INPUT *__restrict__ x, const float *__restrict__ w,
                                                const float *__restrict__ bias, OUTPUT *__restrict__ y,
                                                const float *__restrict__ parts, int rows) {
-    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (at >= (long long)rows * N) return;
-    const int n = at % N;
-    const float *part = parts + at / N * PARTS * N + n;
-    float sum = 0;
-#pragma unroll 16
-    for (int i = 0; i < PARTS; i++) sum += part[(long long)i * N];
-    y[at] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[n] : 0.0f));
+    finish_parts(parts, bias, y, rows);
 }

@@ -2,8 +2,10 @@
 // pieces of both matrices there.
 //
 // Data: x (images, INPUTS) INPUT; w packed (see warpgroup.py) float16; factors (OUTPUTS) from sums to values; bias (OUTPUTS) or
-//       null; y (images, OUTPUTS) OUTPUT; with ARGMAX also labels (images) uint8: the greatest of up to 16 stored values.
-// Launch: a block for ROWS images and TILE outputs: a warpgroup for 64 outputs, and 128 producer threads.
+//       null; y (images, OUTPUTS) OUTPUT; with ARGMAX also labels (images) uint8: the greatest of up to 16 stored values;
+//       with several SLICES workspace slices (images, SLICES, OUTPUTS) float.
+// Launch: a block for ROWS images and TILE outputs: a warpgroup for 64 outputs, and 128 producer threads. Of few images,
+//         blockIdx.z = slice of a long sum; then one thread per element of y adds the slices.
 #include "warpgroup_product.cuh"
 
 struct SharedStorage {
@@ -18,7 +20,7 @@ __device__ __forceinline__ void consume(OUTPUT *y, uint8 *labels, const float *f
                                         int rows, int t) {
     const int lane = t % 32, output = first + t / 32 * 16 + lane / 4;  // and eight more
     float sums[ROWS / 2];
-    multiply<Columns>(sums, t);
+    multiply<Columns>(sums, t, KStep());
 #pragma unroll
     for (int j = 0; j < Columns / 4; j++) {
         const int image = j / 2 * 8 + lane % 4 * 2 + j % 2;
@@ -50,6 +52,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if ARGMAX
                    uint8 *__restrict__ labels,
 #endif
+#if SLICES > 1
+                   float *__restrict__ slices,
+#endif
                    int images) {
 #if !ARGMAX
     uint8 *labels = nullptr;
@@ -60,15 +65,58 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (ARGMAX) labels += image0;
     w += (long long)blockIdx.y * STEPS * W_BYTES;
     InputVectors vectors;
-    if (t == CONSUMERS) begin_pipeline(w);
-    if (group == GROUPS) begin_images(vectors, x, rows, t - CONSUMERS);
+    if (t == CONSUMERS) begin_pipeline(w, KStep());
+    if (group == GROUPS) begin_images(vectors, x, rows, t - CONSUMERS, KStep());
     __syncthreads();
     if (group == GROUPS) {
         if constexpr (THREADS >= 512) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        produce(vectors, x, w, rows, t - CONSUMERS);
+        produce(vectors, x, w, rows, t - CONSUMERS, KStep());
     } else {
         if constexpr (THREADS >= 512) warpgroup_reg_alloc<CONSUMER_REGISTERS>();
         if (rows > FEW) consume<ROWS>(y, labels, factors, bias, first, rows, t);
         else consume<FEW>(y, labels, factors, bias, first, rows, t);
     }
 }
+
+#if SLICES > 1
+static_assert(!ARGMAX, "argmax needs whole sums");
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gemm_warpgroup_slice(const INPUT *__restrict__ x, const unsigned char *__restrict__ w, const float *, const float *,
+                         OUTPUT *, float *__restrict__ slices, int images) {
+    const int group = warpgroup_index(), t = threadIdx.x, slice = blockIdx.z;
+    const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0), tile = blockIdx.y * TILE;
+    const KStep first(slice_begin(slice), slice_begin(slice + 1));
+    x += (long long)image0 * INPUTS;
+    w += (long long)blockIdx.y * STEPS * W_BYTES;
+    slices += ((long long)image0 * SLICES + slice) * OUTPUTS;
+    InputVectors vectors;
+    if (t == CONSUMERS) begin_pipeline(w, first);
+    if (group == GROUPS) begin_images(vectors, x, rows, t - CONSUMERS, first);
+    __syncthreads();
+    if (group == GROUPS) {
+        if constexpr (THREADS >= 512) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+        produce(vectors, x, w, rows, t - CONSUMERS, first);
+    } else {
+        if constexpr (THREADS >= 512) warpgroup_reg_alloc<CONSUMER_REGISTERS>();
+        float sums[ROWS / 2];
+        if (rows > FEW) {
+            multiply<ROWS>(sums, t, first);
+            store_slice<ROWS, OUTPUTS>(slices, sums, tile, rows, t);
+        } else {
+            multiply<FEW>(sums, t, first);
+            store_slice<FEW, OUTPUTS>(slices, sums, tile, rows, t);
+        }
+    }
+}
+
+extern "C" __global__ void gemm_warpgroup_finish(const INPUT *, const unsigned char *, const float *__restrict__ factors,
+                                                 const float *__restrict__ bias, OUTPUT *__restrict__ y,
+                                                 const float *__restrict__ slices, int images) {
+    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (at >= (long long)images * OUTPUTS) return;
+    const int o = at % OUTPUTS;
+    const float sum = add_slices<OUTPUTS>(slices + at / OUTPUTS * (SLICES * OUTPUTS) + o);
+    y[at] = OUTPUT(ACTIVATION::of(sum * __ldg(factors + o) + (HAS_BIAS ? __ldg(bias + o) : 0.0f)));
+}
+#endif

@@ -3,17 +3,21 @@
 //
 // Data: x (rows, DEPTH) INPUT; w packed (blocks of 32 columns, DEPTH / 4, 32, 4) float, padded with zeros; bias (N) or
 //       null; y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored value of each
-//       row, the first among equals.
-// Launch: blockIdx.x = TM rows, blockIdx.y = 32 columns, one warp.
-// The sum of an element runs over k in order, as in `naive`: both agree to the bit.
+//       row, the first among equals; with several PARTS workspace parts (rows, PARTS, N) float.
+// Launch: blockIdx.x = TM rows, blockIdx.y = 32 columns, blockIdx.z = part of the depth, one warp; with several PARTS
+//         then gemm_few_rows_finish with one thread per element of y.
+// The sum of an element runs over k in order, as in `naive`, or in parts as in parts.cuh: both agree to the bit.
 #include "async_copy.cuh"
 #include "common.cuh"
 #include "mma.cuh"
+#include "parts.cuh"
 
 constexpr int CHUNK = 64, QUADS = CHUNK / 4, X_LOADS = CHUNK / 32;  // terms of the sum at a time
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
 constexpr int STAGES = 4;  // chunks in shared memory and in registers: one is multiplied, the others are on their way
 
+static_assert(PARTS == 1 || PART % CHUNK == 0, "a part consists of whole chunks");
+static_assert(!ARGMAX || PARTS == 1, "argmax needs whole sums");
 static_assert(!ARGMAX || N <= 32, "argmax needs a whole row in one warp");
 
 struct Chunks {
@@ -27,14 +31,19 @@ extern "C" __global__ void __launch_bounds__(32)
 #if ARGMAX
                   uint8 *__restrict__ labels,
 #endif
+#if PART < DEPTH
+                  float *__restrict__ parts,
+#endif
                   int rows) {
     __shared__ __align__(16) Chunks chunks;
     const int lane = threadIdx.x, column = blockIdx.y * 32 + lane;
     const long long row0 = blockIdx.x * (long long)TM;
+    const int begin = PARTS == 1 ? 0 : blockIdx.z * (PART / CHUNK);
+    const int end = PARTS == 1 ? CHUNKS : min(begin + PART / CHUNK, CHUNKS);
     const float *own_w = w + ((long long)blockIdx.y * (CHUNKS * QUADS) * 32 + lane) * 4;
 
     auto request = [&](int chunk, int stage) {
-        if (chunk < CHUNKS)
+        if (chunk < end)
 #pragma unroll
             for (int quad = 0; quad < QUADS; quad++)
                 cp_async_16(&chunks.weights[stage][quad][lane], own_w + (long long)(chunk * QUADS + quad) * 128);
@@ -52,14 +61,14 @@ extern "C" __global__ void __launch_bounds__(32)
     float sums[TM] = {};
 #pragma unroll
     for (int stage = 0; stage < STAGES; stage++) {
-        if (stage + 1 < STAGES) request(stage, stage);
-        load(ahead[stage], stage);
+        if (stage + 1 < STAGES) request(begin + stage, stage);
+        load(ahead[stage], begin + stage);
     }
 #pragma unroll 1
-    for (int first = 0; first < CHUNKS; first += STAGES)
+    for (int first = begin; first < end; first += STAGES)
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) {  // each has its registers: to move those of a load is to wait for it
-            if (first + stage >= CHUNKS) break;
+            if (first + stage >= end) break;
             auto &inputs = chunks.inputs[stage % 2];
 #pragma unroll
             for (int i = 0; i < TM * X_LOADS; i++)
@@ -81,6 +90,11 @@ extern "C" __global__ void __launch_bounds__(32)
             }
         }
 
+#if PART < DEPTH
+#pragma unroll
+    for (int m = 0; m < TM; m++)
+        if (column < N && row0 + m < rows) parts[((row0 + m) * PARTS + blockIdx.z) * N + column] = sums[m];
+#else
     const float shift = HAS_BIAS && column < N ? bias[column] : 0.0f;
 #pragma unroll
     for (int m = 0; m < TM; m++) {
@@ -90,13 +104,17 @@ extern "C" __global__ void __launch_bounds__(32)
 #if ARGMAX
         float best = column < N ? float(value) : __int_as_float(0xff800000);  // minus infinity
         int best_column = column < N ? column : N;                           // beaten by any column
-#pragma unroll
-        for (int apart = 16; apart > 0; apart /= 2) {
-            const float other = __shfl_down_sync(0xffffffff, best, apart);
-            const int other_column = __shfl_down_sync(0xffffffff, best_column, apart);
-            if (wins(other, other_column, best, best_column)) best = other, best_column = other_column;
-        }
+        find_best_of_lanes<32>(best, best_column);
         if (lane == 0 && exists) labels[row0 + m] = best_column;
 #endif
     }
+#endif
 }
+
+#if PART < DEPTH
+extern "C" __global__ void gemm_few_rows_finish(const INPUT *__restrict__ x, const float *__restrict__ w,
+                                                const float *__restrict__ bias, OUTPUT *__restrict__ y,
+                                                const float *__restrict__ parts, int rows) {
+    finish_parts(parts, bias, y, rows);
+}
+#endif

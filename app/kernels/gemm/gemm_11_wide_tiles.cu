@@ -4,9 +4,11 @@
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, THREADS threads. A thread's columns are four
 //         neighbours in each half of the tile.
-// The sum of an element runs over k in order, as in `naive`: both agree to the bit.
+// The sum of an element runs over k in order, as in `naive`: both agree to the bit. A plan that has another kernel for
+// few images cuts long sums into PARTS.
 #include "common.cuh"
 #include "mma.cuh"
+#include "parts.cuh"
 
 constexpr int TM = 4, HALF = BN / 2, LANES_N = HALF / 4;
 constexpr int TILES = BM / TM * LANES_N, THREADS = (TILES + 31) / 32 * 32;
@@ -15,6 +17,7 @@ constexpr int X_QUADS = BM * BK / 4, W_QUADS = BK * BN / 4;
 constexpr int X_LOADS = (X_QUADS + THREADS - 1) / THREADS, W_LOADS = (W_QUADS + THREADS - 1) / THREADS;
 constexpr int PITCH = BM % 8 == 4 ? BM : BM + 4;  // x is stored transposed: rows of k lie in different banks
 
+static_assert(PARTS == 1 || PART % BK == 0, "a part ends with a step");
 static_assert(BM % TM == 0 && BN % 8 == 0 && BK % 4 == 0, "tiles are read from shared memory four floats at a time");
 
 typedef Vector<float, 4> Quad;
@@ -61,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     };
 
-    float sums[TM][8] = {};
+    float sums[TM][8] = {}, totals[TM][8] = {};
     fetch(0);
     store(0);
     __syncthreads();
@@ -77,11 +80,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int j = 0; j < 8; j++) sums[i][j] = fmaf(a.at[i], b[j / 4].at[j % 4], sums[i][j]);
         }
+        if (PARTS > 1) end_part(totals, sums, (step + 1) * BK);
         if (step + 1 < STEPS) store(1 - stage);
         __syncthreads();
     }
 
     if (t >= TILES) return;
+    const auto &found = PARTS > 1 ? totals : sums;
 #pragma unroll
     for (int i = 0; i < TM; i++) {
         const long long row = row0 + thread_m + i;
@@ -89,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const int n = column0 + j / 4 * HALF + thread_n + j % 4;
-            if (n < N) y[row * N + n] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sums[i][j], HAS_BIAS ? bias[n] : 0.0f));
+            if (n < N) y[row * N + n] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(found[i][j], HAS_BIAS ? bias[n] : 0.0f));
         }
     }
 }

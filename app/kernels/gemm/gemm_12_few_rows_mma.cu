@@ -2,17 +2,22 @@
 //
 // Data: x (rows, DEPTH) INPUT; w packed (blocks of 8 NT columns, DEPTH / 16, NT, 32 lanes, 4) float, padded with zeros;
 //       bias (N) or null; y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored
-//       value of each row, the first among equals. Lane 4 g + t has rows t, t + 4, t + 8, t + 12 of column g.
-// Launch: blockIdx.x = eight rows, blockIdx.y = 8 NT columns, one warp.
-// A sum grows by eight terms at a time, in order, as in `tensor-core`: both agree to the bit.
+//       value of each row, the first among equals; with several PARTS workspace parts (rows, PARTS, N) float. Lane
+//       4 g + t has rows t, t + 4, t + 8, t + 12 of column g.
+// Launch: blockIdx.x = eight rows, blockIdx.y = 8 NT columns, blockIdx.z = part of the depth, one warp; with several
+//         PARTS then gemm_few_rows_mma_finish with one thread per element of y.
+// A sum grows by eight terms at a time, in order or in parts, as in `tensor-core`: both agree to the bit.
 #include "async_copy.cuh"
 #include "common.cuh"
 #include "mma.cuh"
+#include "parts.cuh"
 
 constexpr int ROWS = 8, CHUNK = 64, PAIRS = CHUNK / 16;  // terms of the sum at a time, 16 in two products
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
 constexpr int STAGES = 4;  // chunks in shared memory and in registers: one is multiplied, the others are on their way
 
+static_assert(PARTS == 1 || PART % CHUNK == 0, "a part consists of whole chunks");
+static_assert(!ARGMAX || PARTS == 1, "argmax needs whole sums");
 static_assert(!ARGMAX || N <= 8 * NT, "argmax needs a whole row in one warp");
 
 extern "C" __global__ void __launch_bounds__(32)
@@ -21,17 +26,22 @@ extern "C" __global__ void __launch_bounds__(32)
 #if ARGMAX
                       uint8 *__restrict__ labels,
 #endif
+#if PART < DEPTH
+                      float *__restrict__ parts,
+#endif
                       int rows) {
     __shared__ __align__(16) Vector<float, 4> weights[STAGES][PAIRS][NT][32];
     const int lane = threadIdx.x, g = lane / 4, t = lane % 4;  // as in mma.cuh
     const int column0 = blockIdx.y * (8 * NT);
+    const int begin = PARTS == 1 ? 0 : blockIdx.z * (PART / CHUNK);
+    const int end = PARTS == 1 ? CHUNKS : min(begin + PART / CHUNK, CHUNKS);
     const long long row = blockIdx.x * (long long)ROWS + g;
     const INPUT *own_x = x + row * DEPTH + t;
     const int terms = row < rows ? DEPTH - t : 0;  // of the lane, from its first on
     const float *own_w = w + ((long long)blockIdx.y * (CHUNKS * PAIRS * NT) * 32 + lane) * 4;
 
     auto request = [&](int chunk, int stage) {
-        if (chunk < CHUNKS)
+        if (chunk < end)
 #pragma unroll
             for (int i = 0; i < PAIRS * NT; i++)
                 cp_async_16(&weights[stage][i / NT][i % NT][lane], own_w + (long long)(chunk * PAIRS * NT + i) * 128);
@@ -49,14 +59,14 @@ extern "C" __global__ void __launch_bounds__(32)
     float sums[NT][4] = {};
 #pragma unroll
     for (int stage = 0; stage < STAGES; stage++) {
-        if (stage + 1 < STAGES) request(stage, stage);
-        load(ahead[stage], stage);
+        if (stage + 1 < STAGES) request(begin + stage, stage);
+        load(ahead[stage], begin + stage);
     }
 #pragma unroll 1
-    for (int first = 0; first < CHUNKS; first += STAGES)
+    for (int first = begin; first < end; first += STAGES)
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) {  // each has its registers: to move those of a load is to wait for it
-            if (first + stage >= CHUNKS) break;
+            if (first + stage >= end) break;
             cp_async_wait<STAGES - 2>();
             request(first + stage + STAGES - 1, (stage + STAGES - 1) % STAGES);
 #pragma unroll
@@ -73,6 +83,13 @@ extern "C" __global__ void __launch_bounds__(32)
             load(ahead[stage], first + stage + STAGES);
         }
 
+#if PART < DEPTH
+#pragma unroll
+    for (int i = 0; i < 2 * NT; i++) {
+        const int column = column0 + i / 2 * 8 + 2 * t + i % 2;
+        if (column < N && row < rows) parts[(row * PARTS + blockIdx.z) * N + column] = sums[i / 2][i % 2];
+    }
+#else
     float best = __int_as_float(0xff800000);  // minus infinity
     int best_column = N;                      // beaten by any column
 #pragma unroll
@@ -84,12 +101,16 @@ extern "C" __global__ void __launch_bounds__(32)
         if (ARGMAX && wins(float(value), column, best, best_column)) best = value, best_column = column;
     }
 #if ARGMAX
-#pragma unroll
-    for (int apart = 2; apart > 0; apart /= 2) {
-        const float other = __shfl_down_sync(0xffffffff, best, apart, 4);
-        const int other_column = __shfl_down_sync(0xffffffff, best_column, apart, 4);
-        if (wins(other, other_column, best, best_column)) best = other, best_column = other_column;
-    }
+    find_best_of_lanes<4>(best, best_column);
     if (t == 0 && row < rows) labels[row] = best_column;
 #endif
+#endif
 }
+
+#if PART < DEPTH
+extern "C" __global__ void gemm_few_rows_mma_finish(const INPUT *__restrict__ x, const float *__restrict__ w,
+                                                    const float *__restrict__ bias, OUTPUT *__restrict__ y,
+                                                    const float *__restrict__ parts, int rows) {
+    finish_parts(parts, bias, y, rows);
+}
+#endif

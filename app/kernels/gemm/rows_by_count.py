@@ -4,23 +4,33 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.gemm.gemm import TILE_TUNABLES, argmax_refusal, argmax_size_refusal, size_defines
-from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.gemm.gemm import (
+    TILE_TUNABLES,
+    argmax_limit_reason,
+    argmax_refusal_reason,
+    part_define,
+    size_defines,
+)
+from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
+    BLOCK,
     STATIC_SHARED_LIMIT,
     KernelLaunch,
     LaunchConfig,
+    Packing,
     Parameters,
     Unfit,
     Variant,
     ceil_div,
+    elementwise_grid,
     type_defines,
     weight_reordering_packing,
 )
 
 WARP = 32
 CHUNK = 64  # terms of the sum at a time
+MOST_IMAGES = 512  # whose parts of sums are in memory at a time
 STAGES_FLOATS = 4 * CHUNK * WARP  # few_rows: chunks of weights in shared memory
 ROWS_MMA, COLUMNS_MMA = 8, 8  # few_rows_mma: rows of a warp, columns of a product
 THREAD_ROWS, THREAD_COLUMNS = 4, 8  # wide_tiles: rows and columns of a thread
@@ -36,39 +46,50 @@ def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> Launc
     depth = ceil_div(problem.inputs, CHUNK) * CHUNK
     if (STAGES_FLOATS + 2 * tm * CHUNK) * ITEMSIZE["float32"] > STATIC_SHARED_LIMIT:
         raise Unfit(f"chunks of {tm} rows exceed 48 KB of shared memory")
-    launch = KernelLaunch(WARP, lambda images: (ceil_div(images, tm), blocks, 1))
-    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
-    return LaunchConfig(
-        type_defines(problem) | size_defines(problem) | constants,
-        (launch,),
-        packing=weight_reordering_packing(problem, blocks * depth * WARP, partial(pack_lanes, problem)),
-    )
+    packing = weight_reordering_packing(problem, blocks * depth * WARP, partial(pack_lanes, problem))
+    return _configure_warps(problem, dict(parameters), (tm, blocks), packing, "gemm_few_rows_finish")
+
+
+def _configure_warps(
+    problem: LinearProblem, constants: dict[str, int], grid: tuple[int, int], packing: Packing, finish: str
+) -> LaunchConfig:
+    """Return the configuration for blocks of one warp; a second kernel adds long sums' parts, if PART cuts them.
+
+    grid: rows of a block, blocks along the columns. finish: name of the second kernel.
+    """
+    rows, blocks = grid
+    defines = type_defines(problem) | size_defines(problem) | constants | part_define(problem, constants)
+    defines["ARGMAX"] = int(problem.argmax)
+    parts = ceil_div(problem.inputs, int(defines["PART"]))
+    sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, parts))
+    if parts == 1:
+        return LaunchConfig(defines, (sums,), packing=packing)
+    if problem.argmax:
+        raise Unfit("argmax needs whole sums, not parts")
+    workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
+    adding = KernelLaunch(BLOCK, elementwise_grid(problem.outputs), finish)
+    return LaunchConfig(defines, (sums, adding), workspace, MOST_IMAGES, packing)
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs); pad both with zeros."""
+    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs), zero-padded on both axes."""
     beyond = -problem.inputs % CHUNK, -problem.outputs % WARP
     padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
     return padded.reshape(len(padded) // 4, 4, -1, WARP).transpose(2, 0, 3, 1)
 
 
-def _configure_few_rows_mma(problem: LinearProblem, _: Parameters) -> LaunchConfig:
+def _configure_few_rows_mma(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     tiles = ceil_div(problem.outputs, COLUMNS_MMA) if problem.argmax else 1
     blocks = ceil_div(problem.outputs, COLUMNS_MMA * tiles)
     depth = ceil_div(problem.inputs, CHUNK) * CHUNK
-    launch = KernelLaunch(WARP, lambda images: (ceil_div(images, ROWS_MMA), blocks, 1))
-    constants: dict[str, str | int] = {"NT": tiles, "ARGMAX": int(problem.argmax)}
-    return LaunchConfig(
-        type_defines(problem) | size_defines(problem) | constants,
-        (launch,),
-        packing=weight_reordering_packing(
-            problem, blocks * tiles * COLUMNS_MMA * depth, partial(pack_fragments, problem, tiles)
-        ),
-    )
+    elements, pack = blocks * tiles * COLUMNS_MMA * depth, partial(pack_fragments, problem, tiles)
+    packing = weight_reordering_packing(problem, elements, pack)
+    constants = {**parameters, "NT": tiles}
+    return _configure_warps(problem, constants, (ROWS_MMA, blocks), packing, "gemm_few_rows_mma_finish")
 
 
 def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4); pad both with zeros.
+    """Pack (inputs, outputs), zero-padded on both axes, as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4).
 
     Lane 4 g + t has rows t, t + 4, t + 8 and t + 12 of column g.
     """
@@ -77,15 +98,15 @@ def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> n
     return padded.reshape(len(padded) // 16, 4, 4, -1, tiles, COLUMNS_MMA).transpose(3, 0, 4, 5, 2, 1)
 
 
-def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
+def _wide_tile_defaults(problem: LinearProblem) -> dict[str, int]:
     """Return the tiles that measured fastest, for inputs of bytes or of floats."""
     bm = 64 if problem.input_dtype == "uint8" else 80
     return {"BM": bm, "BN": min(ceil_div(problem.outputs, THREAD_COLUMNS) * THREAD_COLUMNS, 64), "BK": 16}
 
 
-def _wide_tiles_pay(problem: LinearProblem, _: str) -> bool:
+def _wide_tiles_are_worthwhile(problem: LinearProblem, _: str) -> bool:
     """Return whether wide tiles are estimated to take at most ``WORTHWHILE`` of the time of ``register_tiled``."""
-    bm, bn, _bk = _wide_defaults(problem).values()
+    bm, bn, _bk = _wide_tile_defaults(problem).values()
     warps = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP)
 
     def clocks(rows: int, columns: int, block: int) -> float:
@@ -103,7 +124,8 @@ def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> Lau
         raise Unfit("the two stages exceed 48 KB of shared memory")
     threads = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP) * WARP
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
-    return LaunchConfig(type_defines(problem) | size_defines(problem) | dict(parameters), (launch,))
+    defines = type_defines(problem) | size_defines(problem) | dict(parameters) | part_define(problem, parameters)
+    return LaunchConfig(defines, (launch,))
 
 
 ROWS: tuple[Variant, ...] = (
@@ -115,7 +137,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=argmax_size_refusal,
+        refuses=argmax_limit_reason,
         limits="for few images: where `auto` chooses a kernel for many, the plan has it beside that",
         tunables={"TM": (1, 2, 4)},
         defaults=lambda _: {"TM": 2},
@@ -129,12 +151,12 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_wide_tiles,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=argmax_refusal,
+        refuses=argmax_refusal_reason,
         limits="no argmax",
         tunables={"BM": (64, 80, 128), "BN": (32, 64, 128), "BK": (16, 32)},
-        defaults=_wide_defaults,
+        defaults=_wide_tile_defaults,
         automatic=True,
-        pays=_wide_tiles_pay,
+        worthwhile=_wide_tiles_are_worthwhile,
         taught=False,
     ),
     Variant(
@@ -145,7 +167,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows_mma,
         dtypes=("tfloat32",),
         since="few-rows",
-        refuses=argmax_size_refusal,
+        refuses=argmax_limit_reason,
         limits="for few images, as few-rows",
         min_arch=80,
         instructions="mma",

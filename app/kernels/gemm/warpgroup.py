@@ -1,15 +1,19 @@
 """Define the row of the wgmma matrix product, and pack its parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, as_float32, float16_parts, scale_per_output
+from app.kernels.fused.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
+    BLOCK,
     ONLY_HOPPER,
+    Action,
+    Grid,
     KernelLaunch,
     LaunchConfig,
     Packing,
@@ -18,6 +22,7 @@ from app.kernels.variant import (
     Variant,
     activation_name,
     ceil_div,
+    elementwise_grid,
     wgmma_row,
 )
 
@@ -28,6 +33,11 @@ SHARED = 227 << 10  # most bytes of shared memory per block
 MOST_STAGES = 8
 MOST_AHEAD = 13  # steps of images, in blocks with registers for them
 MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
+# Of a long sum a step takes 0.4 us if the block is alone, and all of fa19's 316 steps 125 us.
+LONG_SUM, SLICE_STEPS = 64, 8  # steps of a sum that is cut into slices, and of a slice
+NO_BLOCKS: Grid = (0, 0, 0)
+SPLIT_TILE = 128  # most outputs per block for split numbers with sliced sums
+FEW_IMAGES = 512  # up to so many images each slice has a block
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 
 
@@ -58,12 +68,45 @@ def threads_per_block(tile: int) -> int:
     return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
-def steps_ahead(problem: LinearProblem) -> int:
-    """Return how many steps of images a producer has requested: bytes wait in its registers, ten words a step."""
+def prefetched_steps(problem: LinearProblem) -> int:
+    """Return how many steps of images a producer requests ahead. Bytes wait in its registers, ten words per step."""
     if problem.input_dtype != "uint8":
         return 1
     steps = ceil_div(problem.inputs, DEPTH)
     return min(steps, 4 if threads_per_block(outputs_per_block(problem)) >= REGISTERS else MOST_AHEAD)
+
+
+def slice_count(problem: LinearProblem) -> int:
+    """Return into how many slices the layer's sums are cut: 1 for short sums, and for the fused argmax.
+
+    Three warpgroups of split numbers have no registers for a second set of sums; spilled, it costs a quarter of the
+    time for 10,000 images.
+    """
+    steps = ceil_div(problem.inputs, DEPTH)
+    spills = problem.dtype == "float16x2" and outputs_per_block(problem) > SPLIT_TILE
+    return 1 if steps < LONG_SUM or problem.argmax or spills else ceil_div(steps, SLICE_STEPS)
+
+
+def sliced_launches(whole: KernelLaunch, entry: str, grid: Callable[[int], Grid], finish: KernelLaunch) -> list[Action]:
+    """Return the launches of a kernel with sliced sums: for few images the slices and their addition, else all at once.
+
+    grid: of the slices' kernel.
+    """
+
+    def for_few(blocks: Callable[[int], Grid], few: bool) -> Callable[[int], Grid]:
+        return lambda images: blocks(images) if (images <= FEW_IMAGES) == few else NO_BLOCKS
+
+    return [
+        replace(whole, entry=f"{entry}_slice", grid=for_few(grid, True)),
+        replace(finish, entry=f"{entry}_finish", grid=for_few(finish.grid, True)),
+        replace(whole, grid=for_few(whole.grid, False)),
+    ]
+
+
+def slices_workspace(problem: LinearProblem, outputs: int) -> tuple[Argument, ...]:
+    """Return the workspace of the slices' sums, of ``outputs`` padded outputs; none for short sums."""
+    count = slice_count(problem)
+    return (Argument("slices", "float32", fixed=FEW_IMAGES * count * outputs),) if count > 1 else ()
 
 
 def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
@@ -75,7 +118,8 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
         raise Unfit("multiplies for 40 or 80 images at a time")
     tile = outputs_per_block(problem)
     stage = 2 * DEPTH * (problem.weight_parts * tile + problem.activation_parts * (rows + 1))
-    steps = ceil_div(problem.inputs, DEPTH)
+    slices = slice_count(problem)
+    steps = ceil_div(problem.inputs, DEPTH) // slices  # of a block, at least
     stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), 1)
     producers = 80 if problem.input_dtype == "uint8" else 64 if problem.activation_parts == 2 else 40
     return {
@@ -88,8 +132,9 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
         "LOW_SCALE": LOW_SCALE,
         "TILE": tile,
         "ROWS": rows,
+        "SLICES": slices,
         "STAGES": stages,
-        "AHEAD": steps_ahead(problem),
+        "AHEAD": prefetched_steps(problem),
         "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # without lag if there is one stage
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // ceil_div(tile, 64) // 8 * 8,
@@ -116,21 +161,27 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         Argument("factors", "float32", fixed=problem.outputs),
         Argument("bias", "float32", fixed=problem.outputs, optional=not problem.bias),
     )
+    across, slices = ceil_div(problem.outputs, tile), slice_count(problem)
     launch = KernelLaunch(
         threads_per_block(tile),
-        lambda images: (ceil_div(images, rows), ceil_div(problem.outputs, tile), 1),
+        lambda images: (ceil_div(images, rows), across, 1),
         shared_bytes=int(defines["SHARED_BYTES"]),
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    packing = Packing(takes, partial(pack_parameters, problem))
+    if slices == 1:
+        return LaunchConfig(defines, (launch,), packing=packing)
+    finish = KernelLaunch(BLOCK, elementwise_grid(problem.outputs))
+    actions = sliced_launches(launch, "gemm_warpgroup", lambda n: (ceil_div(n, rows), across, slices), finish)
+    return LaunchConfig(defines, tuple(actions), slices_workspace(problem, problem.outputs), packing=packing)
 
 
-def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+def pack_parameters(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Return (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
-    return [core_matrices(problem, scaled), (1 / scales).astype(np.float32), as_float32(arrays[1])]
+    return [pack_core_matrices(problem, scaled), (1 / scales).astype(np.float32), float32_bias(arrays[1])]
 
 
-def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
+def pack_core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     """Return scaled weights (inputs, outputs) as wgmma's operand A in shared memory: flat, zero-padded.
 
     Axes: (tiles of outputs, k steps, parts, 8 planes, tile, 8 inputs).

@@ -96,6 +96,17 @@ __device__ __forceinline__ bool wins(T value, int index, T best, int best_index)
     return value > best || (value == best && index < best_index);
 }
 
+// Gives the first of every Width neighbouring lanes the best of their values, and its index.
+template <int Width>
+__device__ __forceinline__ void find_best_of_lanes(float &best, int &index) {
+#pragma unroll
+    for (int apart = Width / 2; apart > 0; apart /= 2) {
+        const float other = __shfl_down_sync(0xffffffff, best, apart, Width);
+        const int other_index = __shfl_down_sync(0xffffffff, index, apart, Width);
+        if (wins(other, other_index, best, index)) best = other, index = other_index;
+    }
+}
+
 // Two, four or eight neighbouring outputs in one store; the address must be a multiple of as many elements. By PTX, because
 // the compiler is free to split an assignment of a vector, and does.
 __device__ __forceinline__ void store2(float *y, const float *values) {

@@ -12,11 +12,13 @@
 __device__ __forceinline__ unsigned long long *full();   // a barrier for each stage: it holds a step
 __device__ __forceinline__ unsigned long long *empty();  // and: all consumers have read it
 
-// A step of the sum, and the stage that it lies in.
+// A step of the sum, and the stage that it lies in. A block takes all steps, or those from `first` to before `end`.
 struct KStep {
-    int index = 0;
+    int index, first, end;
     PipelineState<STAGES> pipe;
-    __device__ __forceinline__ bool exists() const { return index < STEPS; }
+    __device__ __forceinline__ KStep(int first = 0, int end = STEPS) : index(first), first(first), end(end) {}
+    __device__ __forceinline__ bool exists() const { return index < end; }
+    __device__ __forceinline__ int taken() const { return index - first; }
     __device__ __forceinline__ void advance() {
         index++;
         pipe.advance();
@@ -36,7 +38,7 @@ __device__ __forceinline__ void bring_weights(const KStep &k, const unsigned cha
 
 // A producer, before it fills a step's stage: waits until it is empty, and asks for the weights.
 __device__ __forceinline__ void acquire(const KStep &k, const unsigned char *w, int t) {
-    if (k.index >= STAGES) {  // before, all are empty and their weights on the way
+    if (k.taken() >= STAGES) {  // before, all are empty and their weights on the way
         mbarrier_wait(empty() + k.pipe.stage, k.pipe.phase ^ 1);
         if (t == 0) bring_weights(k, w);
     }

@@ -7,6 +7,9 @@
 //
 // Weights are packed as [step][part][plane of 8 inputs][TILE outputs][8]. TILE is a multiple of 8: the last warpgroup's
 // rows beyond it are whatever lies there, and so are their sums, which nobody reads.
+//
+// A long sum is cut into SLICES. Each is summed by itself from zero, and the slices are added in order. Of many images a
+// block takes one slice after another; of few images each slice has a block, and a second kernel adds them: the same bits.
 #pragma once
 #include "common.cuh"
 #include "split_half2.cuh"
@@ -14,6 +17,7 @@
 
 constexpr int DEPTH = 64, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
 constexpr int STEPS = (INPUTS + DEPTH - 1) / DEPTH;
+__device__ __forceinline__ int slice_begin(int slice) { return slice * STEPS / SLICES; }
 constexpr int W_PLANE_BYTES = TILE * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES, W_BYTES = WEIGHT_PARTS * W_PART_BYTES;
 constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // odd multiples of 16: a row is stored to all planes without conflicts
 constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
@@ -27,11 +31,11 @@ static_assert((64 * GROUPS - TILE) * 16 <= X_PART_BYTES, "rows beyond the tile l
 typedef long long WeightOffset;
 #include "warpgroup_pipeline.cuh"
 
-// One thread, before all else: the barriers, and the copies that need not wait.
-__device__ __forceinline__ void begin_pipeline(const unsigned char *w) {
+// One thread, before all else: the barriers, and the copies that need not wait. k: the block's first step, here and below.
+__device__ __forceinline__ void begin_pipeline(const unsigned char *w, KStep k) {
     init_stages();
     fence_mbarrier_init();
-    for (KStep k; k.index < STAGES && k.exists(); k.advance()) bring_weights(k, w);
+    for (; k.taken() < STAGES && k.exists(); k.advance()) bring_weights(k, w);
 }
 
 // A producer's vectors of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first
@@ -79,8 +83,8 @@ __device__ __forceinline__ void store(const InputVector &vector, unsigned char *
 }
 
 // Images that are stored as they are: the copy engine of each thread brings them, LAG steps are on their way.
-__device__ __forceinline__ void produce_copies(const INPUT *x, const unsigned char *w, int rows, int t) {
-    KStep at, done;
+__device__ __forceinline__ void produce_copies(const INPUT *x, const unsigned char *w, int rows, int t, KStep at) {
+    KStep done = at;
     while (done.exists()) {
         if (at.exists()) {
             acquire(at, w, t);
@@ -96,7 +100,7 @@ __device__ __forceinline__ void produce_copies(const INPUT *x, const unsigned ch
             at.advance();
         }
         cp_async_commit_group();
-        if (at.index > LAG || !at.exists()) {
+        if (at.taken() > LAG || !at.exists()) {
             cp_async_wait<LAG>();
             publish(done, t);
             done.advance();
@@ -106,8 +110,7 @@ __device__ __forceinline__ void produce_copies(const INPUT *x, const unsigned ch
 
 // Images in pieces: those of the first steps are already on their way, those of the next ones meanwhile.
 __device__ __forceinline__ void produce_pieces(InputVectors &vectors, const INPUT *x, const unsigned char *w, int rows,
-                                               int t) {
-    KStep at;
+                                               int t, KStep at) {
 #pragma unroll 1
     while (at.exists()) {
 #pragma unroll
@@ -131,26 +134,29 @@ __device__ __forceinline__ const INPUT *first_vector(const INPUT *x, int t) {
 }
 
 // Asks for the images of the first steps; needs no barrier.
-__device__ __forceinline__ void begin_images(InputVectors &vectors, const INPUT *x, int rows, int t) {
+__device__ __forceinline__ void begin_images(InputVectors &vectors, const INPUT *x, int rows, int t, const KStep &k) {
 #pragma unroll
-    for (int step = 0; IN_PIECES && step < AHEAD; step++) load(vectors[step], first_vector(x, t), step, rows, t);
+    for (int step = 0; IN_PIECES && step < AHEAD; step++)
+        load(vectors[step], first_vector(x, t), k.first + step, rows, t);
 }
 
-__device__ __forceinline__ void produce(InputVectors &vectors, const INPUT *x, const unsigned char *w, int rows, int t) {
-    if constexpr (IN_PIECES) produce_pieces(vectors, first_vector(x, t), w, rows, t);
-    else produce_copies(first_vector(x, t), w, rows, t);
+__device__ __forceinline__ void produce(InputVectors &vectors, const INPUT *x, const unsigned char *w, int rows, int t,
+                                        const KStep &k) {
+    if constexpr (IN_PIECES) produce_pieces(vectors, first_vector(x, t), w, rows, t, k);
+    else produce_copies(first_vector(x, t), w, rows, t, k);
 }
 
 // The sums of a consumer's outputs, t / 32 * 16 + lane / 4 and eight more, for so many images, as wgmma.cuh has them.
 template <int Columns>
-__device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t) {
+__device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep at) {
     const int lane = t % 32;
     const unsigned stages = shared_address(memory);
     const unsigned long long weights = make_smem_desc(stages + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
     const unsigned long long images = make_smem_desc(stages + W_BYTES, X_PLANE_BYTES, 128);
-    float total[Columns / 2] = {}, cross[Columns / 2] = {};
+    float total[Columns / 2] = {}, cross[Columns / 2] = {}, found[Columns / 2] = {};
+    int slice = (at.first * SLICES + STEPS - 1) / STEPS;
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
-    for (KStep at; at.exists(); at.advance()) {
+    for (; at.exists(); at.advance()) {
         const int stage = at.pipe.stage * STAGE_BYTES;
         const unsigned long long w = advance_desc(weights, stage), x = advance_desc(images, stage);
         mbarrier_wait(full() + at.pipe.stage, at.pipe.phase);
@@ -179,7 +185,37 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t) {
             wgmma_wait_group(total);
             if (lane == 0) mbarrier_arrive(empty() + at.pipe.stage);
         }
+        if (SLICES == 1 || at.index + 1 < slice_begin(slice + 1)) continue;
+        slice++;
+#pragma unroll
+        for (int i = 0; i < Columns / 2; i++) {
+            found[i] += SPLIT ? total[i] + cross[i] * (1.0f / LOW_SCALE) : total[i];
+            total[i] = cross[i] = 0;
+        }
     }
 #pragma unroll
-    for (int i = 0; i < Columns / 2; i++) sums[i] = SPLIT ? total[i] + cross[i] * (1.0f / LOW_SCALE) : total[i];
+    for (int i = 0; i < Columns / 2; i++)
+        sums[i] = SLICES > 1 ? found[i] : SPLIT ? total[i] + cross[i] * (1.0f / LOW_SCALE) : total[i];
 }
+
+#if SLICES > 1
+// Stores a slice's sums of a consumer: one in SLICES * Outputs for each image, outputs from `first` on side by side.
+template <int Columns, int Outputs>
+__device__ __forceinline__ void store_slice(float *slice, const float (&sums)[ROWS / 2], int first, int rows, int t) {
+    const int output = first + t / 32 * 16 + t % 32 / 4;  // and eight more
+#pragma unroll
+    for (int i = 0; i < Columns / 2; i++) {
+        const int image = i / 4 * 8 + t % 4 * 2 + i % 2, o = output + i % 4 / 2 * 8;
+        if (image < rows && o < min(first + TILE, Outputs)) slice[(long long)image * (SLICES * Outputs) + o] = sums[i];
+    }
+}
+
+// Adds an output's slices in order. slices: the first one's sum.
+template <int Outputs>
+__device__ __forceinline__ float add_slices(const float *slices) {
+    float sum = 0;
+#pragma unroll 8
+    for (int i = 0; i < SLICES; i++) sum += __ldcg(slices + i * Outputs);
+    return sum;
+}
+#endif

@@ -23,7 +23,8 @@ from app.kernels.variant import (
 RESIZED = 16  # approximate outputs per thread of a resizing
 
 
-def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
+def pool_defines(problem: PoolProblem) -> dict[str, str | int]:
+    """Return the constants of a pooling kernel: its types and all sizes of the problem."""
     sizes = {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
     window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
     padding = {"PADDING": problem.padding, "COUNTED": problem.counted_padding}
@@ -31,7 +32,7 @@ def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
 
 
 def _configure_pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:
-    return configure_elementwise(_pool_defines(problem), problem.channels * prod(problem.pooled_size))
+    return configure_elementwise(pool_defines(problem), problem.channels * prod(problem.pooled_size))
 
 
 def _pool_tile(problem: PoolProblem, tile: int) -> tuple[tuple[int, int], int]:
@@ -41,7 +42,7 @@ def _pool_tile(problem: PoolProblem, tile: int) -> tuple[tuple[int, int], int]:
     return (height, width), pixels * ITEMSIZE[problem.dtype]
 
 
-def _pool_shared_defaults(problem: PoolProblem) -> dict[str, int]:
+def _default_tile_of_shared_pool(problem: PoolProblem) -> dict[str, int]:
     fitting = (tile for tile in (16, 8, 4, 2) if _pool_tile(problem, tile)[1] <= STATIC_SHARED_LIMIT)
     return {"TILE": next(fitting, 1)}
 
@@ -56,7 +57,7 @@ def _configure_pool_shared(problem: PoolProblem, parameters: Parameters) -> Laun
         lambda images: (ceil_div(images * problem.channels, maps) * per_group, 1, 1),
         shared_bytes=maps * map_bytes,
     )
-    return LaunchConfig(_pool_defines(problem) | {"TILE_H": height, "TILE_W": width, "MAPS": maps}, (launch,))
+    return LaunchConfig(pool_defines(problem) | {"TILE_H": height, "TILE_W": width, "MAPS": maps}, (launch,))
 
 
 def _configure_resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
@@ -104,7 +105,7 @@ ROWS: tuple[Variant, ...] = (
         summary="the input tile is staged in shared memory before it is pooled",
         limits="a window fits into shared memory",
         tunables={"TILE": (4, 8, 16, 32)},
-        defaults=_pool_shared_defaults,
+        defaults=_default_tile_of_shared_pool,
     ),
     _row(
         "resize",

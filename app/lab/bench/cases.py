@@ -16,15 +16,15 @@ from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph
 from app.network.network import LayerStep
+from app.planning.kernel_selection import find_layer_pair
 from app.planning.matching import Choices
-from app.planning.serving import find_layer_pair
 from app.terminal.console import MAX_BATCH
 
 MATRIX_OPERATIONS = ("conv", "gemm")
 
 
 class Item(Frozen):
-    """The subject of one table: a layer with the layers fused into it, and its problem for each arithmetic type.
+    """What one table is about: a layer with the layers fused into it, and its problem for each arithmetic type.
 
     problems: arithmetic type → problem, equal to those of the application's plan, so that ``auto`` finds the results.
     Operations other than convolution and matrix product are listed by their storage type.
@@ -50,7 +50,7 @@ class Item(Frozen):
         return self.operation == "conv" and len(self.layers) == 1
 
     def apply_reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return x after the NumPy references of all layers. The first layer that computes gets bytes as float32."""
+        """Return x after the NumPy references of all layers. The first layer that computes reads bytes as float32."""
         for layer in self.layers:
             x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
             x = layer.reference(x, parameters)
@@ -58,7 +58,7 @@ class Item(Frozen):
 
 
 def network_items(graph: Graph) -> list[Item]:
-    """Return every layer that is an operation, then every chain that a kernel may fuse, then pairs of such chains."""
+    """Return items: every layer that is an operation, every chain that may be fused, every pair of such chains."""
     count = len(graph.steps)
     operations = [at for at, step in enumerate(graph.steps) if step.layer.operation is not None]
     alone = (_fused_layers_item(graph, at, 0) for at in operations)
@@ -68,7 +68,7 @@ def network_items(graph: Graph) -> list[Item]:
 
 
 def _pair_item(graph: Graph, at: int) -> Item:
-    """Return the item of two layers with their epilogues, from step ``at`` on, which one kernel computes together."""
+    """Return the item of the two layers with epilogues that one kernel computes together, from step ``at`` on."""
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in (row for row in OFFERED if row.paired):
@@ -103,7 +103,7 @@ def _fused_layers_item(graph: Graph, at: int, taken: int) -> Item:
 def _has_kernel(problem: Problem) -> bool:
     """Return whether a kernel can compute the problem on some architecture."""
     rows = registry.variants(operation(problem))
-    return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
+    return any(row.refusal_reason(problem, arch) is None for row in rows for arch in ARCHITECTURES)
 
 
 def _has_matrix_operation(steps: Sequence[LayerStep]) -> bool:
@@ -136,7 +136,7 @@ def parse_shape_items(text: str) -> list[Item]:
 
 
 def parse_batch_sizes(options_batch: int, text: str | None) -> list[int]:
-    """Return the batch sizes of ``--batch`` or ``--batches``, ascending. Raises UserError."""
+    """Return the batch sizes of ``--batch`` or ``--batches`` in ascending order. Raises UserError."""
     if text is None:
         return [options_batch]
     try:
@@ -160,9 +160,13 @@ def parse_variant_names(only: str | None) -> set[str] | None:
     return names
 
 
-def item_variants(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
-    """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder."""
+def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None) -> list[tuple[Problem, Variant]]:
+    """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder.
+
+    mine: a row that is in no table, which comes last.
+    """
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
+    rows += [mine] if mine is not None and mine.operation == item.operation else []
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 
 

@@ -15,24 +15,24 @@ HARMLESS = (1, 2, 701)
 CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
 
 
-class Wrong(Exception):  # noqa: N818 - a verdict, not an error
-    """The result of a kernel is wrong; the text says where and by how much."""
+class WrongResult(Exception):  # noqa: N818 - a verdict, not an error
+    """A kernel computed a wrong result; the text says where and by how much."""
 
 
 def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
-    """Compile each row for its problem, in parallel, with a progress bar. A failed row reports its error when run.
+    """Compile each row for its problem, in parallel, with a progress bar; a failed row reports its error when run.
 
-    All processors compile, because the card would wait for one. arch: such as ``sm_90a``. Raises UserError without
-    NVRTC.
+    All processors compile, because the card would wait for a single one. arch: such as ``sm_90a``. Raises UserError
+    without NVRTC.
     """
     import_nvrtc()
 
     def compile_variant(pair: tuple[Problem, Variant]) -> None:
         problem, row = pair
         settings = known.parameters(problem, row, arch)
-        if row.refusal(problem, arch, settings) is None:
+        if row.refusal_reason(problem, arch, settings) is None:
             with suppress(RuntimeError):
-                compile_kernel(row.path, row.config(problem, settings).defines, arch)
+                compile_kernel(row.path, row.launch_config(problem, settings).defines, arch)
 
     compile_on_all_cores(compile_variant, rows, "compiling")
 

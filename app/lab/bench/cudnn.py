@@ -1,4 +1,4 @@
-"""Time cuDNN's convolutions through PyTorch, if it is installed, for comparison."""
+"""Time cuDNN's convolutions through PyTorch for comparison, if PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def why_no_cudnn() -> str | None:
 
 
 def cudnn_result(problem: ConvProblem, **figures: Any) -> Result:
-    """Return cuDNN's row for the problem, with these figures or the reason why there are none."""
+    """Return cuDNN's row for the problem with these figures, or with the reason why there are none."""
     return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
 
 
 def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
-    """Return the time of a convolution with bias by cuDNN's fastest algorithm. The input has the arithmetic type.
+    """Return the time of a convolution with bias by cuDNN's fastest algorithm. Its input has the arithmetic type.
 
-    Both memory layouts are tried, with the whole batch and with pieces that fit the L2 cache. The row has the fastest;
-    its note names it.
+    Both memory layouts are tried, with the whole batch and with pieces that fit the L2 cache. The row shows the fastest
+    and names it in its note.
     """
     import torch
 

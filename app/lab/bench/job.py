@@ -1,6 +1,8 @@
 """Run ``main.py bench``: check every kernel variant against float64, time and compare it, layer by layer."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import cast
 
 from tqdm import tqdm
@@ -8,7 +10,7 @@ from tqdm import tqdm
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.interrupts import exit_on_interrupt
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.commands.bench import BenchRequest
 from app.cuda import device
 from app.drawing import svg
@@ -26,6 +28,9 @@ from app.lab.bench.results import DEBUG, Table, convolution_totals, table_docume
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
+from app.lab.user_kernel.child import CardProcess
+from app.lab.user_kernel.row import UserVariant, opened_kernel
+from app.lab.user_kernel.timing import FileTimer
 from app.main_job.statistics import describe_stopping_rule
 from app.network.graph import Graph, network_graph
 from app.planning import tuning
@@ -35,18 +40,27 @@ from app.terminal.output import publish_report
 
 
 class Job(Frozen):
-    """What a request times. graph: None with ``--shape``. batches: batch sizes, ascending; tables show the last one."""
+    """What to time. graph: None with ``--shape``. batches: batch sizes, ascending; the tables show the last one.
+
+    mine: the row of a user's file, of whose kind the items then are.
+    """
 
     subject: str
     graph: Graph | None
     items: list[Item]
     batches: list[int]
     only: set[str] | None
+    mine: UserVariant | None = None
 
     @property
     def single_convolutions(self) -> list[Item]:
         """Return the items that are one convolution alone."""
         return [item for item in self.items if item.is_single_convolution]
+
+    @property
+    def whole_network(self) -> Graph | None:
+        """Return the network to time end to end; None for a shape or a user's file, which are timed alone."""
+        return None if self.mine is not None else self.graph
 
 
 def bench(request: BenchRequest) -> int:
@@ -55,17 +69,16 @@ def bench(request: BenchRequest) -> int:
 
 
 def time_kernels(request: BenchRequest) -> int:
-    """Check and time the kernels, print and write the tables. Return 1 if a kernel was wrong, otherwise 0.
-
-    Raises UserError.
-    """
-    with exit_on_interrupt():
-        job = job_from_request(request)
-    device.require_gpu("bench")
-    if request.plot is not None:
-        svg.create_chart_folder(request.plot)
-    with device.translate_gpu_errors():
-        document, tables = _measure_items(request, job)
+    """Check and time the kernels, print and write the tables. Return 1 if one was wrong, else 0. Raises UserError."""
+    with ExitStack() as opened:
+        with exit_on_interrupt():
+            mine = None if request.file is None else opened.enter_context(opened_kernel(request.file, request.like))
+            job = job_from_request(request, mine)
+        device.require_gpu("bench")
+        if request.plot is not None:
+            svg.create_chart_folder(request.plot)
+        with device.translate_gpu_errors():
+            document, tables = _measure_items(request, job)
 
     publish_report(document, as_text, request.output)
     if request.plot is not None:
@@ -73,8 +86,11 @@ def time_kernels(request: BenchRequest) -> int:
     return int(any(row.wrong for table in tables for row in table.rows))
 
 
-def job_from_request(request: BenchRequest) -> Job:
-    """Return what the request times, checked before anything is measured. Raises UserError."""
+def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> Job:
+    """Return what the request asks to time, checked before the first measurement. mine: a user's row.
+
+    Raises UserError.
+    """
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = parse_batch_sizes(request.batch, request.batches)
@@ -84,10 +100,22 @@ def job_from_request(request: BenchRequest) -> Job:
     if request.plot is not None:
         svg.check_chart_folder(request.plot)
     if request.shape is not None:
-        return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, parse_shape_items(request.shape), batches, only)
+        items = parse_shape_items(request.shape)
+        subject = f"convolution {request.shape} (C,H,W,M,K,S)"
+        return Job(subject, None, items, batches, only, _serving(mine, items, subject))
     graph = network_graph(request.network)
-    items = [item for item in network_items(graph) if item_variants(item, only)]
-    return Job(f"network {graph.network.name}", graph, items, batches, only)
+    items = [item for item in network_items(graph) if item_variants(item, only, mine)]
+    subject = f"network {graph.network.name}"
+    if mine is not None:
+        items = [item for item in items if item.operation == mine.operation and len(item.layers) == 1]
+    return Job(subject, graph, items, batches, only, _serving(mine, items, subject))
+
+
+def _serving(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
+    """Return the user's row. Raise UserError if it computes none of the items on any card."""
+    if mine is None or any(item.operation == mine.operation for item in items):
+        return mine
+    raise UserError(f"{mine.name} is a {mine.operation} kernel, and {subject} has no layer for it: name another")
 
 
 def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
@@ -95,18 +123,21 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         from app.lab.bench import peak
         from app.lab.bench.compiling import compile_variants
         from app.lab.bench.ladder import ItemTimer
-        from app.lab.bench.whole_network import precision_variant_pairs, whole_program
+        from app.lab.bench.whole_network import precision_variant_pairs, time_whole_program
 
         no_cudnn = cudnn.why_no_cudnn() if job.single_convolutions else None
     card = device.describe_gpu()
     known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
+    whole = job.whole_network
     notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
-    compile_variants([pair for item in job.items for pair in item_variants(item, job.only)], arch, known)
-    with tqdm(desc="bench", unit=" rows", disable=None) as progress:
+    compile_variants([pair for item in job.items for pair in item_variants(item, job.only, job.mine)], arch, known)
+    with tqdm(desc="bench", unit=" rows", disable=None) as progress, CardProcess() as process:
         timer = ItemTimer(arch, known, request.noise, request.l2, job.only, no_cudnn is None, progress.update)
+        if job.mine is not None:
+            timer = replace(timer, mine=job.mine, time_mine=FileTimer(process, job.mine, request.like, arch).time)
         progress.total = sum(timer.row_count(item) for item in job.items)
         progress.total += sum(timer.row_count(item) for item in job.single_convolutions) * (len(job.batches) - 1)
-        progress.total += len(precision_variant_pairs(job.graph, job.only)) * len(job.batches) if job.graph else 0
+        progress.total += len(precision_variant_pairs(whole, job.only)) * len(job.batches) if whole else 0
         peaks = peak.measure_peaks(arch)
         tables = {main: [timer.time_item(item, job.graph, main) for item in job.items]}
         if request.save_tuning:
@@ -118,8 +149,8 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
             size: [timer.time_item(item, job.graph, size) for item in job.single_convolutions]
             for size in job.batches[:-1]
         }
-        whole = {
-            size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
+        programs = {
+            size: time_whole_program(whole, arch, known, size, job.only, progress.update) if whole else []
             for size in job.batches
         }
     notes += [
@@ -133,7 +164,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         "date": utc_date(),
         "subject": job.subject,
         "device": cast(Card, card),
-        "cpu": cast(Processor, device.describe_cpu(usable_cores())),
+        "cpu": cast(Processor, device.describe_cpu(core_count())),
         "images": main,
         "settings": {
             "noise": request.noise,
@@ -144,21 +175,21 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         "tables": [table_document(table, peaks) for table in tables[main]],
         "totals": convolution_totals(tables[main]),
         "batches": [
-            {"images": size, "totals": convolution_totals(tables[size]), "whole_program": whole[size]}
+            {"images": size, "totals": convolution_totals(tables[size]), "whole_program": programs[size]}
             for size in job.batches
         ],
-        "whole_program": whole[main],
+        "whole_program": programs[main],
         "notes": notes,
     }
     return document, tables[main]
 
 
-def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
+def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.TunedResult]]:
     """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
-    found: dict[Problem, dict[str, tuning.Tuned]] = {}
+    found: dict[Problem, dict[str, tuning.TunedResult]] = {}
     for served in tables:
         for row in served.rows:
             if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
-                entry = tuning.Tuned(dict(row.settings), row.ms, served.images)
+                entry = tuning.TunedResult(dict(row.settings), row.ms, served.images)
                 found.setdefault(served.problems[row.dtype], {})[row.name] = entry
     return found

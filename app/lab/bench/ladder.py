@@ -13,11 +13,11 @@ from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE
 from app.cuda.compiler import architecture_number
 from app.cuda.memory import DeviceMemoryError
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench import cudnn as library
 from app.lab.bench.cases import Item, item_variants, reference_weights
-from app.lab.bench.compiling import Wrong, failure_reason
+from app.lab.bench.compiling import WrongResult, failure_reason
 from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.bench.trial import Trial
 from app.network.graph import Graph
@@ -29,7 +29,10 @@ DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 
 
 class ItemTimer(Frozen):
-    """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row."""
+    """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row.
+
+    mine: a user's row, which comes last; time_mine: checks and times it for a problem and a number of images.
+    """
 
     arch: str
     known: Tuning
@@ -38,10 +41,12 @@ class ItemTimer(Frozen):
     only: set[str] | None
     with_cudnn: bool
     step: Callable[[], object]
+    mine: Variant | None = None
+    time_mine: Callable[[Problem, int, float, str], Result] | None = None
 
     def row_count(self, item: Item) -> int:
         """Return how many rows the item's table will have, for a progress bar."""
-        served = item_variants(item, self.only)
+        served = item_variants(item, self.only, self.mine)
         cudnn = len(item.problems) if item.is_single_convolution and self.with_cudnn else 0
         debug = sum(row.name == DEBUGGED and problem.dtype == "float32" for problem, row in served)
         return 1 + cudnn + len(served) + (item.is_single_convolution and debug)
@@ -63,7 +68,7 @@ class ItemTimer(Frozen):
     def _time_rows(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
         for problem in item.problems.values():
-            served = [row for own, row in item_variants(item, self.only) if own == problem]
+            served = [row for own, row in item_variants(item, self.only, self.mine) if own == problem]
             cudnn = item.is_single_convolution and self.with_cudnn and BY_DTYPE[problem.dtype].cudnn
             if not served and not cudnn:
                 continue
@@ -71,6 +76,10 @@ class ItemTimer(Frozen):
             if cudnn and isinstance(problem, ConvProblem):
                 found.append(self._time_cudnn(trial, problem))
             for row in served:
+                if self.time_mine is not None and row is self.mine:
+                    self.step()
+                    found.append(self.time_mine(problem, images, self.noise, self.l2))
+                    continue
                 found.append(self.time_row(trial, row))
                 if row.name == DEBUGGED and problem.dtype == "float32" and item.is_single_convolution:
                     found.append(self.time_row(trial, row, debug=True))
@@ -90,7 +99,7 @@ class ItemTimer(Frozen):
         name = f"{row.name}, device debug" if debug else row.name
         settings = self.known.parameters(trial.problem, row, self.arch)
         result = Result(kind, name, trial.problem.dtype, row.step, settings=settings)
-        refusal = row.refusal(trial.problem, self.arch, settings)
+        refusal = row.refusal_reason(trial.problem, self.arch, settings)
         if refusal is not None:
             return replace(result, reason=refusal)
         try:
@@ -98,7 +107,7 @@ class ItemTimer(Frozen):
             error = trial.check_outputs(launch)
             timing = trial.time_launch(launch, self.noise, self.l2)
         except Exception as failure:
-            reason = str(failure) if isinstance(failure, Wrong | UserError) else failure_reason(failure)
+            reason = str(failure) if isinstance(failure, WrongResult | UserError) else failure_reason(failure)
             if reason is None:
                 raise
             return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing

@@ -1,7 +1,7 @@
-"""Make random data for any problem and compute the correct results in float64; tolerance.py defines the allowed error.
+"""Make random data for any problem and compute its correct results in float64; tolerance.py defines the allowed error.
 
-The oracle shares no code with the kernels and needs no library. It adds term by term in element-wise arithmetic: by
-CuPy for arrays on the card, by NumPy for others.
+The oracle shares no code with the kernels and needs no library. It adds term by term in element-wise arithmetic: with
+CuPy for arrays on the card, with NumPy for others.
 """
 
 from collections.abc import Callable, Iterator
@@ -73,16 +73,16 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
 
     found: result of ``expected_results`` for the same x and parameters.
     """
-    if row.own_error is None or not isinstance(problem, ConvProblem):
+    if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found
-    roundings, magnitude = row.own_error(problem, x, *parameters)
+    roundings, magnitude = row.error_bound(problem, x, *parameters)
     if problem.pool > 1:
         magnitude = _pool_maps(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled_size)
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
 def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
-    """Return exact values and magnitudes; for rounded or split operands, also a plain implementation's results."""
+    """Return exact results and magnitudes; for rounded or split operands also a plain implementation's."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
         narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)
@@ -92,10 +92,11 @@ def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | No
 
 
 def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
-    """Return exact values, magnitudes of the second layer, and plain values (float32 sums; each layer's result stored).
+    """Return a pair's exact results, the magnitudes of its second layer, and a plain implementation's results.
 
-    Plain sums use undivided pixels and are scaled afterwards, as in the kernels. Divided pixels would be exact for
-    255/255 and weights that float16 represents, an accuracy that no other pixel has.
+    The plain implementation adds in float32 and stores each layer's result. Its sums use undivided pixels and are
+    scaled afterwards, as in the kernels. Divided pixels would be exact for 255/255 and weights that float16 represents,
+    an accuracy that no other pixel has.
     """
     narrow = _operand_rounder("float16" if has_rounded_operands(problem) else "float32")
     if isinstance(problem, ConvPairProblem) and problem.resize is not None:
@@ -120,7 +121,7 @@ def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array |
 def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
     """Return the softmax of scores (images, classes), and the magnitude with which its rounding errors scale.
 
-    magnitude: of the scores. An absolute error of a score is a relative error of its probability.
+    magnitude: that of the scores. An absolute error of a score is a relative error of its probability.
     """
     most = scores.max(axis=1, keepdims=True)
     powers = array_module(scores).exp(scores - most)
@@ -162,7 +163,7 @@ def _apply_activation(function: str, x: Array) -> Array:
 
 
 def _sum_absolute_terms(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
-    """Return the sums of absolute inputs, weights and bias, without activation: rounding errors scale with them."""
+    """Return the sums of the terms' absolute values, without activation; rounding errors scale with these sums."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
     return _compute_layer_float64(replace(problem, activation=""), *magnitudes)
 
@@ -214,7 +215,7 @@ def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int
 
 
 def _pool_padded_maps(problem: PoolProblem, x: Array) -> Array:
-    """Pool (images, C, H, W); padding ahead counts as nothing, or as zeros."""
+    """Return (images, C, H, W) pooled; the padding counts as zeros in a mean that counts it, and else not at all."""
     window, padding = (problem.window, problem.stride, problem.is_max, problem.pooled_size), problem.padding
     sizes, own, sides = x.shape[2:], array_module(x), [(padding, padding + problem.extra_padding)] * 2
     padded = own.pad(x, [(0, 0), (0, 0), *sides], constant_values=-np.inf if problem.is_max else 0.0)
@@ -260,7 +261,7 @@ def random_images(rng: np.random.Generator, argument: Argument, images: int) -> 
 
 
 def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
-    """Return weights in the problem's layout and bias (or None), scaled so that results are near 1; otherwise []."""
+    """Return random weights and bias (or None) for results near 1; [] for a problem without weights."""
     if isinstance(problem, PairProblem):
         both = [*random_parameters(rng, problem.first), *random_parameters(rng, problem.second)]
         if isinstance(problem, ConvPairProblem) and both[0] is not None:

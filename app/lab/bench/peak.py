@@ -1,4 +1,4 @@
-"""Measure the card's peaks: arithmetic rates with operands in registers, and a copy within device memory."""
+"""Measure the card's peaks: arithmetic rates with operands in registers, and bandwidth of copies within the card."""
 
 import ctypes
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from cupy.cuda import runtime
 
 from app.cuda.compiler import architecture_number, compile_kernel
 from app.cuda.memory import DeviceMemoryError, device_array
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.kernels.launch import load_cubin
 from app.lab.timer import Clock
 from app.records.parts import Peaks
@@ -26,7 +26,8 @@ NOISE = 0.01
 class Loop(NamedTuple):
     """A loop of peak.cu for one kind of instruction. constant: compile-time constant that selects the loop.
 
-    operations: FLOPs of a thread in one round. serves: returns whether an architecture number has the instruction.
+    operations: FLOPs of a thread in one round. serves: function that returns whether an architecture has the
+    instruction.
     """
 
     constant: str
@@ -53,7 +54,7 @@ def measure_peaks(arch: str) -> Peaks:
 
 def _measure_loop_tflops(clock: Clock, arch: str, loop: Loop) -> float:
     """Return the TFLOP/s of the whole card in the loop."""
-    function = Function(load_cubin(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
+    function = KernelFunction(load_cubin(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")
     rounds = ctypes.c_int(64)

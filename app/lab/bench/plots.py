@@ -1,4 +1,4 @@
-"""Draw a bench document: the ladder and the roofline of its convolutions, and time against batch size."""
+"""Draw the charts of a bench document: ladder and roofline of its convolutions, and time by batch size."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ Document = Mapping[str, Any]
 
 
 def draw_charts(document: Document, folder: Path) -> list[Path]:
-    """Write each chart that the document has figures for as ``NAME.svg``; return the paths."""
+    """Write each chart for which the document has figures as ``NAME.svg``; return the paths."""
     return [svg.save_chart(chart, folder / f"{name}.svg") for name, chart in chart_by_name(document).items()]
 
 
@@ -33,7 +33,7 @@ def chart_by_name(document: Document) -> dict[str, str]:
 
 
 def ladder_chart(document: Document, item: str | None = None) -> str:
-    """Return as SVG the times of one convolution, or of all together, as bars."""
+    """Return as SVG the time bars of one convolution, or of all convolutions together."""
     since = {row.name: row.since for row in variants("conv")}
     what = item or "sum of the convolutions"
     return journey.draw_ladder_chart(

@@ -18,18 +18,18 @@ from app.kernels.problems import (
 )
 from app.main_job.statistics import speedup
 from app.records import bench as records
-from app.records.bench import Achieved, Ratios, Total
+from app.records.bench import AchievedRates, Ratios, Total
 from app.records.parts import Peaks
 
-CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
+CPU, LIBRARY, OURS, DEBUG, FILE = "cpu", "library", "kernel", "debug", "file"  # kinds of rows
 CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 
 class Result(Frozen):
-    """One row: a kernel or library for a problem, its time in ms for the table's images, or why it has none.
+    """The result of a kernel or library for a problem: its time in ms for the table's images, or why there is none.
 
-    error: worst error ÷ allowed error. settings: the kernel's parameters that differ from its defaults. note: remark on
-    the time for readers. wrong: the result was wrong, or the kernel failed. instructions: instruction family of the
+    error: worst error ÷ allowed error. settings: the kernel's parameters that differ from its defaults. note: a remark
+    on the time. wrong: whether the result was wrong or the kernel failed. instructions: instruction family of the
     registry row; empty if unknown. work: products that the kernel computes ÷ those of the layer.
     """
 
@@ -53,7 +53,7 @@ class Result(Frozen):
 class Table(Frozen):
     """The results of every kernel and library for one item (layers computed together) and one batch size.
 
-    problems: arithmetic type → problem. is_op: whether the item is a convolution alone.
+    problems: arithmetic type → problem. is_op: whether the item is a single convolution.
     """
 
     item: str
@@ -67,8 +67,8 @@ class Table(Frozen):
 def peak_name(instructions: str, dtype: str) -> str:
     """Return the name of the peak to compare with a kernel that uses these instructions.
 
-    For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``; int8 is
-    compared with the latter, too.
+    For mma it is the type; for fma it is float32. Other families have names such as ``float16 hfma2`` and ``float16
+    wgmma``. int8 is also compared with ``float16 wgmma``.
     """
     dtype = BY_DTYPE[dtype].fallback if dtype == INTEGERS else "float16" if dtype == "float16x2" else dtype
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
@@ -101,7 +101,7 @@ def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> i
 
 def achieved_rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
-) -> Achieved:
+) -> AchievedRates:
     """Return the rates of a batch computed in ``ms``, and the larger of its shares of the card's measured peaks.
 
     instructions: the family that multiplies; if unknown, the fastest family of the type. work: products that the kernel
@@ -135,9 +135,9 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """Return the time in ms of the last earlier step in the same type; for the debug row, of the same step.
+    """Return the time in ms of the last earlier step in the same type; for the debug row, that of the same step.
 
-    results: in the order of the ladder, the debug row after its step.
+    results: in the order of the ladder, with the debug row after its step.
     """
     own = results[index]
     if own.step is None or own.kind not in (OURS, DEBUG):
@@ -185,7 +185,7 @@ def _speed_ratios(results: Sequence[Result], index: int) -> Ratios:
 
 
 def table_document(table: Table, peaks: Peaks) -> records.Table:
-    """Return the table in the form of the JSON document."""
+    """Return the table as a record of the JSON document."""
     rows: list[records.Row] = []
     for index, row in enumerate(table.rows):
         figures = None

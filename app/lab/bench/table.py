@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from app.base.precision import SHORT
+from app.lab.bench.standing import describe_standing
 from app.lab.document import heading
 from app.records.bench import Batch, Bench, Program, Ratios, Row, Table, Total
 from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
@@ -27,6 +28,7 @@ def as_text(document: Bench, width: int = WIDTH) -> str:
         parts.append(_totals_table(document["totals"], width))
         parts += [_batches_table(document["batches"], width)] if len(document["batches"]) > 1 else []
     parts += [_end_to_end_table(batch, width) for batch in document["batches"] if batch["whole_program"]]
+    parts += [paragraph(text, width) for item in document["tables"] for text in describe_standing(item)]
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -76,7 +78,7 @@ def _kernel_cells(row: Row) -> list[str]:
 
 
 def _name_cells(row: Row | Total) -> tuple[str, str]:
-    """Return the first two cells of a row: step and name as in ``02 direct``, and the type."""
+    """Return the first two cells of a row: step and name, as in ``02 direct``, and the type."""
     return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]
 
 

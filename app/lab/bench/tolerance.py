@@ -55,7 +55,7 @@ class Expected(Frozen):
 
 
 def term_count(problem: Problem) -> int:
-    """Return the number of terms that one output element sums."""
+    """Return the number of terms in the sum of one output element."""
     match problem:
         case ConvProblem():
             return problem.reduction_length
@@ -68,8 +68,8 @@ def term_count(problem: Problem) -> int:
     return 0
 
 
-def activation_of(problem: Problem) -> str:
-    """Return the name of the activation that is the problem or ends it; empty if there is none."""
+def activation_name(problem: Problem) -> str:
+    """Return the name of the activation that is the problem or that ends it; empty if there is none."""
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
 
@@ -88,7 +88,7 @@ def has_rounded_operands(problem: Problem) -> bool:
 
 
 def has_split_operands(problem: Problem) -> bool:
-    """Return whether operands are split into sums of two float16, which makes results as exact as those of float32."""
+    """Return whether operands are split into sums of two float16, which is as exact as float32."""
     return problem.dtype == "float16x2"
 
 
@@ -97,8 +97,8 @@ def round_pair_operands(
 ) -> tuple[Any, Any]:
     """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
 
-    ``narrow`` rounds them, except in the second convolution of int8: its inputs are bytes, 255 for 1 and more, and its
-    weights are whole numbers from -127 to 127 with one scale for each map.
+    ``narrow`` rounds them, except in the second convolution of int8: its inputs are bytes, with 255 for 1 and more, and
+    its weights are whole numbers from -127 to 127 with one scale for each map.
     """
     if problem.dtype != INTEGERS or not isinstance(problem, ConvPairProblem) or half is problem.first:
         return narrow(x), narrow(w)
@@ -109,7 +109,7 @@ def round_pair_operands(
 
 
 def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
-    """Return the error allowed for each element, and for the RMS of all errors (infinite if not limited)."""
+    """Return the error allowed for each element, and that for the RMS of all errors (infinite without a limit)."""
     if is_exact(problem):
         return np.zeros_like(expected.exact), np.inf
     computed = epilogue_dtype(problem.dtype)
@@ -120,7 +120,7 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     in_sum = term_count(problem) if expected.roundings is None else expected.roundings
     roundings = OF_PAIRS if few else in_sum + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
-    if activation_of(problem) not in ("", "relu"):
+    if activation_name(problem) not in ("", "relu"):
         each = each + OWN * ROUNDING[computed] * size
     if ROUNDING[stored] > ROUNDING[computed]:
         each = each + ROUNDING[stored] * (size + each) + SUBNORMAL[stored]

@@ -1,9 +1,10 @@
-"""Test one problem: the same random data for every variant, the correct results, and a clock.
+"""Test one problem with the same random data for every kernel, the correct results, and a clock.
 
 The batch repeats a block of random images. The number of images in the block is prime, so no kernel's tiles repeat with
-the same period. The correct results for the block determine every element of the whole output.
+the same period. The correct results of the block determine every element of the whole output.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from app.cuda.memory import DeviceMemoryError, device_array, upload
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, ceil_div
-from app.lab.bench.compiling import Wrong
+from app.lab.bench.compiling import WrongResult
 from app.lab.bench.oracle import (
     apply_variant_bound,
     expected_results,
@@ -57,29 +58,42 @@ class Trial:
         Raises DeviceMemoryError if its workspace does not fit, and UserError if it needs cuBLAS and there is none.
         """
         kernel = Kernel(row, self.problem, self.arch, parameters, debug=debug)
-        arrays = [None if array is None else upload(array) for array in kernel.pack(self.parameters)]
-        return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
+        self.bound = [None if array is None else upload(array) for array in kernel.pack(self.parameters)]
+        return kernel.bind([self.x, *self.bound, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once on outputs filled with NaN and compare every element with the oracle.
+        """Launch once, as ``check_action`` does. Raises WrongResult."""
+        return self.check_action(lambda: launch(self.clock.stream.ptr, self.images), launch.kernel.variant)
 
-        Return the worst error ÷ the allowed error. Raise Wrong if that is above 1 or not a number.
+    def check_action(self, action: Callable[[], object], row: Variant | None = None) -> float:
+        """Fill the outputs with NaN, let the action write them, and compare every element with the oracle.
+
+        row: the kernel that the action launches, for its error bound; None for the default. Return the worst error ÷
+        the allowed error. Raises WrongResult if that is above 1 or not a number.
         """
-        row = launch.kernel.variant
         cupy.cuda.Device().synchronize()
         for y in self.outputs.values():
             y.data.memset_async(0xFF, y.nbytes, self.clock.stream)  # NaN, or a label beyond all classes
-        launch(self.clock.stream.ptr, self.images)
+        action()
         self.clock.stream.synchronize()
+        return self.compare_outputs(None if row is None or row.error_bound is None else row)
+
+    def compare_outputs(self, row: Variant | None, places: Any = None) -> float:
+        """Compare every element of the outputs with the oracle; return and raise as ``check_outputs``.
+
+        row: variant whose error bound replaces the default, if it defines one. places: each image's place in the
+        block; None if the block repeats.
+        """
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
             exact, each, most_rms = (
-                self._default_expectations if row.own_error is None else self._expected_with_tolerances(row)
+                self._default_expectations if row is None and places is None else self._expected_with_tolerances(row)
             )
             worst = 0.0
             for first in range(0, self.images, self._period):
                 count = min(self._period, self.images - first)
-                values, tolerance = exact[:count], each[:count]
+                chosen = slice(count) if places is None else places[first : first + count]
+                values, tolerance = exact[chosen], each[chosen]
                 if "y" in results:
                     y = results["y"][first : first + count].astype(np.float64)
                     error = abs(y - values)
@@ -106,9 +120,9 @@ class Trial:
         return self._expected_with_tolerances(None)
 
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """Return for the block: exact values, the error allowed for each, and the RMS allowed for all errors.
+        """Return, for the block, exact values, the error allowed for each, and the RMS allowed for all errors.
 
-        row: variant whose error bound replaces the default, if it defines one.
+        row: kernel whose error bound replaces the default, if it has one.
         """
         device = [None if array is None else cupy.asarray(array) for array in self.parameters]
         x = cupy.asarray(self._block)
@@ -127,14 +141,14 @@ class Trial:
 def _worst_error(
     error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int
 ) -> float:
-    """Return the largest error ÷ tolerance. Raise Wrong if it is above 1 or NaN."""
+    """Return the largest error ÷ tolerance. Raises WrongResult if it is above 1 or NaN. first: index of an image."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too
     bad = int(wrong.sum())
     if bad:
         at = int(wrong.reshape(-1).argmax())
         image, element = divmod(at, y.shape[1])
-        raise Wrong(
+        raise WrongResult(
             f"wrong: image {first + image}, element {element} is {float(y[image, element]):.9g}, must be "
             f"{float(values[image, element]):.9g} ({bad:,} of {y.size:,} elements of these images)"
         )
@@ -143,11 +157,11 @@ def _worst_error(
 
 def _check_rms(found: float, most: float, first: int) -> None:
     if not found <= most:
-        raise Wrong(f"wrong: from image {first} on the RMS of the errors is {found:.3g}, must be at most {most:.3g}")
+        raise WrongResult(f"wrong: from image {first} on the RMS error is {found:.3g}, must be at most {most:.3g}")
 
 
 def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.ndarray, first: int) -> None:
-    """Raise Wrong unless each label's score is the best one, within the tolerances of both scores."""
+    """Raise WrongResult unless each label's score is the best one, within the tolerances of both scores."""
     classes = values.shape[1]
     labels = labels.astype(np.int64)
     index = cupy.minimum(labels, classes - 1)[:, None]
@@ -157,4 +171,4 @@ def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.nd
     wrong = ~(short <= slack)[:, 0] | (labels >= classes)
     if int(wrong.sum()):
         at = int(wrong.argmax())
-        raise Wrong(f"wrong: image {first + at} has label {int(labels[at])}, must be {int(best[at, 0])}")
+        raise WrongResult(f"wrong: image {first + at} has label {int(labels[at])}, must be {int(best[at, 0])}")

@@ -1,4 +1,4 @@
-"""Time a network end to end with one variant for all its convolutions, through the application's engine."""
+"""Time a network end to end with one kernel for all its convolutions, through the application's engine."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.base.precision import OFFERED
 from app.engine.cpu import CpuEngine
 from app.engine.gpu import GpuEngine
-from app.engine.request import default_chunk
+from app.engine.request import default_chunk_size
 from app.kernels import registry
 from app.lab.batch import random_images
 from app.lab.bench.results import CPU_NAME, CPU_RUNS
@@ -33,7 +33,7 @@ CPU_IMAGES = 1000  # with more, the processor would take longer than the card fo
 
 
 def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
-    """Return (precision, variant name) pairs: every convolution variant in each of its precisions, and ``auto``."""
+    """Return (precision, kernel) pairs: every convolution kernel in each of its precisions, and ``auto``."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
     rows = [row for row in registry.variants("conv") if convolves and row.taught and (not only or row.name in only)]
     return [
@@ -43,17 +43,17 @@ def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[s
     ]
 
 
-def whole_program(
+def time_whole_program(
     graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
 ) -> list[Program]:
-    """Return the time of the network by precision and variant, from page-locked images to readable labels.
+    """Return the time of the network by precision and kernel, from page-locked images to readable labels.
 
-    Small batches are also timed on the processor. step: called after each combination.
+    Small batches are also timed on the CPU. step: called after each combination.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
     for precision, name in precision_variant_pairs(graph, only):
-        named = {} if name == "auto" else {"conv": registry.find("conv", name)}
+        named = {} if name == "auto" else {"conv": registry.find_variant("conv", name)}
         try:
             found = _time_on_gpu(graph, arch, Choices(precision, True, named, known), images)
         except UserError as error:
@@ -71,7 +71,7 @@ def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
         "conv": CPU_NAME,
         **timing.json_row,
         "chunk": engine.images_per_chunk(len(images)),
-        "threads": engine.threads_for(len(images)),
+        "threads": engine.thread_count(len(images)),
         "nodes": [f"{step.layer.name}: NumPy" for step in graph.steps],
         "reason": "",
     }
@@ -80,7 +80,7 @@ def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
 
 def _time_on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
     execution = plan(graph, arch, choices)
-    with GpuEngine(execution, chunk=default_chunk(len(images))) as engine:
+    with GpuEngine(execution, chunk=default_chunk_size(len(images))) as engine:
         outputs = engine.allocate_outputs(len(images))
         once = measure.time_end_to_end(engine, images, outputs, 1, WARMUP).median
         runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)

@@ -1,1 +1,1 @@
-"""Time calls of ``Classifier`` as a program sees them, beside PyTorch (``python -m app.lab.calls``)."""
+"""Time calls of ``Classifier``, as a program makes them, and of PyTorch (``python -m app.lab.calls``)."""

@@ -12,7 +12,7 @@ from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, instal
 from app.cuda import device
 from app.lab.bench import cudnn
 from app.lab.calls.callers import OurCaller, TorchPool
-from app.lab.calls.kinds import KINDS, NETWORK, chosen_kinds
+from app.lab.calls.kinds import KINDS, NETWORK, parse_kinds
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date
@@ -55,11 +55,11 @@ class CallsRequest(Frozen, kw_only=True):
 
 def run(request: CallsRequest) -> int:
     """Time the calls, print and write the times. Return 1 if our labels were wrong, otherwise 0. Raises UserError."""
-    kinds = chosen_kinds(request.only)
+    kinds = parse_kinds(request.only)
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():
-        from app.lab.peers.peers import output_to_stderr, versions
-    with device.translate_gpu_errors(), output_to_stderr():
+        from app.lab.peers.peers import installed_versions, redirect_output_to_stderr
+    with device.translate_gpu_errors(), redirect_output_to_stderr():
         setup = card_setup(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
 
@@ -76,7 +76,7 @@ def run(request: CallsRequest) -> int:
         "command": f"{PROGRAM} --rounds {request.rounds}{only}{' --quick' * request.quick}",
         "network": NETWORK,
         "device": cast(Card, device.describe_gpu()),
-        "software": versions(),
+        "software": installed_versions(),
         "rounds": request.rounds,
         "rows": rows,
     }
@@ -85,7 +85,7 @@ def run(request: CallsRequest) -> int:
 
 
 def card_setup(*, quick: bool) -> Setup:
-    """Return the data that all kinds of calls share, on the current GPU. Raises UserError."""
+    """Return the data that all kinds of calls share, on the current GPU. quick: fewer settings. Raises UserError."""
     import cupy
 
     from app.cuda.memory import pinned_array, pinned_copy
@@ -122,14 +122,14 @@ def card_tensor(array: np.ndarray) -> object:
 
 def command_parser() -> Parser:
     """Return the command's parser."""
-    rows = "\n".join(f"  {kind.name:<17} {kind.what}, {kind.precision}" for kind in KINDS)
+    rows = "\n".join(f"  {kind.name:<17} {kind.description}, {kind.precision}" for kind in KINDS)
     made = Parser(prog=PROGRAM, description=DESCRIPTION, epilog=EPILOG.format(rows=rows))
     add_options(made, CallsRequest)
     return made
 
 
 def main() -> int:
-    """Run the program; returns its exit code."""
+    """Run the program; return its exit code."""
     found = vars(command_parser().parse_args())
     check_outputs(found)
     return run(read_request(CallsRequest, found))

@@ -19,15 +19,15 @@ STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the c
 
 
 class Caller(Protocol):
-    """Classifies images. call: the timed function, from images to labels; its next call may overwrite the labels."""
+    """Classifies images. call: the timed function from images to labels; its next call may overwrite the labels."""
 
     call: Callable[[Any], Any]
 
-    def active(self) -> AbstractContextManager[object]:
+    def settings_context(self) -> AbstractContextManager[object]:
         """Return a context in which the framework's global switches are set for the calls."""
 
     def close(self) -> None:
-        """Free the memory of the network that this caller runs."""
+        """Free the memory of the network that this caller uses."""
 
 
 class OurCaller(Caller):
@@ -37,7 +37,7 @@ class OurCaller(Caller):
         self.classifier = Classifier(NETWORK, device="cuda", precision=kind.precision, resident=kind.resident)
         self.call = partial(self.classifier, on_card=True) if kind.enqueues else self.classifier
 
-    def active(self) -> AbstractContextManager[object]:
+    def settings_context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def close(self) -> None:
@@ -45,14 +45,16 @@ class OurCaller(Caller):
 
 
 class TorchCaller(Caller):
-    """Classifies by a PyTorch network, which callers may share. way: how images leave the host, STAGED or DIRECT."""
+    """Classifies with a PyTorch network, which callers may share. way: how images reach the card, STAGED or DIRECT."""
 
     def __init__(self, engine: "TorchCalls", kind: Kind, way: str) -> None:
         self._engine = engine
-        of_card = engine.enqueued if kind.enqueues else engine.from_card
-        self.call = of_card if kind.source == CARD else engine.staged if way == STAGED else engine.direct
+        of_card = engine.enqueue_on_card if kind.enqueues else engine.classify_on_card
+        self.call = (
+            of_card if kind.source == CARD else engine.classify_staged if way == STAGED else engine.classify_direct
+        )
 
-    def active(self) -> AbstractContextManager[object]:
+    def settings_context(self) -> AbstractContextManager[object]:
         return self._engine.settings_context()
 
     def close(self) -> None:
@@ -60,29 +62,29 @@ class TorchCaller(Caller):
 
 
 class TorchCalls(TorchEngine):
-    """One way to run the network in PyTorch, for calls with different images each time.
+    """A network in PyTorch with one setting, for calls that each get other images.
 
-    pinned: allocates page-locked memory, for the images and labels that PyTorch copies.
+    pinned: function that allocates page-locked memory, for the images and labels that PyTorch copies.
     """
 
     def __init__(self, graph: Graph, count: int, precision: str, setting: Setting, pinned: Any, device: str) -> None:
         images, labels = pinned((count, *graph.network.input_shape), np.uint8), pinned((count,), np.uint8)
         super().__init__(graph, images, labels, precision, setting, device)
 
-    def staged(self, images: np.ndarray) -> np.ndarray:
+    def classify_staged(self, images: np.ndarray) -> np.ndarray:
         """Classify images after a copy to page-locked memory; return labels (N,) uint8 in pageable memory."""
         self._host.copy_(self._as_tensor(images))
         self.run()
         return self._host_labels.numpy().copy()
 
-    def direct(self, images: np.ndarray) -> np.ndarray:
-        """Classify images that PyTorch copies from their own memory; it does not wait for page-locked memory."""
+    def classify_direct(self, images: np.ndarray) -> np.ndarray:
+        """Classify images that PyTorch copies from pageable memory to the card; return labels (N,) uint8."""
         self._images.copy_(self._as_tensor(images), non_blocking=True)
         self.enqueue()
         return self.card_labels()
 
-    def enqueued(self, images: Any) -> Any:
-        """Classify a tensor on the card; return the labels on the card, without waiting for them."""
+    def enqueue_on_card(self, images: Any) -> Any:
+        """Start to classify a tensor on the card; return the labels on the card, without waiting for them."""
         if self._captures:  # a graph reads its own memory
             self._images.copy_(images.view(self._images.shape))
             self.enqueue()
@@ -90,9 +92,9 @@ class TorchCalls(TorchEngine):
             self._labels = self._classify(images.view(self._images.shape))
         return self._labels
 
-    def from_card(self, images: Any) -> np.ndarray:
+    def classify_on_card(self, images: Any) -> np.ndarray:
         """Classify a tensor on the card; return the labels as a NumPy array, (N,) uint8."""
-        labels: np.ndarray = self.enqueued(images).cpu().numpy()
+        labels: np.ndarray = self.enqueue_on_card(images).cpu().numpy()
         return labels
 
     def _as_tensor(self, images: np.ndarray) -> Any:
@@ -100,13 +102,13 @@ class TorchCalls(TorchEngine):
 
 
 class TorchPool:
-    """PyTorch's networks, each made once, because compiling one takes up to minutes. quick: try fewer settings."""
+    """Makes each of PyTorch's networks once, because compiling one takes minutes. quick: try fewer settings."""
 
     def __init__(self, graph: Graph, pinned: Any, device: str = "cuda", quick: bool = False) -> None:
         self._graph, self._pinned, self._device, self._quick = graph, pinned, device, quick
         self._made: dict[tuple[bool, int, str, Setting], TorchCalls] = {}
 
-    def makes(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
+    def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
         """Return for each of PyTorch's settings a function that makes a caller for this kind of call."""
         settings = [
             setting
@@ -117,12 +119,12 @@ class TorchPool:
         ]
         ways = (STAGED, DIRECT) if kind.source == ORDINARY else ("",)
         return {
-            ", ".join(filter(None, (str(setting), way))): partial(self._make, kind, precision, setting, way)
+            ", ".join(filter(None, (str(setting), way))): partial(self._make_caller, kind, precision, setting, way)
             for setting in settings
             for way in ways
         }
 
-    def _make(self, kind: Kind, precision: str, setting: Setting, way: str) -> Caller:
+    def _make_caller(self, kind: Kind, precision: str, setting: Setting, way: str) -> Caller:
         # Compiled for its own memory of images, a function would be compiled again for tensors that lie elsewhere.
         key = kind.source == CARD, kind.images, precision, setting
         if key not in self._made:
@@ -137,6 +139,6 @@ class TorchPool:
 
 
 def peer_precisions(precision: str) -> list[str]:
-    """Return PyTorch's precisions to compare ours with: the one that decides, and with fp32 also tf32."""
+    """Return PyTorch's precisions to compare ours with: that of equal accuracy, and for fp32 also tf32."""
     same = BY_NAME[precision].peers
     return [same, "tf32"] if same == "fp32" else [same]

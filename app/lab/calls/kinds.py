@@ -1,4 +1,4 @@
-"""Define the timed calls of ``Classifier`` by batch size, precision and place of the images; make the images."""
+"""Define the kinds of calls that are timed, by batch size, precision and location of the images; make the images."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ ARRAYS = 8  # different arrays, given in turn; of 10,000 images they exceed the 
 
 
 class Kind(Frozen):
-    """One kind of call of ``Classifier``. source: where the images lie.
+    """A kind of call of ``Classifier``. source: where the images lie.
 
     enqueues: whether the call returns labels on the GPU without waiting for them.
     """
@@ -27,8 +27,8 @@ class Kind(Frozen):
     enqueues: bool = False
 
     @property
-    def what(self) -> str:
-        """Return a description of a call: number and source of the images, and the answer."""
+    def description(self) -> str:
+        """Return what the call does: number and location of the images, and the kind of answer."""
         answer = "enqueue" if self.enqueues else "to a label" if self.images == 1 else "to labels"
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
         return f"{count}, {self.source}, {answer}" + ", resident" * self.resident
@@ -48,8 +48,8 @@ KINDS = (
 )
 
 
-def chosen_kinds(only: str | None) -> list[Kind]:
-    """Return the kinds that ``--only`` names, by default all. Raises UserError for an unknown one."""
+def parse_kinds(only: str | None) -> list[Kind]:
+    """Return the kinds that ``--only`` names, by default all. Raises UserError for an unknown name."""
     by_name = {kind.name: kind for kind in KINDS}
     names = [*by_name] if only is None else only.split(",")
     for name in names:
@@ -59,7 +59,7 @@ def chosen_kinds(only: str | None) -> list[Kind]:
 
 
 def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
-    """Return for each of the ``ARRAYS`` arrays the indices of its images among ``total``: (kind.images,) int64."""
+    """Return, for each of the ``ARRAYS`` arrays, which of ``total`` images it has: (kind.images,) int64."""
     starts = (at * total // ARRAYS for at in range(ARRAYS))
     return [(start + np.arange(min(kind.images, total))) % total for start in starts]
 

@@ -1,6 +1,6 @@
-"""Time the calls of one kind: check every caller, then time all of them alternately, round after round.
+"""Time the calls of one kind: check every caller, then time all of them in turn, round after round.
 
-Each call gets another array than the previous call. The time is the host's, from the call to its return.
+Each call gets another array than the previous one. The host's clock times it from the call to its return.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from app.base.clock import time_call
 from app.base.errors import UserError
 from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peer_precisions
 from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
-from app.lab.peers.rounds import one_line
+from app.lab.peers.rounds import describe_error
 from app.main_job.statistics import median, speedup, summarise_samples
 from app.records.calls import Call
 from app.records.calls import Caller as CallerRow
@@ -25,14 +25,16 @@ UNTIMED = 5  # calls at the start of each turn
 TURN_MS, LEAST_CALLS, MOST_CALLS = 100.0, 20, 500  # calls per turn: as many as take TURN_MS, within these limits
 MOST_CHANGED = 0.01  # share of a peer's labels that may be other ones; more are a fault
 
-Makes = Mapping[str, Callable[[], Caller]]
+CallerFactories = Mapping[str, Callable[[], Caller]]
 
 
 class Setup(NamedTuple):
-    """Data that all kinds share. images: (N, C, H, W) uint8 in pageable memory. labels: the engine's, by precision.
+    """Data that all kinds share. images: (N, C, H, W) uint8 in pageable memory.
 
-    pinned_copy, card_copy: copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
-    waits for the device, also for the end of a resident kernel.
+    labels: precision → the engine's labels.
+
+    pinned_copy, card_copy: functions that copy an array to page-locked memory, or into a PyTorch tensor on the card.
+    synchronize: waits for the device, also for the end of a resident kernel.
     """
 
     images: np.ndarray
@@ -46,11 +48,11 @@ class Setup(NamedTuple):
 
 @dataclass
 class Entrant:
-    """An engine in one precision, with its labels and times. makes: setting → function that makes the caller."""
+    """An engine in one precision, with its labels and times. factories: setting → function that makes the caller."""
 
     engine: str
     precision: str
-    makes: Makes
+    factories: CallerFactories
     caller: Caller | None = None
     setting: str = ""
     tried_ms: float = 0.0
@@ -61,21 +63,21 @@ class Entrant:
     samples: list[float] = field(default_factory=list)
 
     def choose(self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]) -> None:
-        """Check and time every setting; keep the fastest. Record any error of a peer; an error of ours is a bug."""
+        """Check and time every setting; keep the fastest. A peer's error is recorded; an error of ours is a bug."""
         faults = []
-        for setting, make in self.makes.items():
+        for setting, make in self.factories.items():
             step(f"{self.engine} {self.precision}: {setting}")
             try:
                 self._try_setting(setting, make(), given, expected)
             except Exception as error:
                 if self.engine == OURS and not isinstance(error, UserError):
                     raise
-                faults.append(one_line(error))
+                faults.append(describe_error(error))
         if self.caller is None:
             self.reason = faults[0]
 
     def _try_setting(self, setting: str, caller: Caller, given: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
-        with caller.active():
+        with caller.settings_context():
             answers = [labels_on_host(caller.call(images)).copy() for images in given]
             changed = sum(int((found != right).sum()) for found, right in zip(answers, expected, strict=True))
             most = 0.0 if self.engine == OURS else MOST_CHANGED * sum(map(len, expected))
@@ -90,12 +92,12 @@ class Entrant:
             self.answers, self.changed = answers, changed
 
     def take_turn(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
-        """Time the calls of one turn. Between calls, without timing, wait for the device and compare the answer."""
+        """Time the calls of one turn. Between calls, untimed, wait for the device and compare the labels."""
         if self.caller is None:
             return
         synchronize()
         calls = min(max(ceil(TURN_MS / max(self.tried_ms, 1e-6)), LEAST_CALLS), MOST_CALLS)
-        with self.caller.active():
+        with self.caller.settings_context():
             for at in range(UNTIMED + calls):
                 images, answer = given[at % len(given)], self.answers[at % len(given)]
                 found, ms = time_call(partial(self.caller.call, images))
@@ -123,7 +125,7 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], ob
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
-            entrants.append(Entrant(engine, precision, setup.peers.makes(kind, engine, precision)))
+            entrants.append(Entrant(engine, precision, setup.peers.caller_factories(kind, engine, precision)))
     try:
         place = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
         given = call_arrays(kind, setup.images, place)
@@ -158,7 +160,7 @@ def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
     best, ratio = _fastest_peer(medians, same, own)
     return {
         "name": kind.name,
-        "what": kind.what,
+        "what": kind.description,
         "images": kind.images,
         "precision": kind.precision,
         "callers": [entrant.row() for entrant in entrants],

@@ -1,4 +1,4 @@
-"""Format the document of calls as text, by pure functions."""
+"""Format the document of ``app.lab.calls`` as text. Pure functions."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
 
 
 def speed_verdict(row: Call) -> str:
-    """Return the ratio of the best peer's time to ours as text, with ``LOST`` ahead if the peer was faster."""
+    """Return the best peer's time ÷ ours as text, with ``LOST`` before it if the peer was faster."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"

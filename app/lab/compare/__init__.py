@@ -1,1 +1,1 @@
-"""Compare reports of one kind: find the rows that all of them timed, and judge the difference."""
+"""Compare reports of one kind: find the rows that all of them timed, and judge the differences."""

@@ -1,4 +1,4 @@
-"""Run ``main.py compare``: compare reports of one kind from two sides, row by row."""
+"""Run ``main.py compare``: compare reports of one kind from before and after a change, row by row."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from app.lab.compare.interval import (
     median_of_side,
     percent_change,
 )
-from app.lab.compare.rows import KINDS, Timed, report_context, timed_rows
+from app.lab.compare.rows import KINDS, TimedRow, report_context, timed_rows
 from app.records.operate import Compare, ComparedRow, Difference
 from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
@@ -45,11 +45,11 @@ KNOWN = {
 
 
 class Report(Frozen):
-    """A report that was read, with its timed rows. context: values by name, for each kind of ``CONTEXT``."""
+    """A report that was read, with its timed rows. context: values by name, for each part of ``CONTEXT``."""
 
     path: Path
     document: dict[str, Any]
-    rows: Mapping[str, Timed]
+    rows: Mapping[str, TimedRow]
     context: tuple[Mapping[str, Any], ...]
 
 
@@ -150,7 +150,7 @@ def _values_text(values: Sequence[Any]) -> str:
 
 
 def _differing_fields(sides: Sides, place: int) -> list[Difference]:
-    """Return the names whose values differ between any two reports, with the distinct values of each side."""
+    """Return the names in part ``place`` of the context whose values differ, with each side's distinct values."""
     contexts = [[report.context[place] for report in side] for side in sides]
     names = dict.fromkeys(name for side in contexts for one in side for name in one)
     found = [(name, [_distinct_values(one.get(name) for one in side) for side in contexts]) for name in names]

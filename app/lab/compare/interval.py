@@ -1,4 +1,4 @@
-"""Compute how much slower rows became: changes, simultaneous 95 % intervals and verdicts, by pure functions."""
+"""Compute how much slower rows became: changes, simultaneous 95 % intervals and verdicts. Pure functions."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -7,7 +7,7 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
-from app.lab.compare.rows import LEAST_TIME, MOST_TIME, Timed
+from app.lab.compare.rows import LEAST_TIME, MOST_TIME, TimedRow
 
 LEAST_SAMPLES = 5  # needed on either side for an interval from one run per side
 DRAWS = 10_000
@@ -20,12 +20,12 @@ MOST_PARTS = 5
 PARTS = {MOST_PARTS: 1.0, 3: 2.776 / 2.306, 2: 4.303 / 2.306}
 FARTHEST = log(MOST_TIME / LEAST_TIME)  # no two times that are read differ by a larger factor
 
-Runs = Sequence[Timed]  # one row in each report of one side
+Runs = Sequence[TimedRow]  # one row in each report of one side
 Bounds = tuple[float, float]
 
 
 def percent_change(before: float, after: float) -> float:
-    """Return by how many percent ``after`` exceeds ``before``, which is positive."""
+    """Return by how many percent ``after`` exceeds ``before``, which must be positive."""
     return (after / before - 1) * 100
 
 
@@ -40,12 +40,12 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     If nothing changed, all intervals together contain 0 in 95 % of cases. A row with too few samples gets None. Each
     side has one report, or each has two or more. Equal arguments give equal intervals.
 
-    Several reports per side: the runs' medians are the observations, so the interval includes the scatter between runs.
-    With one row it is Student's interval for their logarithms.
+    With several reports per side, the runs' medians are the observations, so the interval includes the scatter between
+    runs. With one row it is Student's interval for their logarithms.
 
-    One report per side: only the noise within the runs is known. Successive samples are correlated, so the observations
-    are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals counts. It is
-    too narrow if the parts are still correlated.
+    With one report per side, only the noise within the runs is known. Successive samples are correlated, so the
+    observations are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals
+    counts. It is too narrow if the parts are still correlated.
     """
     measured = [_log_observations(*row) for row in rows]
     known = [values for values, _ in filter(None, measured)]
@@ -110,9 +110,9 @@ def _random_directions(count: int) -> np.ndarray:
 
 
 def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
-    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0, ``unknown`` without an interval.
+    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0; ``unknown`` without interval.
 
-    several: whether each side has several reports; otherwise the verdict concerns only the two runs and says so.
+    several: whether each side has several reports; otherwise the verdict says that it concerns only the two runs.
     """
     if bounds is None:
         return UNKNOWN

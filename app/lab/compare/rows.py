@@ -1,4 +1,4 @@
-"""Read from each kind of report what was timed, with which settings and on which machine, by pure functions."""
+"""Read from each kind of report what was timed, with which settings and on which machine. Pure functions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s, the range that a clock can measur
 ROUNDING = 1e-6  # relative error of samples, which have fewer digits than their median
 
 
-class Timed(Frozen):
+class TimedRow(Frozen):
     """A named time of a report. median and samples are in ``unit``, ms or s; older reports have no samples."""
 
     name: str
@@ -27,14 +27,14 @@ class Timed(Frozen):
     unit: Unit = "ms"
 
 
-def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
-    """Return the time at key ``time`` in a part of a report as a row; None if there is none."""
+def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> TimedRow | None:
+    """Return a part of a report as a row, with the time at the key ``time``; None if there is no time."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
         raise BadValueError(f"{format_for_error(name)} is no name")
     unit: Unit = "s" if "seconds" in time else "ms"
-    found = Timed(name, part[time], tuple(part.get("samples", ())), unit)
+    found = TimedRow(name, part[time], tuple(part.get("samples", ())), unit)
     if not all(
         type(value) in (int, float) and LEAST_TIME <= value <= MOST_TIME for value in (found.median, *found.samples)
     ):
@@ -44,7 +44,7 @@ def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> T
     return found
 
 
-def _report_rows(document: Report) -> Iterator[Timed | None]:
+def _report_rows(document: Report) -> Iterator[TimedRow | None]:
     yield _timed_row("on the card", document["on_card_ms"], "p50")
     yield _timed_row("end to end", document["end_to_end_ms"], "p50")
     yield _timed_row("raw copy", document["raw_copy_ms"], "p50")
@@ -58,7 +58,7 @@ def _report_rows(document: Report) -> Iterator[Timed | None]:
         yield _timed_row(f"{layer['name']} alone", layer)
 
 
-def _bench_rows(document: Bench) -> Iterator[Timed | None]:
+def _bench_rows(document: Bench) -> Iterator[TimedRow | None]:
     for table in document["tables"]:
         for row in table["rows"]:
             yield _timed_row(f"{table['item']} {row['name']} {row['dtype']}", row)
@@ -68,7 +68,7 @@ def _bench_rows(document: Bench) -> Iterator[Timed | None]:
             yield _timed_row(name, program)
 
 
-def _peers_rows(document: Peers) -> Iterator[Timed | None]:
+def _peers_rows(document: Peers) -> Iterator[TimedRow | None]:
     for one in document["comparisons"]:
         for row in one["rows"]:
             engine = " ".join(filter(None, (row["engine"], row["setting"])))
@@ -77,20 +77,20 @@ def _peers_rows(document: Peers) -> Iterator[Timed | None]:
             yield _timed_row(f"{name} end to end", row["end_to_end_ms"], "p50")
 
 
-def _train_rows(document: Train) -> Iterator[Timed | None]:
+def _train_rows(document: Train) -> Iterator[TimedRow | None]:
     seconds = [epoch["seconds"] for epoch in document["epochs"]]
     if seconds:
         yield _timed_row("an epoch", {"seconds": median(seconds), "samples": seconds}, "seconds")
 
 
-def _sweep_rows(document: Sweep) -> Iterator[Timed | None]:
+def _sweep_rows(document: Sweep) -> Iterator[TimedRow | None]:
     for layer in document["layers"]:
         for point in layer["points"]:
             parameters = " ".join(f"{name}={value}" for name, value in point["parameters"].items())
             yield _timed_row(f"{layer['layer']} {parameters}", point)
 
 
-def _pipeline_rows(document: PipelineSweep) -> Iterator[Timed | None]:
+def _pipeline_rows(document: PipelineSweep) -> Iterator[TimedRow | None]:
     for point in document["points"]:
         yield _timed_row(f"{point['streams']} streams, chunks of {point['chunk']}", point)
 
@@ -112,7 +112,7 @@ def _run_settings(document: Report) -> Mapping[str, Any]:
 
 
 def _machine_names(document: Document) -> Mapping[str, Any]:
-    """Return the name of the card and, if rows may be of the processor, that of the processor."""
+    """Return the name of the card and, if rows may be of the CPU, that of the CPU."""
     named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 
@@ -136,11 +136,11 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
 class Kind(Frozen):
     """Functions that read one kind of report for a comparison.
 
-    settings, machine: return what must be equal in all reports. software: returns versions, whose differences are
+    settings, machine: return what must be equal in all reports. software: returns the versions, whose differences are
     printed.
     """
 
-    rows: Callable[[Any], Iterator[Timed | None]]
+    rows: Callable[[Any], Iterator[TimedRow | None]]
     settings: Callable[[Any], Mapping[str, Any]]
     machine: Callable[[Any], Mapping[str, Any]] = _machine_names
     software: Callable[[Any], Mapping[str, Any]] = _software_versions
@@ -159,7 +159,7 @@ KINDS = {
 }
 
 
-def timed_rows(document: Document) -> dict[str, Timed]:
+def timed_rows(document: Document) -> dict[str, TimedRow]:
     """Return the timed rows of a report by name. Raises BadValueError for an incomplete report."""
     found = [row for row in _read_complete_report(KINDS[document["schema"]].rows, document) if row is not None]
     return {row.name: row for row in found}

@@ -1,1 +1,1 @@
-"""``main.py bench --peers``: compare the application with PyTorch and JAX."""
+"""Compare the application with PyTorch and JAX (``main.py bench --peers``)."""

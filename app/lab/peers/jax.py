@@ -1,4 +1,4 @@
-"""Build and run a network in JAX, to compare the application with."""
+"""Build and run a network in JAX, for comparison with the application."""
 
 import importlib
 import importlib.util
@@ -12,7 +12,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.precision import BY_NAME
 from app.lab.batch import ONE_PIECE, UNWRITTEN, l2_chunk_size
-from app.lab.peers.rounds import Engine, one_line
+from app.lab.peers.rounds import Engine, describe_error
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, LeakyRelu, Linear, Resize, Softmax
 from app.layers.pool import Pool
 from app.network.graph import Graph
@@ -34,7 +34,7 @@ def why_no_jax() -> str | None:
     try:
         importlib.import_module("jax").devices("cuda")
     except Exception as error:  # a broken installation fails in many ways
-        return "JAX sees no GPU" if isinstance(error, RuntimeError) else f"JAX does not load: {one_line(error)}"
+        return "JAX sees no GPU" if isinstance(error, RuntimeError) else f"JAX does not load: {describe_error(error)}"
     return None
 
 
@@ -42,7 +42,7 @@ class JaxEngine(Engine):
     """Classifies one batch with JAX: a jitted function, which writes new arrays each time.
 
     platform: ``cpu`` for tests. XLA chooses the layouts itself and inserts transposes. The images on the card are an
-    argument; they are not donated, because no result has their size.
+    argument of the function; they are not donated, because no result has their size.
     """
 
     def __init__(

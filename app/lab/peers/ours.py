@@ -1,4 +1,4 @@
-"""The application as one of the compared engines, run by the main job's engine."""
+"""Run the application, through the main job's engine, as one of the compared engines."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,11 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
+from app.cuda.graphs import KernelGraph
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.engine.request import default_chunk
+from app.engine.request import default_chunk_size
+from app.engine.small_batches import MOST
 from app.lab.batch import UNWRITTEN
 from app.lab.peers.rounds import Engine
 from app.network.graph import Graph
@@ -18,7 +20,7 @@ from app.planning.tuning import Tuning
 
 
 class OurEngine(Engine):
-    """This program as an engine: end to end as in the main job, on the card with the whole batch as one chunk."""
+    """This program as an engine: end to end as in the main job; on the card with the whole batch as one chunk."""
 
     def __init__(
         self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
@@ -27,11 +29,16 @@ class OurEngine(Engine):
         count = len(images)
         self.arithmetic = execution.arithmetic
         self._images, self._outputs, self._count = images, Outputs(labels, None), count
-        self._engine = GpuEngine(execution, chunk=default_chunk(count))
+        self._engine = GpuEngine(execution, chunk=default_chunk_size(count))
         self._resident = GpuEngine(execution, chunk=count, streams=1)
         if self._resident.shrunk:
             raise UserError(f"{count:,} images do not fit in device memory at once")
         self._buffers = self._resident.stream_buffers[0]
+        # Like PyTorch's best settings for few images: one graph spares the host a call for each kernel.
+        self._graph = KernelGraph() if count <= MOST and self._graphable() else None
+        if self._graph is not None:
+            for launch in self._buffers.launches:
+                launch.add_to(self._graph, count)
         kernels = ", ".join(f"{node.name}: {node.variant.name}" for node in execution.nodes)
         self.note = f"chunks of {self._engine.chunk:,}; {kernels}"
 
@@ -40,8 +47,14 @@ class OurEngine(Engine):
         self._buffers.named[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
 
     def enqueue(self) -> None:
+        if self._graph is not None:
+            self._graph.launch(self._buffers.stream.ptr)
+            return
         for launch in self._buffers.launches:
             launch(self._buffers.stream.ptr, self._count)
+
+    def _graphable(self) -> bool:
+        return all(launch.launches_only_kernels for launch in self._buffers.launches)
 
     def synchronize(self) -> None:
         cupy.cuda.runtime.deviceSynchronize()
@@ -59,11 +72,14 @@ class OurEngine(Engine):
         self._engine.run(self._images, self._outputs)
 
     def close(self) -> None:
+        if self._graph is not None:
+            self.synchronize()
+            self._graph.free()
         self._engine.close()
         self._resident.close()
 
 
 def _poison_arrays(arrays: Iterable[cupy.ndarray]) -> None:
-    """Overwrite arrays that a run writes (images white, features NaN, no labels), so that unwritten elements show."""
+    """Overwrite arrays that a run writes (images white, features NaN, labels invalid), so that missing writes show."""
     for array in arrays:
         array.data.memset(UNWRITTEN, array.nbytes)

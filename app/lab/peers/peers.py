@@ -1,4 +1,4 @@
-"""``main.py bench --peers``: time the application and other systems in turn, on the same weights, images and card."""
+"""Run ``main.py bench --peers``: time the application and other systems in turn, with the same weights and images."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ from app.lab.bench import cudnn
 from app.lab.bench.cases import parse_batch_sizes
 from app.lab.document import utc_date
 from app.lab.peers import jax, torch
-from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant, measure_in_turn, one_line
+from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant, describe_error, measure_in_turn
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import as_text, search_text, speedups_over_peers
 from app.network.graph import find_network
@@ -45,7 +45,7 @@ SOFTWARE = tuple(dict.fromkeys(chain(*PACKAGES.values(), ("numpy",))))
 
 
 class Job(Frozen):
-    """What a request compares. precisions: ours. engines: those wanted, ours among them."""
+    """What a request compares. precisions: those of this program. engines: those to time, this program included."""
 
     networks: list[str]
     precisions: list[str]
@@ -54,18 +54,18 @@ class Job(Frozen):
 
     @property
     def peer_precisions(self) -> list[str]:
-        """The peers' precisions, each once."""
+        """Return the peers' precisions, each once."""
         return list(dict.fromkeys(BY_NAME[own].peers for own in self.precisions))
 
     def ours(self, precision: str) -> list[str]:
-        """Return our precisions that are compared with one of the peers."""
+        """Return the precisions of this program that are compared with one of the peers' precisions."""
         return [own for own in self.precisions if OURS in self.engines and BY_NAME[own].peers == precision]
 
 
 class EngineFactories(NamedTuple):
-    """Functions that make engines. ours: our engine in a precision. peers: peer → setting → function for its engine.
+    """Functions that make engines. ours: makes this program's engine. peers: peer → setting → function.
 
-    missing: why peers do not run here. check_card: raises an error if the card no longer answers.
+    missing: why peers do not run here. check_card: function that raises an error if the card no longer answers.
     """
 
     ours: Callable[..., Engine]
@@ -75,7 +75,7 @@ class EngineFactories(NamedTuple):
 
 
 def compare(request: BenchRequest) -> int:
-    """Time all engines, print and write. Returns 1 if this program's labels were wrong, else 0. Raises UserError."""
+    """Time all engines, print and write. Return 1 if this program's labels were wrong, else 0. Raises UserError."""
     job = job_from_request(request)
     device.require_gpu("bench")
     with exit_on_interrupt():  # these load CuPy
@@ -86,8 +86,8 @@ def compare(request: BenchRequest) -> int:
     card = device.describe_gpu()
     ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
     rounds = request.rounds or DEFAULT_ROUNDS
-    searches = Searches(card["name"], {engine: versions(PACKAGES[engine]) for engine in PEERS})
-    with device.translate_gpu_errors(), output_to_stderr():
+    searches = Searches(card["name"], {engine: installed_versions(PACKAGES[engine]) for engine in PEERS})
+    with device.translate_gpu_errors(), redirect_output_to_stderr():
         factories = find_engine_factories(job.engines, ours, deviceSynchronize)
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
@@ -96,7 +96,7 @@ def compare(request: BenchRequest) -> int:
                 progress.update()
 
             if request.search:
-                settings = searches.document([*search(job, factories, searches, step)])
+                settings = searches.document([*search_settings(job, factories, searches, step)])
             else:
                 comparisons = [*compare_all(job, factories, searches, rounds, step)]
     if request.search:
@@ -105,9 +105,9 @@ def compare(request: BenchRequest) -> int:
     document: Peers = {
         "schema": "lenet5-inference/peers/2",
         "date": utc_date(),
-        "command": command(request, rounds),
+        "command": measuring_command(request, rounds),
         "device": cast(Card, card),
-        "software": versions(),
+        "software": installed_versions(),
         "rounds": rounds,
         "comparisons": comparisons,
         "notes": [*factories.missing, NO_TENSORRT],
@@ -116,8 +116,8 @@ def compare(request: BenchRequest) -> int:
     return int(any(row["wrong"] for one in comparisons for row in one["rows"]))
 
 
-def command(request: BenchRequest, rounds: int) -> str:
-    """Write the command that measures this again."""
+def measuring_command(request: BenchRequest, rounds: int) -> str:
+    """Return the command that repeats this measurement."""
     size = {"batches": request.batches} if request.batches else {"batch": request.batch}
     options = {"network": request.network, **size, "rounds": rounds}
     options |= {"precision": request.precision, "only": request.only}
@@ -125,12 +125,12 @@ def command(request: BenchRequest, rounds: int) -> str:
 
 
 def job_from_request(request: BenchRequest) -> Job:
-    """Check the whole request before anything is measured. Raises UserError."""
+    """Return what to compare; the whole request is checked before the first measurement. Raises UserError."""
     job = Job(
         request.network.split(","),
-        _names("precision", request.precision, PRECISIONS),
+        _parse_names("precision", request.precision, PRECISIONS),
         parse_batch_sizes(request.batch, request.batches),
-        _names("only", request.only, ENGINES),
+        _parse_names("only", request.only, ENGINES),
     )
     if request.search and not set(job.engines) & set(PEERS):
         raise UserError(
@@ -141,8 +141,8 @@ def job_from_request(request: BenchRequest) -> Job:
     return job
 
 
-def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """Return the names in a list, by default all. Raises UserError for an unknown one."""
+def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
+    """Return the names in a list with commas, by default all. Raises UserError for an unknown name."""
     names = list(known) if text is None else text.split(",")
     for name in names:
         if name not in known:
@@ -154,10 +154,7 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 def find_engine_factories(
     engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]
 ) -> EngineFactories:
-    """Return functions that make ``engines``, without peers that cannot run here.
-
-    ours, check_card: as in ``EngineFactories``.
-    """
+    """Return functions that make ``engines``; peers that cannot run here are among ``missing``."""
     found: dict[str, Mapping[str, Callable[..., Engine]]] = {
         torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
         jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
@@ -170,47 +167,52 @@ def find_engine_factories(
     )
 
 
-def search(job: Job, factories: EngineFactories, searches: Searches, step: Callable[[str], object]) -> Iterator[Search]:
-    """Try each setting that was not tried yet and may be the fastest; yield what is then known of each peer.
+def search_settings(
+    job: Job, factories: EngineFactories, searches: Searches, step: Callable[[str], object]
+) -> Iterator[Search]:
+    """Try each setting that was not tried yet and may be the fastest; yield the known times of each peer.
 
-    Stores each setting's times at once. Raises UserError if a setting leaves the card unusable: its failure is stored.
+    Each setting's times are stored at once. Raises UserError if a setting leaves the card unusable; this failure is
+    stored, too.
     """
     for engine, settings in factories.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
-        for batch, precision in product(_batches(job, checked=False), job.peer_precisions):
-            known = searches.of(batch.graph.network, precision, len(batch.images), engine)
+        for batch, precision in product(_iterate_batches(job, checked=False), job.peer_precisions):
+            known = searches.find(batch.graph.network, precision, len(batch.images), engine)
             for setting, make in settings.items():
                 if setting in known["ms"] or setting in known["failed"]:
                     continue
-                if needless := torch.why_needless(setting, known["ms"], batch.graph):
+                if needless := torch.why_setting_needless(setting, known["ms"], batch.graph):
                     searches.add(known, setting, [], needless)
                     continue
                 candidate = Candidate(engine, setting, precision, partial(make, precision=precision))
                 step(f"{known['network']}, {known['images']:,}: {candidate.title}")
-                (entrant,) = _entrants([candidate], batch)
+                (entrant,) = _make_entrants([candidate], batch)
                 ms = entrant.try_briefly(batch)
                 searches.add(known, setting, ms, entrant.reason)
                 if entrant.reason == ONE_PIECE:
                     continue
                 try:
-                    torch.release_compiled()
+                    torch.free_compiled_code()
                     factories.check_card()
                 except Exception as error:
                     again = "what it did is stored: run the command again to go on with the other settings"
-                    raise UserError(f"{candidate.title} left the card unusable ({one_line(error)}); {again}") from error
+                    raise UserError(
+                        f"{candidate.title} left the card unusable ({describe_error(error)}); {again}"
+                    ) from error
             yield known
 
 
 def compare_all(
     job: Job, factories: EngineFactories, searches: Searches, rounds: int, step: Callable[[str], object]
 ) -> Iterator[Comparison]:
-    """Time ours beside the peers' fastest settings and eager PyTorch, in turn; yield each network's and batch's."""
-    for batch in _batches(job, checked=True):
+    """Time this program, the peers' fastest settings and eager PyTorch in turn; yield a comparison for each batch."""
+    for batch in _iterate_batches(job, checked=True):
         network, images = batch.graph.network, len(batch.images)
         rows: list[Row] = []
         unknown: dict[str, str] = {}
         for precision in job.peer_precisions:
-            known = [searches.of(network, precision, images, engine) for engine in factories.peers]
-            unknown[precision] = why_unknown(known, factories.peers)
+            known = [searches.find(network, precision, images, engine) for engine in factories.peers]
+            unknown[precision] = why_fastest_unknown(known, factories.peers)
             chosen = [] if unknown[precision] else fastest_settings(known, factories.peers)
             chosen += [(torch.TORCH, EAGER)] if torch.TORCH in factories.peers else []
             candidates = [
@@ -220,13 +222,13 @@ def compare_all(
                 Candidate(engine, setting, precision, partial(factories.peers[engine][setting], precision=precision))
                 for engine, setting in dict.fromkeys(chosen)
             ]
-            entrants = _entrants(candidates, batch)
+            entrants = _make_entrants(candidates, batch)
 
             def step_here(what: str, where: str = f"{network.name}, {images:,}") -> None:
                 step(f"{where}: {what}")
 
             measure_in_turn(entrants, batch, rounds, step_here)
-            torch.release_compiled()
+            torch.free_compiled_code()
             rows += [entrant.result_row(batch) for entrant in entrants]
         yield {
             "network": network.name,
@@ -237,8 +239,8 @@ def compare_all(
         }
 
 
-def why_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
-    """Return why the peers' fastest settings are not known, empty if all were tried. settings: of each peer."""
+def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
+    """Return why the peers' fastest settings are unknown; empty if all were tried. settings: peer → its settings."""
     if not known:
         return "no peer was timed"
     total = sum(len(settings[one["engine"]]) for one in known)
@@ -248,21 +250,21 @@ def why_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]
     return f"{tried} of the peers' {total} settings were tried on this card: add --search, then compare again"
 
 
-def _batches(job: Job, *, checked: bool) -> Iterator[Batch]:
+def _iterate_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
     """Yield the networks' batches, small ones first. checked: as in ``load_batch``."""
     for network in job.networks:
         largest = load_batch(network, job.batches[-1], checked=checked)
-        yield from map(largest.first, job.batches)
+        yield from map(largest.first_images, job.batches)
 
 
-def _entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entrant]:
+def _make_entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entrant]:
     from app.cuda.memory import pinned_array
 
     return [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in candidates]
 
 
-def versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
+def installed_versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
+    """Return the versions of those of the packages that are installed."""
     found = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):
@@ -271,8 +273,8 @@ def versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
 
 
 @contextmanager
-def output_to_stderr() -> Iterator[None]:
-    """Send all standard output of the block to standard error, also from libraries and child processes."""
+def redirect_output_to_stderr() -> Iterator[None]:
+    """Send all standard output of the block to standard error, also that of libraries and child processes."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,8 +1,8 @@
-"""Measure engines side by side: in turn, round after round, every output checked.
+"""Measure engines side by side: in turn, round after round, and check every output.
 
-The clock is the host's for all engines, since some frameworks do not accept events on their streams. On the card:
-several passes over resident images are enqueued back to back, timed from the first call until the device is idle, and
-divided by their number. End to end: one call from images in page-locked memory to readable labels, with the device idle
+The clock is the host's for all engines, because some frameworks accept no events on their streams. On the card, several
+passes over resident images are enqueued back to back, timed from the first call until the device is idle, and divided
+by their number. End to end, one call is timed from images in page-locked memory to readable labels, with an idle device
 before it.
 """
 
@@ -35,7 +35,7 @@ MEASUREMENTS = (END_TO_END, ON_CARD)
 
 
 class Engine(Protocol):
-    """A system set up to classify one batch in one way. note: a remark on its times for readers.
+    """A system that is set up to classify one batch in one way. note: a remark on its times.
 
     arithmetic: the type of the multiplication if the accuracy rule judges the engine; None for a peer.
     """
@@ -48,10 +48,10 @@ class Engine(Protocol):
         return nullcontext()
 
     def upload_images(self) -> None:
-        """Copy the images to the card and overwrite the last labels."""
+        """Copy the images to the card, and overwrite the last labels."""
 
     def enqueue(self) -> None:
-        """Start one pass over the images on the card; may return before it ends."""
+        """Start one pass over the images on the card; the call may return before the pass ends."""
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""
@@ -73,9 +73,10 @@ Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 
 class Candidate(Frozen):
-    """An engine to be made and measured. setting: how a peer runs; empty for ours.
+    """An engine to make and measure. setting: how a peer runs; empty for this program.
 
-    make: makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to, both page-locked.
+    make: function that makes the engine from a graph, images (N, C, H, W) uint8 and the array for labels (N,) uint8,
+    both page-locked.
     """
 
     engine: str
@@ -85,7 +86,7 @@ class Candidate(Frozen):
 
     @property
     def title(self) -> str:
-        """Engine, setting and precision: ``torch eager, contiguous fp16``."""
+        """Return engine, setting and precision: ``torch eager, contiguous fp16``."""
         return " ".join(filter(None, (self.engine, self.setting, self.precision)))
 
 
@@ -93,7 +94,7 @@ class Candidate(Frozen):
 class Entrant:
     """A candidate that is being measured, and its results so far.
 
-    labels: of its first timed run. unsteady: number of timed runs whose labels differ from those.
+    labels: those of its first timed run. unsteady: number of timed runs whose labels differ from them.
     """
 
     candidate: Candidate
@@ -110,22 +111,22 @@ class Entrant:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the engine is this program's, not a peer's."""
+        """Return whether the engine is this program's."""
         return self.candidate.engine == OURS
 
     def prepare(self, batch: Batch) -> None:
-        """Make the engine and warm it up; slow steps such as compiling happen here. Sets ``reason`` if it fails."""
+        """Make the engine and warm it up, which includes slow steps such as compiling. Sets ``reason`` if it fails."""
         self._attempt(partial(self._make_and_warm_up, batch))
 
     def run_round(self) -> None:
-        """Run the timed runs of one round, if the engine runs at all."""
+        """Run the timed runs of one round, unless the engine has failed."""
         if self.engine is not None:
             self._attempt(self._run_timed_turn)
 
     def try_briefly(self, batch: Batch) -> list[float]:
         """Prepare the engine, time it in a few runs and close it; return the medians on the card and end to end.
 
-        Returns no medians, and sets ``reason``, if it fails.
+        If it fails, set ``reason`` and return no medians.
         """
         self.prepare(batch)
         took: list[float] = []
@@ -135,7 +136,7 @@ class Entrant:
         return took
 
     def close(self) -> None:
-        """Close the engine. What a peer broke may keep it from being closed."""
+        """Close the engine, and ignore errors of a broken peer."""
         engine, self.engine = self.engine, None
         with nullcontext() if self.is_ours else suppress(Exception):
             if engine is not None:
@@ -144,14 +145,14 @@ class Entrant:
     def _attempt(self, action: Callable[[], None]) -> None:
         """Run the action. If it fails, close the engine, drop its labels and set ``reason``.
 
-        A peer may fail in any way. An error of ours that is no UserError is a bug and is raised.
+        A peer may fail in any way. An error of this program other than UserError is a bug and is raised.
         """
         try:
             action()
         except Exception as error:
             if self.is_ours and not isinstance(error, UserError):
                 raise
-            self.reason, self.labels = one_line(error), None
+            self.reason, self.labels = describe_error(error), None
             self.close()
 
     def _make_and_warm_up(self, batch: Batch) -> None:
@@ -199,7 +200,7 @@ class Entrant:
         return time_call(run_passes)[1] / self.passes
 
     def result_row(self, batch: Batch) -> Row:
-        """Return the document's row: times in ms."""
+        """Return the engine's row of the document, with times in ms."""
         row: dict[str, Any] = {
             **{name: getattr(self.candidate, name) for name in ("engine", "setting", "precision")},
             **{
@@ -217,7 +218,7 @@ class Entrant:
 
 
 def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object]) -> None:
-    """Prepare all entrants, then run ``rounds`` rounds, each starting with another entrant.
+    """Prepare all entrants, then run ``rounds`` rounds, each of which starts with another entrant.
 
     step: called with a description before each preparation and each turn.
     """
@@ -235,7 +236,7 @@ def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step
             entrant.close()
 
 
-def one_line(error: Exception) -> str:
-    """Describe an error in at most 160 characters; by its class if it has no text."""
+def describe_error(error: Exception) -> str:
+    """Return an error's text in at most 160 characters, or its class if it has no text."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:159]}…"

@@ -1,7 +1,7 @@
-"""Store the times of the peers' settings: each setting is tried once, and its times are stored at once.
+"""Store the times of the peers' settings, each at once, so that no setting is tried twice.
 
-One file per card holds them: the shipped one, overridden by the user's in the cache. Times of other versions of a
-peer's packages do not count.
+Each card has one file: the shipped one, overridden by the user's in the cache. Times of other versions of a peer's
+packages do not count.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -12,7 +12,7 @@ from app.files.reading import may_exist, read_json
 from app.files.writing import json_text
 from app.lab.document import FIGURES
 from app.network.network import Network
-from app.planning.tuning import file_name
+from app.planning.tuning import table_file_name
 from app.records.derive import check_of
 from app.records.peers import PeerSettings, Search
 
@@ -20,17 +20,17 @@ Key = tuple[object, ...]
 
 
 class Searches:
-    """The searches of one card. software: engine → its packages that are installed here, with versions."""
+    """The stored searches of one card. software: engine → the versions of its packages that are installed here."""
 
     def __init__(self, card: str, software: Mapping[str, dict[str, str]]) -> None:
         self._card, self._software = card, software
-        self._path = cache_dir() / "peers" / file_name(card)
+        self._path = cache_dir() / "peers" / table_file_name(card)
         self._found: dict[Key, Search] = {}
-        self._merge(FIGURES / f"peers_{file_name(card)}")
+        self._merge(FIGURES / f"peers_{table_file_name(card)}")
         self._merge(self._path)
 
-    def of(self, network: Network, precision: str, images: int, engine: str) -> Search:
-        """Return the stored times and failures of a peer, for the versions that are installed."""
+    def find(self, network: Network, precision: str, images: int, engine: str) -> Search:
+        """Return the stored times and failures of a peer with the installed versions, or an empty search."""
         new: Search = {
             "network": network.name,
             "digest": network.digest,
@@ -41,14 +41,14 @@ class Searches:
             "ms": {},
             "failed": {},
         }
-        return self._found.get(_key(new), new)
+        return self._found.get(_search_key(new), new)
 
     def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
         """Store a setting's times on the card and end to end, or why there are none. Raises UserError.
 
-        Other processes may search on cards of the same name: what they stored meanwhile stays.
+        It keeps what other processes have stored meanwhile for cards of the same name.
         """
-        self._found.setdefault(_key(search), search)
+        self._found.setdefault(_search_key(search), search)
         self._merge(self._path)
         if ms:
             search["ms"][setting] = [round(one, 5) for one in ms]
@@ -64,19 +64,19 @@ class Searches:
         if may_exist(path) and (path != self._path or is_trusted(path)):
             stored: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
             for search in stored["searches"]:
-                known = self._found.setdefault(_key(search), search)
+                known = self._found.setdefault(_search_key(search), search)
                 known["ms"] |= search["ms"]
                 known["failed"] |= search["failed"]
 
 
-def _key(search: Search) -> Key:
+def _search_key(search: Search) -> Key:
     return *(search[name] for name in ("digest", "precision", "images", "engine")), *sorted(search["software"].items())
 
 
 def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
-    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if it is the same.
+    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if they are the same.
 
-    settings: those of each peer, among which the fastest is; a file may have others.
+    settings: those of each peer that count; a file may have others.
     """
     ran = [
         (search["engine"], setting, ms)

@@ -1,4 +1,4 @@
-"""Compute ratios between engines and format the documents of ``bench --peers`` as text. Pure."""
+"""Compute ratios between engines, and format the documents of ``bench --peers`` as text. Pure functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from app.base.precision import BY_NAME
 from app.lab.document import heading
 from app.lab.peers.rounds import OURS
 from app.lab.peers.torch import NEEDLESS
-from app.records.peers import Best, Comparison, Peers, PeerSettings, Ratio, Row
+from app.records.peers import Comparison, FastestPeer, Peers, PeerSettings, Ratio, Row
 from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
 
 MEASURES = {"on_card_ms": "on the card", "end_to_end_ms": "end to end"}
@@ -27,7 +27,7 @@ SEARCHES = (
 def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list[Ratio]:
     """Return the fastest peer's median ÷ ours, by measurement, for each of our rows that ran.
 
-    unknown: the peers' precision → why their fastest settings are not known; there is no ratio then.
+    unknown: the peers' precision → why their fastest settings are not known; these precisions get no ratio.
     """
     found = []
     for own in rows:
@@ -40,21 +40,21 @@ def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list
         entry: Ratio = {
             "precision": own["precision"],
             "against": against,
-            "on_card_ms": None if reason else _best("on_card_ms", own, peers),
-            "end_to_end_ms": None if reason else _best("end_to_end_ms", own, peers),
+            "on_card_ms": None if reason else _fastest_peer("on_card_ms", own, peers),
+            "end_to_end_ms": None if reason else _fastest_peer("end_to_end_ms", own, peers),
             "reason": reason,
         }
         found.append(entry)
     return found
 
 
-def _best(measure: str, own: Any, peers: Sequence[Any]) -> Best:
+def _fastest_peer(measure: str, own: Any, peers: Sequence[Any]) -> FastestPeer:
     fastest = min(peers, key=lambda row: row[measure]["p50"])
     return {"setting": fastest["setting"], "ratio": fastest[measure]["p50"] / own[measure]["p50"]}
 
 
 def as_text(document: Peers, width: int = WIDTH) -> str:
-    """Format the header; for each network and batch size a row for each engine, and the speed-ups over the peers."""
+    """Return the header and, for each network and batch size, a row per engine and the speed-ups over the peers."""
     parts = [_header(document, width)]
     for one in document["comparisons"]:
         parts.append(
@@ -116,7 +116,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 
 def search_text(document: PeerSettings, width: int = WIDTH) -> str:
-    """Format for each search how many settings were tried, and the fastest."""
+    """Return, for each search, how many settings were tried, and the fastest."""
     rows = []
     for one in document["searches"]:
         tried = len(one["ms"]) + len(one["failed"])

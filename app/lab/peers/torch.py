@@ -1,4 +1,4 @@
-"""Build and run a network in PyTorch, tuned for speed, to compare the application with."""
+"""Build and run a network in PyTorch, tuned for speed, for comparison with the application."""
 
 import gc
 import sys
@@ -35,7 +35,7 @@ NEEDLESS = (ONE_PIECE, ONE_LAYOUT, NO_GAIN)
 
 
 class Setting(Frozen):
-    """How to run the network: a mode of torch.compile or eager, and the layout of the activations.
+    """How PyTorch runs the network: a mode of torch.compile or eager, and the memory layout of activations.
 
     pieces: in pieces that fit the L2 cache. graph: as one CUDA graph.
     """
@@ -62,8 +62,8 @@ SETTINGS = tuple(
 )
 
 
-def why_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
-    """Return why the setting of this name cannot be the fastest, empty if it may be. ms: times of other settings."""
+def why_setting_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
+    """Return why the setting of this name cannot be the fastest; empty if it can. ms: times of other settings."""
     setting = next((one for one in SETTINGS if str(one) == name), Setting())
     if setting.channels_last and not any(isinstance(step.layer, Conv2d | Pool) for step in graph.steps):
         return ONE_LAYOUT
@@ -73,8 +73,8 @@ def why_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> 
     return ""
 
 
-def release_compiled() -> None:
-    """Free what torch.compile keeps for functions that are no longer used: machine code, and the memory of graphs."""
+def free_compiled_code() -> None:
+    """Free the machine code and the memory of graphs that torch.compile keeps for unused functions."""
     torch = sys.modules.get("torch")
     if torch is not None:
         if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing was compiled

@@ -1,4 +1,4 @@
-"""Build a network from PyTorch modules."""
+"""Build a network from PyTorch modules, for comparison with the application."""
 
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -22,7 +22,7 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
     front = torch.nn.Sequential(
         *(_resize_module(step, torch, device) for step in graph.steps[: graph.pixel_scale_step])
     )
-    body = torch.nn.Sequential(*_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
+    body = torch.nn.Sequential(*_network_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
 
     def classify(images: Any) -> Any:
         x = front(images).to(dtype, memory_format=layout) * scale
@@ -32,7 +32,7 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
 
 
 def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
-    """Return a module that resizes images by PyTorch's interpolation in float, rounded; halves may round the other way.
+    """Return a module that resizes images by PyTorch's interpolation; float errors may round halves the other way.
 
     The course's rule cuts instead of rounding, so float errors could change whole values: it is computed in exact
     integers.
@@ -62,7 +62,7 @@ def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
     return Enlarge() if layer.rule == "edge" else EnlargeExactly()
 
 
-def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
+def _network_modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
     """Yield the modules between scaling and argmax. Channels-last activations are flattened in H, W, C order."""
     nn = torch.nn
 

@@ -1,4 +1,4 @@
-"""Count and time the host's CUDA API calls in a run, by wrapping the functions temporarily."""
+"""Count and time the host's CUDA API calls in a run; wrappers replace the functions for this time."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ Target = tuple[str, Any, str]  # CUDA function; the module or class where caller
 
 
 class Call(Frozen):
-    """One call of a CUDA API function. start, stop: when it began and returned, in seconds of the host's clock."""
+    """A call of a CUDA API function. start, stop: when it began and returned, in seconds of the host's clock."""
 
     name: str
     start: float
@@ -39,19 +39,19 @@ def traced_functions() -> list[Target]:
         ("cudaEventSynchronize", cupy.cuda.Event, "synchronize"),
         ("cudaStreamSynchronize", cupy.cuda.Stream, "synchronize"),
     ]
-    library = loaded_cublas()
+    library = cublas_if_loaded()
     if library is not None:
         found += ("cublasSetStream", library, "setStream"), ("cublasSgemm", library, "sgemm")
     return found
 
 
-def loaded_cublas() -> Any:
-    """Return CuPy's cuBLAS binding if a kernel has loaded it, otherwise None."""
+def cublas_if_loaded() -> Any:
+    """Return CuPy's cuBLAS binding if a kernel has loaded it; otherwise None."""
     return sys.modules.get("cupy_backends.cuda.libs.cublas")
 
 
 @contextmanager
-def wrapped_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
+def wrap_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
     """Replace ``owner.attribute`` by ``wrap(owner.attribute)`` while the block runs."""
     original = getattr(owner, attribute)
     inherited = attribute not in vars(owner)
@@ -66,8 +66,8 @@ def wrapped_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Fun
 
 
 @contextmanager
-def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
-    """Yield a list that collects every call of the targets in the block. among: default ``traced_functions()``."""
+def record_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
+    """Yield a list that collects every call of the targets in the block. among: by default ``traced_functions()``."""
     calls: list[Call] = []
 
     def make_timed_wrapper(name: str, original: Function) -> Function:
@@ -82,14 +82,14 @@ def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]
 
     with ExitStack() as undo:
         for name, owner, attribute in traced_functions() if among is None else among:
-            undo.enter_context(wrapped_attribute(owner, attribute, partial(make_timed_wrapper, name)))
+            undo.enter_context(wrap_attribute(owner, attribute, partial(make_timed_wrapper, name)))
         yield calls
 
 
 def summarise_calls(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
-    """Return the number of calls and the times of each API function, the most expensive first, per run.
+    """Return the number of calls and the times of each API function per run, the most expensive first.
 
-    host_ms: time in ms from a run's start to its end on the host; share: part of it that the function took.
+    host_ms: time in ms from a run's start to its end on the host. share: part of it that the function took.
     """
     spent: dict[str, list[float]] = {}
     for call in calls:

@@ -39,7 +39,7 @@ BUSY = 60.0  # %; a kernel waits if no unit reaches this share of its peak: Nsig
 
 
 class Counter(Frozen):
-    """One hardware counter. words: its description. metric: Nsight Compute's name. unit: what it counts."""
+    """A hardware counter. words: its description. metric: Nsight Compute's name for it. unit: what it counts."""
 
     words: str
     metric: str
@@ -85,7 +85,7 @@ METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
 def busiest_unit(throughput: Mapping[str, float | None]) -> str:
-    """Return the name of the busiest unit; ``latency`` if none is busy, ``unknown`` without numbers."""
+    """Return the name of the busiest unit; ``latency`` if no unit is busy, ``unknown`` without numbers."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
         return "unknown"
@@ -94,9 +94,9 @@ def busiest_unit(throughput: Mapping[str, float | None]) -> str:
 
 
 def parse_ncu_shares(text: str) -> list[dict[str, Any]]:
-    """Return a row for each kernel launch in the table that ``ncu --csv --page raw`` prints; skip earlier lines.
+    """Return a row for each kernel launch in the table that ``ncu --csv --page raw`` prints, without earlier lines.
 
-    Values are in percent; None if the tool gave no number. load, store: bytes used ÷ bytes fetched by global memory
+    Values are in percent, or None if the tool gave no number. load, store: bytes used ÷ bytes moved by global memory
     instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS) → share of its peak.
     bound: the busiest unit.
     """
@@ -122,7 +122,7 @@ def _launch_shares(launch: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_number(text: str) -> float | None:
-    """Return the number in a text, ``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
+    """Return the number in a text (``1,234.5`` → 1234.5), or None for texts such as ``n/a``."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -167,7 +167,7 @@ def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[
 
 
 def ncu_failure(text: str, code: int) -> str:
-    """Return why ncu counted nothing: its first error, otherwise its last line, otherwise the exit code."""
+    """Return why ncu counted nothing: its first error, else its last line, else the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
         re.sub(r"^==ERROR==\s*|^error:\s*", "", line) for line in lines if line.startswith(("==ERROR==", "error:"))
@@ -176,7 +176,7 @@ def ncu_failure(text: str, code: int) -> str:
 
 
 def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
-    """Return the rows of counters with layer and kernel name. launched: spans of the same launches, in order."""
+    """Return the counters' rows with layer and kernel name. launched: spans of the same launches, in the same order."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
         return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]
@@ -184,15 +184,15 @@ def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[
 
 
 def normalize_count(name: str, value: float, outputs: float) -> float:
-    """Return a count in the unit that pages show: per output, or in percent."""
+    """Return a count in the unit that the pages show: per output, or in percent."""
     unit = COUNTERS[name].unit
     return value if unit == "%" else value * WEIGHTS[unit] / outputs
 
 
 def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return ncu's counts for each layer; empty unless the table has every launch. layers: of each launch, in order.
+    """Return ncu's counts for each layer; empty unless its table has every launch. layers: that of each launch.
 
-    launches: their number. counts: events are summed over the layer's launches, percentages are those of the launch
+    launches: number of the layer's launches. counts: events are summed over these; percentages are those of the launch
     with the most instructions; None if the tool gave no number.
     """
     rows = parse_ncu_launches(text)
@@ -222,7 +222,7 @@ SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
 
 
 def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Counters:
-    """Run ncu on every step of the multiplying operations, on each layer that the step can compute. Needs a GPU.
+    """Run ncu on every step of the ladders, on each layer that the step can compute. Needs a GPU.
 
     name: of the network, or its file. batch: number of images. selected: the card, as ``--device`` names it. If nothing
     was counted, the document's ``note`` gives the reason.
@@ -242,7 +242,7 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
         except UserError:
             continue  # the step does not serve this network, or not on this card
         text, note = run_ncu(
-            main_arguments(name, row, chosen.precision, batch, selected),
+            main_job_arguments(name, row, chosen.precision, batch, selected),
             [entry for _, entry in launched],
             [counter.metric for counter in COUNTERS.values()],
         )
@@ -265,13 +265,13 @@ def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, b
     """Yield layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
-            config = row.config(node.problem, node.settings)
+            config = row.launch_config(node.problem, node.settings)
             pieces = ceil_div(batch, config.images_at_a_time) if config.images_at_a_time else 1
-            yield from [(node.head.name, launch.entry or row.entry) for launch in config.launches] * pieces
+            yield from [(node.head.name, x.entry or row.entry) for x in config.launches if x.grid(batch)[0]] * pieces
 
 
-def main_arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
-    """Return arguments of ``main.py`` that run one batch in one piece, layer by layer, with this kernel."""
+def main_job_arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
+    """Return arguments of ``main.py`` to run one batch in one piece, layer by layer, with this kernel."""
     given = {
         "batch": batch,
         "chunk": batch,

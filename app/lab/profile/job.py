@@ -1,4 +1,4 @@
-"""Run ``main.py profile``: the main job's time by kernels, copies and API calls; a timeline; hardware counters."""
+"""Run ``main.py profile``: time the main job's kernels, copies and API calls; timeline and hardware counters."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def profile(request: ProfileRequest) -> int:
 
 
 def _check_every_step(request: ProfileRequest) -> None:
-    """Raise UserError for options that ``--every-step`` sets itself."""
+    """Raise UserError for options that ``--every-step`` sets by itself."""
     network, usual = request.network, NetworkRequest(network=request.network.network)
     for name, value in vars(network).items():
         if value != getattr(usual, name):
@@ -104,14 +104,14 @@ def _profile_run(request: ProfileRequest, graph: Graph, chosen: Choices, weights
         for _ in range(WARMUP):
             run()
         plain = [run() for _ in range(RUNS)]
-        with api_calls.recorded_calls() as calls:
+        with api_calls.record_calls() as calls:
             counted = [run() for _ in range(RUNS)]
         recorder = Recorder(engine)
         recorded: list[list[Span]] = []
         samples: list[float] = []
         for index in range(RUNS + 1):
             recorder.reset_clock()
-            with api_calls.recorded_calls() as last_calls, recorder.recording():
+            with api_calls.record_calls() as last_calls, recorder.record():
                 sample = run()
             if index:  # skip the first run: it creates the events
                 samples.append(sample)
@@ -160,7 +160,7 @@ def timeline_page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
 
 
 def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
-    """Return page-locked (N, C, H, W) uint8 images and their source: Fashion-MNIST if its shape fits, else random."""
+    """Return images, page-locked (N, C, H, W) uint8, and their source: Fashion-MNIST if its shape fits, else random."""
     from app.cuda.memory import pinned_array
 
     shape = graph.network.input_shape
@@ -178,7 +178,7 @@ def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
 
 
 def span_rows(runs: Sequence[Sequence[Span]]) -> list[Row]:
-    """Return one row for each kernel and copy, the most expensive first; calls, total_ms and bytes are per run."""
+    """Return a row for each kernel and copy, the most expensive first; calls, total_ms and bytes are per run."""
     groups: dict[tuple[str, str, str], list[Span]] = {}
     for span in (span for run in runs for span in run):
         groups.setdefault((span.kind, span.layer, span.name), []).append(span)
@@ -227,8 +227,8 @@ def trace_event_document(
 ) -> dict[str, Any]:
     """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times are in microseconds.
 
-    It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock. zero: time of
-    that clock when the clock of the spans was at 0.
+    It has a row for the host's API calls and one for each stream. calls: times in seconds of the host's clock. zero:
+    time of that clock when the spans' clock was at 0.
     """
     rows: dict[tuple[int, int | None], str] = {(HOST, None): "host", (HOST, 0): "API calls", (CARD, None): card}
     rows |= {(CARD, stream): f"stream {stream + 1}" for stream in sorted({span.stream for span in spans})}

@@ -1,6 +1,6 @@
-"""Record when each kernel and copy of a run began and ended on its stream, by a pair of events around each.
+"""Record when each kernel and copy of a run began and ended on its stream, with a pair of events around each.
 
-While a run is recorded, wrappers replace the functions that the engine calls; the engine itself is unchanged.
+During the recording, wrappers replace the functions that the engine calls; the engine itself is unchanged.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,11 +16,12 @@ from cupy_backends.cuda.api import driver
 from app.base.clock import now
 from app.base.frozen import Frozen
 from app.cuda import launch_attributes
-from app.cuda.events import Marks
+from app.cuda.events import EventSequence
 from app.engine.gpu import GpuEngine
+from app.kernels.by_count import LaunchByCount
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
-from app.lab.profile.api_calls import Function, loaded_cublas, wrapped_attribute
+from app.lab.profile.api_calls import Function, cublas_if_loaded, wrap_attribute
 from app.main_job.overlap import serialise_intervals
 from app.planning.matching import Node
 
@@ -31,10 +32,10 @@ COPIES = {
 
 
 class Span(Frozen):
-    """One kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
+    """A kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
-    layer: node of the plan; empty for copies of the batch. name: variant and its part, or the copy. stream: index.
-    entry: name of the kernel's function. nbytes: bytes copied.
+    layer: node of the plan; empty for copies of the batch. name: name of the kernel and its part, or of the copy.
+    stream: index. entry: name of the kernel's function. nbytes: bytes copied.
     """
 
     kind: str
@@ -53,7 +54,7 @@ class Span(Frozen):
 
 
 def describe_action(action: Action, variant: Variant) -> tuple[str, str, str]:
-    """Return kind, name and entry point of one action of a variant."""
+    """Return kind, name and entry point of one action of a kernel's launch."""
     match action:
         case KernelLaunch():
             entry = action.entry or variant.entry
@@ -67,7 +68,7 @@ def describe_action(action: Action, variant: Variant) -> tuple[str, str, str]:
 
 @contextmanager
 def nvtx_range(text: str) -> Iterator[None]:
-    """Mark a range for external profilers; do nothing if CuPy was built without NVTX."""
+    """Mark the block as a range for external profilers; do nothing if CuPy was built without NVTX."""
     nvtx = getattr(cupy.cuda, "nvtx", None)
     if nvtx is None or not nvtx.available:
         yield
@@ -83,19 +84,19 @@ class Recorder:
     """Records runs of one engine, one after another. The first run creates the events; later runs reuse them.
 
     Because of the events, no kernel starts before the previous one has ended (``dependent_launch.cuh``). zero: the
-    host's clock when the clock of the spans was at 0, to within some microseconds.
+    host's clock when the spans' clock was at 0, accurate to some microseconds.
     """
 
     def __init__(self, engine: GpuEngine) -> None:
         self.zero = 0.0
         self._streams = {buffers.stream.ptr: index for index, buffers in enumerate(engine.stream_buffers)}
         self._nodes: dict[int, Node] = {
-            id(launch.choose(count)): node
+            id(one): node
             for buffers in engine.stream_buffers
             for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
-            for count in (1, buffers.chunk)
+            for one in (launch.launches if isinstance(launch, LaunchByCount) else (launch,))
         }
-        self._marks = Marks()  # one at the beginning, and two for each span
+        self._marks = EventSequence()  # one at the beginning, and two for each span
         self._recorded: list[Span] = []
         # The layer being enqueued, its stream, its kernel, and its actions, one per call.
         self._node: Node | None = None
@@ -112,15 +113,15 @@ class Recorder:
         self.zero = now()
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def record(self) -> Iterator[None]:
         """Record every kernel and copy that is enqueued while the block runs."""
         with ExitStack() as undo:
-            undo.enter_context(wrapped_attribute(Launch, "__call__", self._wrap_layer_launch))
-            undo.enter_context(wrapped_attribute(driver, "launchKernel", self._wrap_kernel_launch))
-            undo.enter_context(wrapped_attribute(launch_attributes, "launch_kernel_ex", self._wrap_kernel_launch))
-            undo.enter_context(wrapped_attribute(runtime, "memcpyAsync", self._wrap_copy))
-            if loaded_cublas() is not None:
-                undo.enter_context(wrapped_attribute(loaded_cublas(), "sgemm", self._wrap_kernel_launch))
+            undo.enter_context(wrap_attribute(Launch, "__call__", self._wrap_layer_launch))
+            undo.enter_context(wrap_attribute(driver, "launchKernel", self._wrap_kernel_launch))
+            undo.enter_context(wrap_attribute(launch_attributes, "launch_kernel_ex", self._wrap_kernel_launch))
+            undo.enter_context(wrap_attribute(runtime, "memcpyAsync", self._wrap_copy))
+            if cublas_if_loaded() is not None:
+                undo.enter_context(wrap_attribute(cublas_if_loaded(), "sgemm", self._wrap_kernel_launch))
             undo.enter_context(nvtx_range("batch"))
             yield
 
@@ -133,7 +134,9 @@ class Recorder:
     def _wrap_layer_launch(self, original: Function) -> Function:
         def launch_layer(launch: Launch, stream: int, images: int) -> None:
             self._node, self._stream = self._nodes[id(launch)], stream
-            self._variant, self._actions = launch.kernel.variant, cycle(launch.kernel.config.actions)
+            actions = launch.kernel.config.actions
+            taken = [one for one in actions if not isinstance(one, KernelLaunch) or one.grid(images)[0]]
+            self._variant, self._actions = launch.kernel.variant, cycle(taken)
             try:
                 with nvtx_range(self._node.name):
                     original(launch, stream, images)
@@ -173,7 +176,7 @@ class Recorder:
 
 
 def remove_queueing_time(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans without the time of waiting for a copy engine: each copy begins when its copy engine is free."""
+    """Return the spans of copies without the time in which they waited for a copy engine; other spans unchanged."""
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)

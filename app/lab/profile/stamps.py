@@ -1,6 +1,6 @@
-"""Decode the time stamps of lenet5's convolutions for Hopper, which show each warpgroup's phases.
+"""Decode the time stamps of lenet5's convolutions for Hopper, which show the phases of each warpgroup.
 
-Pure functions turn words of device memory (include/stamps.cuh) into a part of the profile document.
+Pure functions convert words of device memory (include/stamps.cuh) to a part of the profile document.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ POINTS = 100  # of the curves of images over time
 
 
 class Warpgroup(Frozen):
-    """One warpgroup's run. clocks: its start, then the end of each phase. phases: their indices in PHASES."""
+    """The run of a warpgroup. clocks: its start, then the end of each phase. phases: their indices in PHASES."""
 
     block: int
     number: int
@@ -31,7 +31,7 @@ class Warpgroup(Frozen):
 
 
 class Shares(Frozen):
-    """How a launch distributes images: in each round, every warpgroup of ``blocks`` blocks takes ``each`` images."""
+    """How a launch distributes images: in each round, each warpgroup of ``blocks`` blocks takes ``each`` images."""
 
     images: int
     each: int
@@ -46,12 +46,12 @@ class Shares(Frozen):
 
     @property
     def round_count(self) -> int:
-        """Return the number of rounds until all images are taken; the first warpgroup takes images in each round."""
+        """Return the number of rounds until all images are taken; the first warpgroup takes part in each."""
         return -(-self.images // (self.each * self.blocks * self.warpgroups))
 
     @property
     def max_stamp_count(self) -> int:
-        """Return the most stamps of a warpgroup: two for each of two passes an image, and four more a round."""
+        """Return the largest number of stamps of a warpgroup: four for each image, and four more for each round."""
         return self.round_count * (4 * self.each + 4)
 
     def image_count(self, block: int, number: int, turn: int) -> int:
@@ -83,7 +83,7 @@ def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
 def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
     """Return the phases of the warpgroups on one multiprocessor, and the progress of all images over time.
 
-    The multiprocessor is the one with the median time. Times are microseconds since the start of the first warpgroup.
+    It is the multiprocessor with the median time. Times are microseconds since the start of the first warpgroup.
     """
     groups = decode_stamps(words, shares)
     mhz, begun = clock_megahertz(groups), min(group.started_ns for group in groups)
@@ -119,7 +119,7 @@ def _phase_spans(group: Warpgroup, at: np.ndarray) -> list[list[Any]]:
 def _image_progress(
     groups: Iterable[Warpgroup], times: dict[tuple[int, int], np.ndarray], shares: Shares
 ) -> dict[str, Any]:
-    """Return how many images were requested, staged and computed by each of POINTS + 1 times."""
+    """Return how many images were requested, staged and computed at each of POINTS + 1 times."""
     events: dict[str, list[tuple[float, int]]] = {"requested": [], "staged": [], "computed": []}
     for group in groups:
         at = times[group.block, group.number]

@@ -1,4 +1,4 @@
-"""Measure a timeline: run a batch by lenet5's convolutions for Hopper, compiled to write time stamps."""
+"""Measure a timeline: run a batch with lenet5's convolutions for Hopper, compiled to write time stamps."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ def first_kernel_shares(execution: ExecutionPlan, images: int, multiprocessors: 
             f"--timeline: {node.variant.name} ({node.name}) leaves no stamps; lenet5's convolutions on a Hopper card "
             "do: --precision fp16, fp32x or int8, without --conv and --no-fuse"
         )
-    config = node.variant.config(node.problem, node.settings)
+    config = node.variant.launch_config(node.problem, node.settings)
     (launch,) = config.launches
     shares = Shares.from_launch_sizes(
         images, int(config.defines.get("IMAGES", IMAGES)), multiprocessors, launch.threads // THREADS
@@ -50,7 +50,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
         labels, how = outputs.labels.copy(), engine.direct.how if engine.direct else "copied in chunks"
         resident = timing.time_on_card(engine, images, RUNS, WARMUP)
     node = execution.nodes[0]
-    stamped_node = replace(node, variant=with_stamps(node.variant, shares))
+    stamped_node = replace(node, variant=add_stamps(node.variant, shares))
     stamping = replace(execution, nodes=(stamped_node, *execution.nodes[1:]))
     with GpuEngine(stamping, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))
@@ -69,8 +69,8 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
     }
 
 
-def with_stamps(variant: Variant, shares: Shares) -> Variant:
-    """Return the variant, changed so that its kernel writes stamps."""
+def add_stamps(variant: Variant, shares: Shares) -> Variant:
+    """Return the kernel's row, changed so that the kernel writes stamps."""
     constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 
     def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:

@@ -1,4 +1,4 @@
-"""Choose the points of a sweep, which are the parameters to try on each layer; measure them and keep the results."""
+"""Choose the points of a sweep (parameters to try on each layer), measure them and keep the results."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,28 +13,28 @@ from app.base.errors import UserError, choices_hint
 from app.base.interrupts import deferred_interrupts
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant
-from app.lab.bench.compiling import Wrong
+from app.lab.bench.compiling import WrongResult
 from app.main_job.result import Timing
 from app.main_job.statistics import stored_samples
-from app.planning.tuning import Tuned, Tuning
+from app.planning.tuning import TunedResult, Tuning
 from app.records import sweep as records
-from app.records.sweep import Point, Skipped
+from app.records.sweep import Point, SkippedPoint
 
 NOISE = 0.01  # a point is measured until its median's relative error is below this
 L2 = "cold"
 
 
-class Skip(Exception):  # noqa: N818 - a verdict, not an error
-    """A point cannot run; the text is the reason."""
+class CannotRun(Exception):  # noqa: N818 - a verdict, not an error
+    """A point of the sweep cannot run; the text is the reason."""
 
 
 @dataclass
 class Target:
-    """One layer to sweep, and its results.
+    """A layer to sweep, and its results.
 
     grid: points to try, including the defaults and the best known parameters. points: measured points with ms,
     spread_ms and error_share (worst error ÷ tolerance). skipped: for each reason, the first skipped point and the
-    number of such points. finished: number of points tried. rival: variant that ``auto`` now chooses, if it is another
+    number of such points. finished: number of points tried. rival: kernel that ``auto`` now chooses, if it is another
     one; it is measured in the same run.
     """
 
@@ -45,11 +45,11 @@ class Target:
     grid: list[dict[str, int]]
     default: dict[str, int]
     points: list[Point] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    wrong: list[records.Wrong] = field(default_factory=list)
+    skipped: list[SkippedPoint] = field(default_factory=list)
+    wrong: list[records.WrongPoint] = field(default_factory=list)
     finished: int = 0
     rival: tuple[Variant, dict[str, int]] | None = None
-    rival_result: Tuned | None = None
+    rival_result: TunedResult | None = None
 
     @property
     def best_point(self) -> Point | None:
@@ -58,20 +58,20 @@ class Target:
 
     @property
     def default_point(self) -> Point | None:
-        """Return the point with the variant's default parameters; None if it was not measured."""
+        """Return the point with the kernel's default parameters; None if it was not measured."""
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
-    def tuned_results(self) -> dict[Problem, dict[str, Tuned]]:
+    def tuned_results(self) -> dict[Problem, dict[str, TunedResult]]:
         """Return the tuning times to store: that of the best point, and that of the rival if it was measured."""
         if self.best_point is None:
             return {}
-        found = {self.row.name: Tuned(self.best_point["parameters"], self.best_point["ms"], self.images)}
+        found = {self.row.name: TunedResult(self.best_point["parameters"], self.best_point["ms"], self.images)}
         if self.rival and self.rival_result:
             found[self.rival[0].name] = self.rival_result
         return {self.problem: found}
 
-    def skip(self, parameters: dict[str, int], reason: str) -> None:
-        """Record a point that cannot run. Reasons that differ only in their numbers count as one."""
+    def record_skipped(self, parameters: dict[str, int], reason: str) -> None:
+        """Record a point that cannot run. Reasons that differ only in numbers count as one."""
         alike = next(
             (known for known in self.skipped if _strip_numbers(known["reason"]) == _strip_numbers(reason)), None
         )
@@ -86,9 +86,10 @@ def _strip_numbers(reason: str) -> str:
 
 
 def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
-    """Return the values to try for each parameter: those of ``--set NAME=V,V`` (``texts``), otherwise the row's.
+    """Return the values to try for each parameter: those of ``--set NAME=V,V`` (``texts``), else the row's.
 
-    Raises UserError if the row has no parameters, for unknown ones, and for values that are not positive integers.
+    Raises UserError if the row has no parameters, for unknown parameters, and for values that are not positive
+    integers.
     """
     if not row.tunables:
         raise UserError(
@@ -122,11 +123,11 @@ def make_target(
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))
-        reason = row.refusal(problem, arch, parameters)
+        reason = row.refusal_reason(problem, arch, parameters)
         if reason is None:
             target.grid.append(parameters)
         else:
-            target.skip(parameters, reason)
+            target.record_skipped(parameters, reason)
     if not target.grid:
         reasons = "; ".join(
             f"{format_parameters(skipped['parameters'])}: {skipped['reason']}" for skipped in target.skipped[:3]
@@ -134,7 +135,7 @@ def make_target(
         raise UserError(f"no point of {row.name} can compute layer {layer} ({reasons}): try other values")
     known = tuning.parameters(problem, row, arch)
     always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
-    valid = [parameters for parameters in always if row.refusal(problem, arch, parameters) is None]
+    valid = [parameters for parameters in always if row.refusal_reason(problem, arch, parameters) is None]
     target.grid = list({format_parameters(parameters): parameters for parameters in (*valid, *target.grid)}.values())
     chosen = tuning.choose(problem, arch)
     if chosen is not None and row.automatic and chosen[0].name != row.name:
@@ -147,7 +148,8 @@ def format_parameters(parameters: Parameters) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]  # returns times and error; raises Skip or Wrong
+# Returns times and error of a point. Raises CannotRun or WrongResult.
+Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]
 
 
 def measure_all(
@@ -157,8 +159,8 @@ def measure_all(
 ) -> None:
     """Measure all points of all targets. Ctrl-C stops between two points.
 
-    measuring: makes the function that measures the points of a target. done: called after each target, even an
-    incomplete one.
+    measuring: function that returns the context for measuring a target's points. done: called after each target, even
+    an incomplete one.
     """
     total = sum(len(target.grid) for target in targets)
     with (
@@ -183,9 +185,9 @@ def measure_all(
 def _measure_point(target: Target, parameters: dict[str, int], measure: Measure) -> None:
     try:
         timing, error = measure(target.row, parameters)
-    except Skip as skip:
-        target.skip(parameters, str(skip))
-    except Wrong as verdict:
+    except CannotRun as skip:
+        target.record_skipped(parameters, str(skip))
+    except WrongResult as verdict:
         target.wrong.append({"parameters": parameters, "reason": str(verdict)})
     else:
         tflops = target.problem.flops * target.images / timing.median / 1e9
@@ -203,6 +205,6 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
 
 def _measure_rival(target: Target, measure: Measure) -> None:
     if target.rival is not None:
-        with suppress(Skip, Wrong):
+        with suppress(CannotRun, WrongResult):
             timing, _ = measure(*target.rival)
-            target.rival_result = Tuned(target.rival[1], timing.median, target.images)
+            target.rival_result = TunedResult(target.rival[1], timing.median, target.images)

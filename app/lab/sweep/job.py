@@ -57,18 +57,18 @@ def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str]
 def find_targets(
     request: SweepRequest, graph: Graph, arch: str, known: tuning.Tuning
 ) -> tuple[list[Target], list[str]]:
-    """Return the layers to sweep with their points, and a note for each layer that is left out.
+    """Return the layers to sweep with their points, and a note for each omitted layer.
 
     Raises UserError for unknown names and values, and if no point can run on any layer.
     """
     assert request.kernel_option is not None
     option, name = request.kernel_option
     operation = choices.OPERATIONS[option]
-    row = registry.find(operation, name)
+    row = registry.find_variant(operation, name)
     if row is None:
         raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
     values = parse_settings(request.set or (), row)
-    precision = precision_of(row, request.precision)
+    precision = sweep_precision(row, request.precision)
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
@@ -79,7 +79,7 @@ def find_targets(
     notes: list[str] = []
     for layer in layers if request.layer is None else [request.layer]:
         try:
-            problem = problem_of(graph, layer, row, arch, precision, request.fused)
+            problem = layer_problem(graph, layer, row, arch, precision, request.fused)
             targets.append(make_target(layer, problem, row, request.batch, arch, values, known))
         except UserError as error:
             notes.append(f"{layer} left out: {error}")
@@ -93,10 +93,10 @@ def find_targets(
     return targets, notes
 
 
-def precision_of(row: Variant, wanted: str | None) -> str:
-    """Return the precision in which to sweep a kernel: the wanted one, otherwise fp32 or the kernel's first.
+def sweep_precision(row: Variant, wanted: str | None) -> str:
+    """Return the precision in which to sweep a kernel: the wanted one, else fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not compute in the wanted one; a plan would silently take the first.
+    Raises UserError if the kernel does not compute in the wanted one; a plan would silently use another kernel's.
     """
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *own):
@@ -107,8 +107,8 @@ def precision_of(row: Variant, wanted: str | None) -> str:
     return wanted or (Choices.precision if Choices.precision in own else own[0])
 
 
-def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
-    """Return the layer's problem for this kernel: alone, or fused as the main job fuses it."""
+def layer_problem(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
+    """Return the problem of a layer for this kernel: unfused, or fused as the main job fuses it."""
     nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:
         if node.head.name == layer:
@@ -124,9 +124,9 @@ def run_sweep(
     card: str,
     measuring: Callable[[Target], AbstractContextManager[Measure]],
 ) -> int:
-    """Measure, store the best point of each layer, publish and draw; return the exit code.
+    """Measure, store the best point of each layer, print and draw; return the exit code.
 
-    measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended it early, or if no point could run.
+    measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended the sweep early, or if no point could run.
     """
     tables: list[Path] = []
 

@@ -11,14 +11,14 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.lab.bench.compiling import failure_reason
 from app.lab.bench.trial import Trial
-from app.lab.sweep.grid import L2, NOISE, Skip, Target, format_parameters
+from app.lab.sweep.grid import L2, NOISE, CannotRun, Target, format_parameters
 from app.main_job.result import Timing
 
 OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocations and from CuPy's pool
 
 
 class PointTimer:
-    """Measures the points of one target while threads compile the points after it. A context manager.
+    """Measures the points of one target while threads compile the next points. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
     """
@@ -43,7 +43,7 @@ class PointTimer:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Check and time one point; return its times, and its worst error ÷ tolerance. Raises Skip and Wrong."""
+        """Return the times of one point, and its worst error ÷ tolerance. Raises CannotRun and WrongResult."""
         try:
             if row is self._row:
                 self._compiled.pop(format_parameters(parameters)).result()
@@ -55,7 +55,7 @@ class PointTimer:
             reason = "needs more device memory than is free" if out_of_memory else failure_reason(error)
             if reason is None:
                 raise
-            raise Skip(reason) from None
+            raise CannotRun(reason) from None
 
     def __enter__(self) -> PointTimer:
         return self
@@ -67,4 +67,4 @@ class PointTimer:
 
 def _compile_into_cache(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
     """Compile the row into the cache on disk, without keeping its machine code in memory."""
-    compile_kernel(row.path, row.config(problem, parameters).defines, arch)
+    compile_kernel(row.path, row.launch_config(problem, parameters).defines, arch)

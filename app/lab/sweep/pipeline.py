@@ -10,7 +10,7 @@ from app.commands.sweep import SweepRequest
 from app.drawing.matrix import draw_heat_map
 from app.drawing.svg import save_chart
 from app.engine.request import STREAMS as DEFAULT_STREAMS
-from app.engine.request import default_chunk
+from app.engine.request import default_chunk_size
 from app.lab.batch import random_images
 from app.main_job.statistics import speedup, stored_samples
 from app.network.graph import Graph
@@ -34,7 +34,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
     with exit_on_interrupt():
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
-    default = (DEFAULT_STREAMS, default_chunk(request.batch))
+    default = (DEFAULT_STREAMS, default_chunk_size(request.batch))
     grid = pipeline_grid(request.batch, default)
     images = random_images(graph.network.input_shape, request.batch)
 
@@ -59,7 +59,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
 
 
 def draw_times(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
-    """Draw the end-to-end times by chunk size and streams, if any were measured. Raises UserError."""
+    """Draw the measured end-to-end times by chunk size and streams, if there are any. Raises UserError."""
     times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
     if request.plot is not None and times:
         title = f"{request.network}, {request.batch:,} images, end to end"
@@ -74,7 +74,7 @@ def pipeline_grid(batch: int, default: Setting) -> list[Setting]:
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
-    """Return a point per setting; its ``ms`` is None if memory does not suffice. Ctrl-C stops between two points."""
+    """Return a point for each setting; its ``ms`` is None if memory runs out. Ctrl-C stops between two points."""
     points: list[PipelinePoint] = []
     with suppress(KeyboardInterrupt), progress_bar(len(grid), unit=" points") as progress:
         for streams, chunk in grid:
@@ -109,7 +109,7 @@ def as_document(
 
 
 def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
-    """Return the document as text: two tables by chunk size (down) and streams (across), and the best point."""
+    """Return the document as text: two tables, by chunk size and number of streams, and the best point."""
     lines = [
         *paragraph(
             f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "
@@ -136,7 +136,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
 
 
 def _figure_table(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
-    """Return a table of one figure of every point: a row per chunk size, a column per number of streams."""
+    """Return a table of one figure of each point: a row per chunk size, a column per number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:
         rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)

@@ -23,7 +23,7 @@ FUSED_HINT = "the main job runs layers fused with what follows them: --fused tun
 def as_document(
     request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
 ) -> Sweep:
-    """Return the points of every layer as a JSON document. table: file that stores the best points, or None."""
+    """Return the points of every layer as a JSON document. table: path of the file with the best points, or None."""
     row = targets[0].row
     return {
         "schema": "lenet5-inference/sweep/1",
@@ -105,7 +105,7 @@ def _points_table(layer: SweptLayer, width: int) -> list[str]:
 
 
 def _layer_remarks(layer: SweptLayer) -> Iterator[str]:
-    """Yield the lines below a layer's table: the best point, what auto takes, and points skipped or wrong."""
+    """Yield the lines below a layer's table: best point, choice of ``auto``, and skipped or wrong points."""
     if (more := len(layer["points"]) - SHOWN_POINTS) > 0:
         yield f"… and {more} slower ones (--json has all)"
     if layer["best"]:
@@ -127,7 +127,7 @@ def _layer_remarks(layer: SweptLayer) -> Iterator[str]:
 def layer_time_field(target: Target) -> Field | None:
     """Return the times over the two parameters that matter most; None if no parameter was varied.
 
-    A parameter matters more if its worst value is slower relative to its best. All other parameters take their best
+    A parameter matters more if its worst value is slower relative to its best one. All other parameters have their best
     values.
     """
     varied: dict[str, float] = {}
@@ -143,7 +143,7 @@ def layer_time_field(target: Target) -> Field | None:
 
 
 def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
-    """Return the least time, over all other parameters, for each pair of values of two parameters (0 for "")."""
+    """Return the least time for each pair of values of two parameters (0 for a parameter ""), over all others."""
     best: dict[tuple[int, int], float] = {}
     for point in target.points:
         values = point["parameters"].get(down, 0), point["parameters"].get(across, 0)

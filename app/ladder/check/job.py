@@ -1,5 +1,6 @@
 """Run ``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
 
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -9,18 +10,24 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.random import default_rng
 from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.commands.check import CheckRequest
 from app.cuda import device
+from app.cuda.compiler import import_nvrtc, resource_report
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.lab.bench.compiling import failure_reason
-from app.ladder.check.cases import Case, describe_problem, named_cases, small_cases, type_names
-from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, build_variant, why_not_on_cpu
+from app.lab.bench.compiling import WrongResult, failure_reason, first_compiler_error
+from app.lab.checking.cases import Case, Fault, describe_problem, named_cases, small_cases, type_names
+from app.lab.checking.user_cases import user_cases, with_new_data
+from app.lab.user_kernel.child import CardProcess, LostError
+from app.lab.user_kernel.row import UserVariant, opened_kernel
+from app.lab.user_kernel.template import write_template
+from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
 from app.terminal.output import publish_report
@@ -30,18 +37,30 @@ LIKE = "sm_90a"  # architecture whose limits apply on the CPU
 RIGHT: Final = "right"
 WRONG: Final = "WRONG"
 NOT_TRIED: Final = "not tried"
+MEND = "each shape may take as long to stop; mend the loop without an end first"
+DEFAULT = "direct"  # the kernel that --init copies
 OFF_THE_CARD = "check --device cpu names the line"
 
 
 def check(request: CheckRequest) -> int:
-    """Check the kernel; print a verdict or the first error for each shape. Return 1 if one is wrong, otherwise 0.
+    """Check the kernel on each shape and print the verdicts. Return 1 if one is wrong, else 0.
 
-    Raises UserError.
+    With ``init``, write a file to start from instead. Raises UserError.
     """
+    if request.init is not None:
+        print(write_template(request.init, request.like or DEFAULT))
+        return 0
+    if request.file is not None:
+        with opened_kernel(request.file, request.like) as row:
+            return _check_row(request, row)
     option, name = request.kernel_option
-    row = registry.find(OPERATIONS[option], name)
-    if row is None:
+    found = registry.find_variant(OPERATIONS[option], name)
+    if found is None:
         raise UserError(f"--{option} auto is no kernel: name one (see main.py kernels)")
+    return _check_row(request, found)
+
+
+def _check_row(request: CheckRequest, row: Variant) -> int:
     no_gpu = device.why_no_gpu() if request.device != "cpu" else ""
     if request.device == "cuda" and no_gpu:
         raise UserError(f"{no_gpu}: check on the processor with --device cpu")
@@ -50,14 +69,22 @@ def check(request: CheckRequest) -> int:
     arch = card["architecture"]
     if not on_card:
         _require_cpu_support(row)
-    if request.layer is None and request.shape is None:
-        cases = small_cases(row, arch)
-    else:
+    if request.layer is not None or request.shape is not None:
         cases = named_cases(row, arch, request.network, request.layer, request.shape)
+        cases = with_new_data(cases, default_rng()) if isinstance(row, UserVariant) else cases
+    else:
+        cases = user_cases(row, arch, default_rng()) if isinstance(row, UserVariant) else small_cases(row, arch)
     if not cases:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
-    found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
+    if isinstance(row, UserVariant):
+        for case in cases:
+            row.check_signatures(case.problem)
+        found = _check_file_on_card(row, request.like, cases, arch) if on_card else _check_cases_on_cpu(cases)
+    else:
+        found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
+    if isinstance(row, UserVariant) and not on_card and not any(verdicts):
+        _require_compilation_for_card(row, cases[0])
     publish_report(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
@@ -70,19 +97,38 @@ def _require_cpu_support(row: Variant) -> None:
         raise UserError(MISSING)
 
 
+def _require_compilation_for_card(row: UserVariant, case: Case) -> None:
+    """Raise UserError if a file that is right on the processor does not compile for a GPU; without NVRTC do nothing.
+
+    g++ knows more of C and C++ than NVRTC, which has no standard headers.
+    """
+    try:
+        import_nvrtc()
+    except UserError:
+        return
+    try:
+        resource_report(row.path, row.launch_config(case.problem).defines, LIKE)
+    except RuntimeError as error:
+        line = re.search(rf"^{re.escape(row.source)}\((\d+)\): error", str(error), re.MULTILINE)
+        place = f":{line[1]}" if line else ""
+        raise UserError(
+            f"{row.source}{place} is right on the processor, but {first_compiler_error(str(error))} for a GPU"
+        ) from None
+
+
 def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
     """Yield the first error of each case, or None, in order."""
     with (
         tempfile.TemporaryDirectory() as folder,
         deferred_interrupts() as check_interrupt,
-        ThreadPoolExecutor(usable_cores()) as pool,
+        ThreadPoolExecutor(core_count()) as pool,
     ):
         endless = threading.Event()
 
         def check_case(number: int, case: Case) -> str | None:
             check_interrupt()
             if endless.is_set():
-                return f"{NOT_TRIED}: each shape may take as long to stop; mend the loop without an end first"
+                return f"{NOT_TRIED}: {MEND}"
             try:
                 found = check_case_on_cpu(case, Path(folder) / str(number), shared=len(cases) > 3)
                 if found is not None and ENDLESS in found:
@@ -97,18 +143,18 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
 def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
     program = build_variant(case.row, case.problem, {}, case.images, folder, shared)
-    arrays = [case.input_images, *case.packed_parameters()]
+    inputs = case.inputs()
 
     def run() -> list[np.ndarray]:
-        program.run(arrays, low=True)  # arrays begin at a fence, then they end at one
-        return program.run(arrays, low=False)
+        program.run(inputs, low=True)  # arrays begin at a fence, then they end at one
+        return program.run(inputs, case.other.inputs(), low=False)
 
     return _first_error(case, run)
 
 
 def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
     try:
-        return case.describe_first_error(run())
+        return case.describe_error_of_two_runs(run())
     except Fault as fault:
         return str(fault)
 
@@ -117,7 +163,7 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
     """Yield the first error of each case, or None, in order, from runs on the current card."""
     lost = False
     with exit_on_interrupt(), device.translate_gpu_errors():
-        from app.ladder.check.on_card import run_case
+        from app.lab.checking.on_card import run_case
 
         for case in cases:
             if lost:
@@ -131,6 +177,24 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
                 if reason is None and not lost:
                     raise
                 yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
+
+
+def _check_file_on_card(row: UserVariant, like: str | None, cases: list[Case], arch: str) -> Iterator[str | None]:
+    """Yield the first error of each case, or None, in order, from a process that the kernel may crash."""
+    with exit_on_interrupt():
+        from app.lab.checking.on_card import check_user_case
+
+    endless = False
+    with CardProcess() as process:
+        for case in cases:
+            if endless:
+                yield f"{NOT_TRIED}: {MEND}"
+                continue
+            try:
+                yield process.call(check_user_case, row.file, like, case.problem, case.images, case.seed, arch)
+            except (WrongResult, LostError) as reason:
+                endless = ENDLESS in str(reason)
+                yield str(reason)
 
 
 def _check_document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
@@ -159,7 +223,8 @@ def _verdict_word(reason: str | None) -> Verdict:
 
 def as_text(document: Check, width: int) -> str:
     """Return the verdict on each shape, each first error, and the number of right shapes."""
-    kernel = f"{document['operation']} {document['kernel']} ({document['source']})"
+    file = "" if document["source"] == document["kernel"] else f" ({document['source']})"
+    kernel = f"{document['operation']} {document['kernel']}{file}"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
     shapes = document["shapes"]
     cells = [[row["shape"], row["types"], str(row["images"]), row["verdict"]] for row in shapes]

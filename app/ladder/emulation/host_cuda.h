@@ -26,6 +26,20 @@ struct alignas(16) float4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+// One thread runs at a time, so each is atomic.
+template <typename T>
+inline T atomicAdd(T *place, T value) {
+    const T before = *place;
+    *place = before + value;
+    return before;
+}
+template <typename T>
+inline T atomicMax(T *place, T value) {
+    const T before = *place;
+    *place = before < value ? value : before;
+    return before;
+}
+
 using std::exp;
 using std::fma;
 using std::max;
@@ -54,6 +68,7 @@ inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __expf(float x) { return std::exp(x); }
 
 template <typename T>
 inline T __ldg(const T *place) {

@@ -10,11 +10,14 @@ struct Array {
     const char *name;
     std::size_t each, count;  // bytes of an element; elements
     std::unique_ptr<Fenced> memory;
+    bool only_read = false;
 };
 inline std::vector<Array> arrays;
 
 inline void report(void *frame, std::uintptr_t first = 0) {
-    dprintf(2, "THREAD %u %u %u %u\nAT", threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z);
+    dprintf(2, "THREAD %u", threadIdx.x);
+    if (blockDim.y * blockDim.z > 1) dprintf(2, ", %u, %u", threadIdx.y, threadIdx.z);
+    dprintf(2, " of block %u, %u, %u\nAT", blockIdx.x, blockIdx.y, blockIdx.z);
     if (first) dprintf(2, " %zx", (std::size_t)first);
     // Who called whom, as far as it lies on this thread's stack.
     const char *low = current ? current->stack.data() : nullptr, *high = low ? low + current->stack.size() : nullptr;
@@ -62,11 +65,16 @@ inline void on_signal(int number, siginfo_t *info, void *context) {
     _exit(1);
 }
 
-// arguments: 0 or 1, whether arrays begin at their fence rather than end there; then seconds of the processor.
+// arguments: 0 or 1, whether arrays begin at their fence rather than end there; seconds of the processor; how often the
+// kernel runs, each time on other inputs, while all other memory stays as the last run has left it.
 struct Program {
     bool low;
+    int runs;
+    std::FILE *results;  // what the kernel prints goes to the standard error instead
 
-    explicit Program(char **arguments) : low(arguments[1][0] == '1') {
+    explicit Program(char **arguments)
+        : low(arguments[1][0] == '1'), runs(atoi(arguments[3])), results(fdopen(dup(1), "w")) {
+        dup2(2, 1);
         before_failing = [](void *frame) { report(frame); };
         static char stack[64 << 10];
         const stack_t other = {stack, 0, sizeof stack};
@@ -86,16 +94,28 @@ struct Program {
     // An array that the kernel may only read, from the standard input.
     void *input(const char *name, std::size_t each, std::size_t count) {
         void *start = array(name, each, count);
-        if (std::fread(start, each, count, stdin) != count) fail("found its input cut short");
-        const Fenced &memory = *arrays.back().memory;
-        mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ);
+        arrays.back().only_read = true;
+        fill(arrays.back());
         return start;
     }
 
-    // An array's content to the standard output.
+    void fill(const Array &array) {
+        const Fenced &memory = *array.memory;
+        mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ | PROT_WRITE);
+        if (std::fread(memory.start, array.each, array.count, stdin) != array.count) fail("found its input cut short");
+        mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ);
+    }
+
+    // Other inputs at the same places.
+    void refill() {
+        for (const Array &array : arrays)
+            if (array.only_read) fill(array);
+    }
+
     void output(const char *name) {
         for (const Array &array : arrays)
-            if (array.name == name) std::fwrite(array.memory->start, array.each, array.count, stdout);
+            if (array.name == name) std::fwrite(array.memory->start, array.each, array.count, results);
+        std::fflush(results);
     }
 };
 }  // namespace host

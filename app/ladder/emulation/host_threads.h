@@ -18,6 +18,7 @@ struct Index {
     unsigned x, y, z;
 };
 inline Index threadIdx, blockIdx, blockDim, gridDim;
+constexpr int warpSize = 32;
 
 namespace host {
 inline void (*before_failing)(void *frame) = [](void *) {};
@@ -95,6 +96,8 @@ inline void **arguments;
 inline unsigned char *shared;  // of the current block, without a size in the kernel
 inline const Fenced *all_shared;
 
+inline unsigned block_threads() { return blockDim.x * blockDim.y * blockDim.z; }
+
 // The current thread's number in the cluster.
 inline int number() { return int(current - threads->data()); }
 
@@ -137,7 +140,8 @@ inline void enter() {
 inline void go_on(Thread &thread) {
     current = &thread;
     Block &block = *thread.block;
-    threadIdx = {unsigned(number() % blockDim.x), 0, 0}, blockIdx = block.index;
+    const unsigned of_block = number() % block_threads(), plane = blockDim.x * blockDim.y;
+    threadIdx = {of_block % blockDim.x, of_block % plane / blockDim.x, of_block / plane}, blockIdx = block.index;
     all_shared = &block.memory, shared = block.memory.start;
     block.begun = true;
     if (_setjmp(scheduler)) return;
@@ -158,7 +162,7 @@ inline void release(int first, int last, Awaited others) {
 }
 
 inline void release_all() {
-    const int all = threads->size(), each = blockDim.x;
+    const int all = threads->size(), each = block_threads();
     for (int block = 0; block < all; block += each) {
         for (int warp = block; warp < block + each; warp += 32)
             release(warp, std::min(warp + 32, block + each), OF_WARP);
@@ -210,29 +214,29 @@ void call(void (*kernel)(Types...), void **values) {
 }
 
 struct Shape {
-    Index grid;
-    int threads;         // of a block
-    std::size_t bytes;   // of shared memory
+    Index grid, block;
+    std::size_t bytes;     // of shared memory
     unsigned cluster = 1;  // blocks along x that run side by side
 };
 
 // Runs the body of the kernel, cluster after cluster.
 inline void run_grid(const Shape &shape, bool low) {
-    std::vector<Thread> all(shape.threads * shape.cluster);
+    gridDim = shape.grid, blockDim = shape.block;
+    const int each = block_threads();
+    std::vector<Thread> all(each * shape.cluster);
     std::vector<std::unique_ptr<Block>> blocks;
     for (unsigned rank = 0; rank < shape.cluster; rank++) {
         blocks.push_back(std::make_unique<Block>(rank, shape.bytes, low));
-        for (int i = 0; i < shape.threads; i++) all[rank * shape.threads + i].block = blocks.back().get();
+        for (int i = 0; i < each; i++) all[rank * each + i].block = blocks.back().get();
     }
     threads = &all;
-    gridDim = shape.grid, blockDim = {(unsigned)shape.threads, 1, 1};
     Index at = {};
     for (at.z = 0; at.z < gridDim.z; at.z++)
         for (at.y = 0; at.y < gridDim.y; at.y++)
             for (at.x = 0; at.x < gridDim.x; at.x += shape.cluster) {
                 for (const auto &block : blocks) {
                     block->index = {at.x + block->rank, at.y, at.z};
-                    block->left = shape.threads, block->begun = block->fenced = false;
+                    block->left = each, block->begun = block->fenced = false;
                     std::fill_n(block->memory.start, block->memory.bytes, 0xFF);
                     block->proxy.assign(block->memory.bytes, 0xFF);
                 }

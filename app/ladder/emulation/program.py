@@ -1,4 +1,4 @@
-"""Compile a kernel's file by g++, with C++ in place of its PTX functions, and run it in a separate process.
+"""Compile a kernel's file with g++, with C++ in place of its PTX functions, and run it in a separate process.
 
 The process works on arrays between guard pages, and checks every index into a declared array.
 """
@@ -21,6 +21,7 @@ from app.cuda.compiler import INCLUDE_DIR, read_with_includes
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import Problem
 from app.kernels.variant import ConstantCopy, Grid, KernelLaunch, Parameters, Variant
+from app.lab.checking.cases import Fault
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
@@ -38,46 +39,45 @@ IN_PLACE_OF = {
 }
 # Without contraction, each operation is rounded separately, as the kernels say. Ubuntu's g++ would reject jumps to
 # another stack, which threads here have.
-FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
-# A declaration of dynamic shared memory; the group is its element type.
-_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?((?:unsigned )?\w+) memory\[\];")
+FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fmax-errors=9")
+# A declaration of dynamic shared memory; the groups are its element type and its name.
+_SHARED = re.compile(r"extern +__shared__ +(?:__align__\(\d+\) +)?((?:unsigned +)?\w+) +(\w+)\[\];")
 _PTX = re.compile(r"\basm\b")
 # A function of the headers here whose body has lines of its own, and that is no template.
 _FUNCTION = re.compile(r'(?<!>\n)^((?:extern "C" )?)inline ([^\n;]+\)) (\{\n.*?^\}\n)', re.MULTILINE | re.DOTALL)
 AS_WRITTEN, DECLARED, DEFINED = r"\g<0>", r"\1\2;\n", r"\1[[gnu::used]] inline \2 \3"
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # an invocation between declarations that defines PTX functions
-_ERROR = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
+_ERROR = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
 SECONDS, RATE = 3, 1e6  # of CPU time for any run, plus one second for so many operations
+WAIT = 20  # times as long may pass until a run is ended that waits without computing
+# Of a compiler: seconds of CPU time, KB of memory. The shell's limits reach the processes that g++ starts.
+COMPILE_SECONDS = 60
+LIMITED = ("/bin/sh", "-c", 'ulimit -S -t "$0" && ulimit -v 8000000 && exec "$@"')
 _ONE_AT_A_TIME = Lock()  # compiles what is shared
 ENDLESS = "does not come to an end"  # the message in host_program.h
 # For line numbers in reports, and index checks. (-fsanitize=address would lose track of threads' stacks.)
 CHECKED = ("-g1", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
-_MISUSE = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
+_MISUSE = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
 _FAULT = re.compile(r"^FAULT (.*)$", re.MULTILINE)
-_THREAD = re.compile(r"^THREAD (\d+) (\d+) (\d+) (\d+)$", re.MULTILINE)
+_THREAD = re.compile(r"^THREAD (.*)$", re.MULTILINE)
 _CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
-
-
-class Fault(Exception):  # noqa: N818 - a verdict, not an error
-    """A kernel breaks a rule of CUDA C++; the text names the array, the line and the thread."""
 
 
 def why_not_on_cpu(row: Variant) -> str | None:
     """Return why the row cannot run on the CPU, or None."""
-    if row.needs_cublas:
-        return "it multiplies in cuBLAS, a library for GPUs"
-    return None
+    has_ptx = "it has PTX; the processor knows the functions of app/kernels/include in place of it"
+    return "it multiplies in cuBLAS, a library for GPUs" if row.needs_cublas else has_ptx if row.has_ptx else None
 
 
 def replace_ptx(name: str, text: str) -> str:
-    """Return the text of a kernel's file or a header, with empty lines in place of its PTX functions and types.
+    """Return the text of a kernel's file or of a header, with empty lines in place of its PTX functions and types.
 
-    It includes the header here that replaces them, and shared arrays refer to the memory of the current block.
+    The text includes this folder's header, which replaces them; shared arrays refer to the current block's memory.
     """
     lines: list[str] = []
     block: list[str] = []
     depth = 0
-    for line in _SHARED.sub(r"\1 *&memory = *(\1 **)&host::shared;", text).splitlines():
+    for line in _SHARED.sub(r"\1 *&\2 = *(\1 **)&host::shared;", text).splitlines():
         if not block and (not line or line[0] in "#/ }"):  # between declarations
             lines.append(line)
             continue
@@ -111,7 +111,7 @@ def build_program(
 ) -> Path:
     """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
 
-    shared: compile first what all kernels share, once in this process, which saves time from the fourth kernel on.
+    shared: first compile what all kernels share, once in this process; this saves time from the fourth kernel on.
     Raises UserError without a compiler, or with the compiler's first error.
     """
     if COMPILER is None:
@@ -132,10 +132,10 @@ def build_program(
 
 @cache
 def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[str]:
-    """Compile what all kernels share, which takes g++ two thirds of the time for a kernel; return the folder.
+    """Compile what all kernels share, which takes two thirds of the time for a kernel; return its folder.
 
-    It contains system.h, a precompiled header of the system's headers, and runtime.o, the functions of the headers
-    here.
+    The folder contains system.h, a precompiled header of the system's headers, and runtime.o, the functions of the
+    headers of this package.
     """
     folder = Path((made := TemporaryDirectory()).name)
     _write_sources(folder, INCLUDE_DIR / "common.cuh", DEFINED)
@@ -143,8 +143,10 @@ def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[s
         line for text in emulation_headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)
     }
     (folder / "system.h").write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
+    # Tensor cores' sums take most of a run: compiled once, they may cost the compiler more. By an option of the command
+    # line, g++ would reject the precompiled header.
     headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
-    (folder / "runtime.cpp").write_text(headers_here, encoding="utf-8")
+    (folder / "runtime.cpp").write_text(f'#pragma GCC optimize ("O3")\n{headers_here}', encoding="utf-8")
     _run_compiler(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
     _run_compiler(folder, "runtime.cpp", (*flags, "-include", "system.h", "-c", "runtime.cpp"))
     return made
@@ -164,17 +166,20 @@ def _write_sources(folder: Path, source: Path, functions: str) -> None:
 
 
 def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
-    """Run g++ in the folder with arguments ``words``. name: of the kernel. Raises UserError with the first error."""
-    done = subprocess.run([str(COMPILER), *FLAGS, *words], cwd=folder, capture_output=True, text=True)
+    """Run g++ in the folder with the arguments ``words``. name: the kernel's. Raises UserError with the first error."""
+    command = [*LIMITED, str(COMPILE_SECONDS), str(COMPILER), *FLAGS, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     if done.returncode:
+        if "CPU time limit" in done.stderr:
+            raise UserError(f"{name} does not compile for the processor: g++ takes more than {COMPILE_SECONDS} s")
         found = _ERROR.search(done.stderr)
         said = [line for line in done.stderr.splitlines() if "error" in line or "cannot" in line]
         reason = f"{found[1]}: {found[2]}" if found else next(iter(said), f"g++ {describe_exit_code(done.returncode)}")
         raise UserError(f"{name} does not compile for the processor: {reason}")
 
 
-class Built(Frozen):
-    """A kernel compiled for one problem and number of images. outputs: arguments of the problem that it writes.
+class BuiltKernel(Frozen):
+    """A kernel, compiled for one problem and number of images. outputs: arguments of the problem that it writes.
 
     seconds: CPU time after which a run is stopped.
     """
@@ -185,23 +190,31 @@ class Built(Frozen):
     images: int
     seconds: int
 
-    def run(self, arrays: Sequence[np.ndarray | None], *, low: bool) -> list[np.ndarray]:
+    def run(self, *inputs: Sequence[np.ndarray | None], low: bool) -> list[np.ndarray]:
         """Run the kernel on x and the packed parameters; return the flat outputs, whose unwritten bytes are 0xFF.
 
-        low: arrays begin at a guard page; otherwise they end at one. Raises Fault.
+        inputs: of each run; a second one finds all other memory as the first has left it, and its results follow. low:
+        arrays begin at a guard page; otherwise they end at one. Raises Fault.
         """
-        given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
-        done = subprocess.run(
-            [self.program, str(int(low)), str(self.seconds)],
-            input=given,
-            capture_output=True,
-            env={"UBSAN_OPTIONS": "print_stacktrace=0"},
-        )
+        runs, arrays = len(inputs), (array for given in inputs for array in given if array is not None)
+        given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+        try:
+            done = subprocess.run(
+                [self.program, str(int(low)), str(runs * self.seconds), str(runs)],
+                input=given,
+                capture_output=True,
+                env={"UBSAN_OPTIONS": "print_stacktrace=0"},
+                timeout=WAIT * runs * self.seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise Fault(f"it {ENDLESS}: its program waits for something") from None
         if done.returncode:
             raise Fault(self._describe_fault(done.stderr.decode(errors="replace"), done.returncode))
         found, at = [], 0
-        for output in self.outputs:
+        for output in (*self.outputs,) * runs:
             count = output.per_image * self.images
+            if at + count * ITEMSIZE[output.dtype] > len(done.stdout):
+                raise Fault("it ends its program before all its blocks have run")
             found.append(np.frombuffer(done.stdout, output.dtype, count, at))
             at += found[-1].nbytes
         return found
@@ -212,11 +225,10 @@ class Built(Frozen):
         place = misuse[1] if misuse else self._find_source_line(_CALLERS.search(said))
         at = f"{place}: " if place else ""
         thread = _THREAD.search(said)
-        who = "" if thread is None else f" (thread {thread[1]} of block {thread[2]}, {thread[3]}, {thread[4]})"
-        return f"{at}{what}{who}"
+        return f"{at}{what}" + ("" if thread is None else f" (thread {thread[1]})")
 
     def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
-        """Return the first line of the kernel's file among the lines of the calling functions."""
+        """Return the first line of the kernel's own file in the call stack ``callers``, or None."""
         lookup = shutil.which("addr2line")
         if callers is None or not callers[1] or lookup is None:
             return None
@@ -227,9 +239,9 @@ class Built(Frozen):
 
 def build_variant(
     row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
-) -> Built:
+) -> BuiltKernel:
     """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
-    config = row.config(problem, parameters)
+    config = row.launch_config(problem, parameters)
     x, *others = problem.arguments()
     outputs = [argument for argument in others if argument.per_image]
     taken = config.packing.takes if config.packing else [argument for argument in others if not argument.per_image]
@@ -239,6 +251,7 @@ def build_variant(
         *(_array_declaration(argument, images, "input") for argument in (x, *taken)),
         *(_array_declaration(argument, images, "array") for argument in (*outputs, *config.workspace)),
         f"int images = {images};",
+        "for (int run = 0; run < program.runs; run++) { if (run) program.refill();",
     ]
     for action in config.actions:
         match action:
@@ -252,18 +265,18 @@ def build_variant(
                 lines.append(f"std::memcpy((void *){action.symbol}, {source}, {action.count * size});")
             case _:
                 raise UserError(f"{row.source} cannot run on the processor: it multiplies in a library")
-    lines += [f'program.output("{argument.name}");' for argument in outputs]
+    lines += [*(f'program.output("{argument.name}");' for argument in outputs), "}"]
     body = "".join(f"    {line}\n" for line in lines)
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
     seconds = SECONDS + int(images * problem.flops / RATE)
-    return Built(
+    return BuiltKernel(
         build_program(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds
     )
 
 
 def _array_declaration(argument: Argument, images: int, kind: str) -> str:
-    """Return the line that declares an argument. kind: ``input`` if the program reads it from standard input."""
+    """Return the line of C++ that declares an argument. kind: ``input`` if it is read from standard input."""
     if argument.optional:
         return f"void *{argument.name} = nullptr;"
     count = argument.fixed + argument.per_image * images
@@ -275,8 +288,9 @@ def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images
     scalars = ", ".join(map(str, action.scalars))
     places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
     cluster = action.cluster(images) if action.cluster else 1
-    grid = ", ".join(map(str, emulated_grid(action, images)))
-    shape = f"{{{{{grid}}}, {action.threads}, {action.shared_bytes}, {cluster}}}"
+    sizes = (emulated_grid(action, images), action.block or (action.threads, 1, 1))
+    grid, block = (", ".join(map(str, size)) for size in sizes)
+    shape = f"{{{{{grid}}}, {{{block}}}, {action.shared_bytes}, {cluster}}}"
     return [
         "{",
         *([f"    int scalars[] = {{{scalars}}};"] if scalars else []),

@@ -1,7 +1,7 @@
 """Lay parameters out in arenas, and launch the kernels of training, except for the matrix products (products.py).
 
-An arena is a device array of all parameters, weights first; gradients and slots have arenas alike. A launcher takes a
-stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
+An arena is a device array of all parameters, weights first; gradients and slots have arenas of the same layout. A
+launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.kernels.launch import load_cubin
 from app.kernels.train.train import FOLDER
 from app.kernels.variant import BLOCK, activation_name, ceil_div
@@ -29,7 +29,7 @@ ALIGNMENT = 4  # float32 elements: kernels load four at a time
 class ArenaLayout(Frozen):
     """The layout of an arena, in elements.
 
-    places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: of the whole
+    places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: length of the
     arena. Up to three padding elements between parameters are always 0.
     """
 
@@ -38,19 +38,19 @@ class ArenaLayout(Frozen):
     weights: int
     size: int
 
-    def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the arrays, packed into a host array, (size,) float32."""
+    def pack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Pack the arrays into a host array, (size,) float32."""
         flat = np.zeros(self.size, np.float32)
         for name, place in self.places.items():
             flat[place] = arrays[name].ravel()
         return flat
 
-    def unpacked(self, flat: np.ndarray) -> Arrays:
-        """Return copies of the arrays in a host copy of an arena, by name, in the order of the shapes."""
+    def unpack(self, flat: np.ndarray) -> Arrays:
+        """Return copies of the arrays in ``flat``, a host copy of an arena, by name, in the order of the shapes."""
         return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
     def view(self, arena: Any, name: str) -> Any:
-        """Return a flat view of a parameter in an arena; None if there is no such parameter."""
+        """Return a flat view of a parameter in an arena; None if the parameter does not exist."""
         return arena[self.places[name]] if name in self.places else None
 
 
@@ -72,19 +72,19 @@ SUMMED = 512  # approximate number of values per part of a column sum
 MOST_PARTS = 64
 
 
-def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Function:
-    """Return the kernel of train/train_NAME.cu, compiled with these constants. Raises as ``compile_kernel`` does."""
+def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> KernelFunction:
+    """Return the kernel of train/train_NAME.cu for these constants. Raises the errors of ``compile_kernel``."""
     module = load_cubin(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
-    return Function(module, f"train_{name}", threads=threads)
+    return KernelFunction(module, f"train_{name}", threads=threads)
 
 
 def partial_sum_count(images: int, pixels: int) -> int:
-    """Return the number of parts of sums over images and pixels. It depends only on sizes, so results do too."""
+    """Return the number of parts of sums over images and pixels. Only the sizes determine it, and so the results."""
     wanted = ceil_div(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
 
-class Gather:
+class GatherImages:
     """Gathers images by index, as bytes or as float32 times ``factor``, optionally shifted and flipped."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Gather:
         self._function(stream, (images, 1, 1), all_images, items, y, key)
 
 
-class Elementwise:
+class ElementwiseKernel:
     """Runs a kernel with one thread per element. size: elements per image."""
 
     def __init__(self, name: str, arch: str, size: int, **constants: str | int) -> None:
@@ -113,20 +113,20 @@ class Elementwise:
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
 
-def scale_kernel(arch: str, size: int, factor: float) -> Elementwise:
+def scale_kernel(arch: str, size: int, factor: float) -> ElementwiseKernel:
     """Return the kernel for (x, y): y = x · factor, from bytes to float32."""
-    return Elementwise("scale", arch, size, SIZE=size, SCALE=repr(factor))
+    return ElementwiseKernel("scale", arch, size, SIZE=size, SCALE=repr(factor))
 
 
-def activation_gradient_kernel(arch: str, size: int, function: str) -> Elementwise:
+def activation_gradient_kernel(arch: str, size: int, function: str) -> ElementwiseKernel:
     """Return the kernel for (y, dy): dy ← dy · slope(y), the gradient of an activation with output y."""
-    return Elementwise("activation_gradient", arch, size, SIZE=size, ACTIVATION=activation_name(function))
+    return ElementwiseKernel("activation_gradient", arch, size, SIZE=size, ACTIVATION=activation_name(function))
 
 
-def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) -> Elementwise:
+def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) -> ElementwiseKernel:
     """Return the kernel for (x, y, dy, dx) that computes dx from dy. x, y: input and output of the layer.
 
-    With ``function``, dx is the gradient with respect to the input of the activation that computed x.
+    With ``function``, dx is the gradient with respect to the input of the activation before the pooling.
     """
     problem = layer.standalone_problem(shape, "float32", "float32")
     assert problem is not None
@@ -141,17 +141,19 @@ def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) ->
         "PW": width,
     }
     activation = activation_name(function)
-    return Elementwise("pool_gradient", arch, prod(shape), **_image_defines(shape), **window, ACTIVATION=activation)
+    return ElementwiseKernel(
+        "pool_gradient", arch, prod(shape), **_image_defines(shape), **window, ACTIVATION=activation
+    )
 
 
 class Dropout:
-    """Multiplies features by 0 or 1 / (1 - share)."""
+    """Multiplies each feature by 0 or 1 / (1 - share), at random."""
 
     def __init__(self, arch: str, features: int) -> None:
-        self._function = Elementwise("dropout", arch, features, FEATURES=features)
+        self._function = ElementwiseKernel("dropout", arch, features, FEATURES=features)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
-        """Enqueue y = x with a random share of its features 0 and the others scaled. y may be x; share 0 copies x."""
+        """Enqueue y = x with a random ``share`` of features zeroed, the others scaled. y may be x; share 0 copies x."""
         least, factor = dropout_bound(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 
@@ -197,7 +199,7 @@ class CrossEntropy:
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
         """Enqueue the kernel on the arrays logits, labels, items, slope and result.
 
-        labels: of all images, uint8. items: (images,) int32. slope: receives the gradient. result: (2,) float64,
+        labels: those of all images, uint8. items: (images,) int32. slope: receives the gradient. result: (2,) float64,
         receives loss / total and the number of correct answers.
         """
         even = np.float32(smoothing / self._classes)
@@ -205,8 +207,8 @@ class CrossEntropy:
         self._function(stream, (1, 1, 1), *arrays, np.int32(images), np.int32(total), even, own)
 
 
-class Update:
-    """Runs ``add_l2_gradient`` and ``Optimiser.update`` on the GPU: one launch for the L2 loss, one for the rest."""
+class ParameterUpdate:
+    """Runs ``add_l2_gradient`` and ``Optimiser.update`` on the GPU: one launch for the L2 loss, one for the update."""
 
     def __init__(self, arch: str, places: ArenaLayout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
@@ -240,7 +242,7 @@ class Update:
         return momentum, 1 - momentum, beta2, 1 - beta2, root_scale, epsilon, rate / (1 - momentum**number)
 
 
-def _load_kernel(name: str, arch: str, **constants: str | int) -> Function:
+def _load_kernel(name: str, arch: str, **constants: str | int) -> KernelFunction:
     return training_kernel(name, constants, arch, threads=BLOCK)
 
 

@@ -30,10 +30,10 @@ class NcclTeam:
 
 
 @contextmanager
-def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
+def join_nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
     """Join the team with GPU ``rank``, which must be current; wait until all members have joined; yield the team.
 
-    name: from ``create_nccl_id`` in rank 0. Raises UserError.
+    name: what ``create_nccl_id`` returned in rank 0. Raises UserError.
     """
     with _import_nccl() as nccl:
         cupy.cuda.Device(rank).use()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.function import Function
+from app.kernels.function import KernelFunction
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import activation_name, ceil_div, conv_size_defines
 from app.layers import Conv2d, Linear, Shape
@@ -51,8 +51,8 @@ class Gemm:
         self._arch = arch
         self._defines = _epilogue_defines(bias, activation)
         self._defines |= {"TRANSPOSE_A": int(transpose_a), "TRANSPOSE_B": int(transpose_b), "BK": GEMM_SLICE}
-        self._products: dict[tuple[Tile, bool], Function] = {}
-        self._parts = _Parts(arch, bias, activation)
+        self._products: dict[tuple[Tile, bool], KernelFunction] = {}
+        self._parts = _PartialSums(arch, bias, activation)
 
     def __call__(
         self,
@@ -65,7 +65,7 @@ class Gemm:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """Enqueue the product. a: (m, k), or (k, m) if transposed; b: (k, n), or (n, k); bias: (n,); y: (m, n).
+        """Enqueue the product. a: (m, k), transposed (k, m); b: (k, n), transposed (n, k); bias: (n,); y: (m, n).
 
         sizes: (m, n, k); m · n must be below 2^31. y is not read if beta is 0. The first call with a shape may compile
         and allocate.
@@ -80,7 +80,7 @@ class Gemm:
         if cut:
             self._parts.enqueue_sum(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
-    def _tile_kernel(self, tile: Tile, cut: bool) -> Function:
+    def _tile_kernel(self, tile: Tile, cut: bool) -> KernelFunction:
         """Return the kernel for a tile, compiled at its first use. cut: whether it writes partial sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
@@ -91,7 +91,7 @@ class Gemm:
 class ImplicitProduct:
     """Computes a matrix product with windows of images, read directly from the images (implicit GEMM).
 
-    rows, pixels: of the result for one image. inner: terms of its sums per tap of the window.
+    rows, pixels: size of the result for one image. inner: terms of its sums per tap of the window.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ConvFilterGradient:
         tile = self._split.tile
         defines = conv_size_defines(problem) | tile.defines | {"BK": GEMM_SLICE}
         self._product = training_kernel("conv_filters", defines, arch, threads=tile.threads)
-        self._parts = _Parts(arch, False, "")
+        self._parts = _PartialSums(arch, False, "")
 
     def __call__(self, stream: Any, images: int, x: Array, dy: Array, dw: Array) -> None:
         """Enqueue the gradient, summed over ``images`` images."""
@@ -142,12 +142,12 @@ class ConvFilterGradient:
         self._parts.enqueue_sum(stream, (rows, columns, parts), None, dw)
 
 
-class _Parts:
-    """Workspace for the partial sums of a product, (parts, rows, columns), and the launch that adds them."""
+class _PartialSums:
+    """Workspace for the partial sums of a product, (parts, rows, columns), and the launch that adds the parts."""
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue_defines(bias, activation) | {"THREADS": SUM_THREADS}
-        self._sums: dict[int, Function] = {}
+        self._sums: dict[int, KernelFunction] = {}
         self._space: Array = None
 
     def workspace(self, elements: int) -> Array:
@@ -171,7 +171,7 @@ class _Parts:
 
 
 def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the implicit GEMMs of a convolution for y, dw and dx. shape: of the input for one image."""
+    """Return the implicit GEMMs of a convolution for y, dw and dx. shape: shape of an image's input."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
     forward = conv_forward_kernel(arch, problem, bias, activation)
@@ -179,7 +179,7 @@ def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activat
 
 
 def linear_layer_gemms(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the GEMMs of a fully connected layer for y, dw and dx. shape: of the input for one image."""
+    """Return the GEMMs of a fully connected layer for y, dw and dx. shape: shape of an image's input."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

@@ -23,11 +23,11 @@ from app.training.gpu.kernels import (
 )
 from app.training.gpu.products import conv_layer_gemms, linear_layer_gemms
 from app.training.model import Model
-from app.training.random_bits import Use, stream_key
+from app.training.random_bits import RandomUse, stream_key
 from app.training.settings import Settings
 
 
-class Site(Frozen):
+class StageContext(Frozen):
     """Data that all stages share. images: largest batch size. parameters, gradients: arenas."""
 
     arch: str
@@ -46,7 +46,7 @@ class Site(Frozen):
 
 
 class DeviceBatch(Frozen):
-    """A batch on a stream. items: indices of images, int32 on the device. epoch: 0 for evaluation (no randomness)."""
+    """A batch on a stream. items: indices of images, int32 on the device. epoch: 0 means evaluation, not random."""
 
     stream: Any
     items: Any
@@ -57,9 +57,9 @@ class DeviceBatch(Frozen):
 class Stage(Frozen):
     """A layer, or two layers computed in one pass.
 
-    y: the output. forward: enqueues y from the output of the previous stage. backward(batch, dy, dx,
-    needs_dx): enqueues the gradients of the parameters into their arena and, if ``needs_dx``, the gradient with respect
-    to the stage's input. It returns the array of the latter: dx, or dy if it was computed in place.
+    y: the output. forward: enqueues y from the output of the previous stage. backward(batch, dy, dx, needs_dx):
+    enqueues the gradients of the parameters into their arena and, if ``needs_dx``, the gradient with respect to the
+    stage's input. It returns the array with the latter gradient: dx, or dy if computed in place.
     """
 
     y: Any
@@ -68,21 +68,23 @@ class Stage(Frozen):
     has_weights: bool = False
 
 
-def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, function: str, slope: bool) -> Stage:
+def product_stage(
+    context: StageContext, layer: Conv2d | Linear, shape: Shape, x: Any, function: str, slope: bool
+) -> Stage:
     """Return the stage of a layer with weights, and of the activation after it if ``function`` names one.
 
     slope: whether the backward pass of this stage applies the activation's slope; otherwise the next stage does.
     """
     out = layer.output_shape(shape)
-    y = site.allocate_activations(out)
-    w, dw = site.parameter_views(layer.name)
-    bias, dbias = site.parameter_views(f"{layer.name}_bias")
-    slopes = activation_gradient_kernel(site.arch, prod(out), function) if function and slope else None
-    sums = None if bias is None else ColumnSums(site.arch, site.images, out[0], prod(out[1:]))
+    y = context.allocate_activations(out)
+    w, dw = context.parameter_views(layer.name)
+    bias, dbias = context.parameter_views(f"{layer.name}_bias")
+    slopes = activation_gradient_kernel(context.arch, prod(out), function) if function and slope else None
+    sums = None if bias is None else ColumnSums(context.arch, context.images, out[0], prod(out[1:]))
     if isinstance(layer, Conv2d):
-        products = conv_layer_gemms(site.arch, layer, shape, bias is not None, function)
+        products = conv_layer_gemms(context.arch, layer, shape, bias is not None, function)
     else:
-        products = linear_layer_gemms(site.arch, layer, shape, bias is not None, function)
+        products = linear_layer_gemms(context.arch, layer, shape, bias is not None, function)
     forward, to_weights, to_input = products
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
@@ -98,11 +100,11 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
     return Stage(y, lambda batch: forward(batch.stream, batch.images, x, w, bias, y), backward, True)
 
 
-def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
+def pool_stage(context: StageContext, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
     """Return the stage of a pooling. Its backward pass includes the activation before it if ``function`` names one."""
-    y = site.allocate_activations(layer.output_shape(shape))
-    launch = inference_launch(site, layer, shape, x, y, "float32")
-    gradient = pool_gradient_kernel(site.arch, layer, shape, function)
+    y = context.allocate_activations(layer.output_shape(shape))
+    launch = inference_launch(context, layer, shape, x, y, "float32")
+    gradient = pool_gradient_kernel(context.arch, layer, shape, function)
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         gradient(batch.stream, batch.images, x, y, dy, dx)
@@ -111,11 +113,11 @@ def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> 
     return Stage(y, lambda batch: launch(batch.stream.ptr, batch.images), backward)
 
 
-def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
+def activation_stage(context: StageContext, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
     """Return the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
-    y = site.allocate_activations(shape)
-    launch = inference_launch(site, layer, shape, x, y, "float32")
-    slopes = activation_gradient_kernel(site.arch, prod(shape), layer.function) if slope else None
+    y = context.allocate_activations(shape)
+    launch = inference_launch(context, layer, shape, x, y, "float32")
+    slopes = activation_gradient_kernel(context.arch, prod(shape), layer.function) if slope else None
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         if slopes is not None:
@@ -125,13 +127,13 @@ def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope:
     return Stage(y, lambda batch: launch(batch.stream.ptr, batch.images), backward)
 
 
-def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
+def flatten_stage(context: StageContext, shape: Shape, x: Any) -> Stage:
     """Return the stage that transposes (C, H, W) to (H, W, C) and back, or does nothing if the order is the same."""
     channels, pixels = shape[0], prod(shape[1:])
     if channels == 1 or pixels == 1:
         return Stage(x, lambda batch: None, lambda batch, dy, dx, needs_dx: dy)
-    y = site.allocate_activations(shape)
-    there, back = Transpose(site.arch, channels, pixels), Transpose(site.arch, pixels, channels)
+    y = context.allocate_activations(shape)
+    there, back = Transpose(context.arch, channels, pixels), Transpose(context.arch, pixels, channels)
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         back(batch.stream, batch.images, dy, dx)
@@ -140,16 +142,16 @@ def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
     return Stage(y, lambda batch: there(batch.stream, batch.images, x, y), backward)
 
 
-def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, part: int) -> Stage:
-    """Return the stage of the dropout before a layer; in evaluation it copies. part: number of this dropout.
+def dropout_stage(context: StageContext, features: int, x: Any, share: float, seed: int, part: int) -> Stage:
+    """Return the stage of the dropout before a layer. In evaluation, the stage copies. part: number of this dropout.
 
     y has a separate array, because the activation before it still needs its output. backward draws the same mask.
     """
-    y = site.allocate_activations((features,))
-    function = Dropout(site.arch, features)
+    y = context.allocate_activations((features,))
+    function = Dropout(context.arch, features)
 
     def apply_dropout(batch: DeviceBatch, before: Any, after: Any) -> None:
-        key = stream_key(seed, Use.DROPOUT, part=part, epoch=batch.epoch)
+        key = stream_key(seed, RandomUse.DROPOUT, part=part, epoch=batch.epoch)
         function(batch.stream, batch.images, before, after, batch.items, key, share if batch.epoch else 0.0)
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
@@ -159,15 +161,15 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
     return Stage(y, lambda batch: apply_dropout(batch, x, y), backward)
 
 
-def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
+def inference_launch(context: StageContext, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
     """Return the launch of the inference kernel of a layer without weights; it computes y from x, of type ``dtype``."""
     problem = layer.kernel_problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
-    variant = next(eligible_variants(layer.operation, problem, site.arch))
-    return Kernel(variant, problem, site.arch).bind([x, y], site.images)
+    variant = next(eligible_variants(layer.operation, problem, context.arch))
+    return Kernel(variant, problem, context.arch).bind([x, y], context.images)
 
 
-def build_stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
+def build_stages(context: StageContext, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
     """Return one stage per trained layer. Activations join the product before them; dropouts precede their layers.
 
     The backward pass of a pooling includes the activation before it, which saves a pass over the largest arrays.
@@ -181,7 +183,7 @@ def build_stages(site: Site, model: Model, settings: Settings, x: Any, shape: Sh
         shape = layer.output_shape(shape)
         if layer.name in dropouts:
             part, share = dropouts[layer.name]
-            made.append(dropout_stage(site, prod(inner), x, share, settings.seed, part))
+            made.append(dropout_stage(context, prod(inner), x, share, settings.seed, part))
             x = made[-1].y
         function = ""
         if isinstance(layer, Activation):
@@ -192,12 +194,12 @@ def build_stages(site: Site, model: Model, settings: Settings, x: Any, shape: Sh
         slope = not (waiting and isinstance(waiting[0], Pool))
         match layer:
             case Conv2d() | Linear():
-                made.append(product_stage(site, layer, inner, x, function, slope))
+                made.append(product_stage(context, layer, inner, x, function, slope))
             case Pool():
-                made.append(pool_stage(site, layer, inner, x, before))
+                made.append(pool_stage(context, layer, inner, x, before))
             case Activation():
-                made.append(activation_stage(site, layer, inner, x, slope))
+                made.append(activation_stage(context, layer, inner, x, slope))
             case Flatten():
-                made.append(flatten_stage(site, inner, x))
+                made.append(flatten_stage(context, inner, x))
         x, before = made[-1].y, function
     return made

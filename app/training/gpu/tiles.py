@@ -39,7 +39,7 @@ class Tile(Frozen):
 
     @property
     def lanes_per_row(self) -> int:
-        """Return the threads along a row of a warp, for the squarest warp shape that tiles the block; 0 without one."""
+        """Return the threads along a row of a warp, for the squarest warp that tiles the block; 0 if none does."""
         down, across = self.bm // self.tm, self.bn // self.tn
         return next((n for n in (8, 4, 16, 2, 32, 1) if across % n == 0 and down % (32 // n) == 0), 0)
 
@@ -71,7 +71,7 @@ ALL_TILES = tuple(
 GEMM_TILES = (Tile(128, 64, 8, 8), Tile(64, 64, 8, 4), Tile(32, 32, 4, 4), Tile(64, 16, 4, 4))
 
 
-class Split(Frozen):
+class SplitTile(Frozen):
     """A tile, and the number of split-K parts."""
 
     tile: Tile
@@ -79,16 +79,16 @@ class Split(Frozen):
 
 
 @cache
-def best_split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
+def best_split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> SplitTile:
     """Return the tile and number of parts with the least estimated cost. depth: products per sum."""
-    choices = (Split(tile, n) for tile in candidates for n in _candidate_part_counts(tile, rows, columns, depth))
+    choices = (SplitTile(tile, n) for tile in candidates for n in _candidate_part_counts(tile, rows, columns, depth))
     return min(choices, key=lambda choice: _estimated_cost(choice, rows, columns, depth))
 
 
 @cache
 def best_tile(rows: int, columns: int, depth: int) -> Tile:
     """Return the tile with the least estimated cost for sums that are not split."""
-    return min(ALL_TILES, key=lambda tile: _estimated_cost(Split(tile, 1), rows, columns, depth))
+    return min(ALL_TILES, key=lambda tile: _estimated_cost(SplitTile(tile, 1), rows, columns, depth))
 
 
 def split_k_length(depth: int, parts: int) -> int:
@@ -117,7 +117,7 @@ def _candidate_part_counts(tile: Tile, rows: int, columns: int, depth: int) -> s
     return {1} | {min(ceil_div(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
 
 
-def _estimated_cost(choice: Split, rows: int, columns: int, depth: int) -> float:
+def _estimated_cost(choice: SplitTile, rows: int, columns: int, depth: int) -> float:
     """Return an estimate of the multiply-adds of the busiest multiprocessor, with delays of loads and shared reads."""
     tile, (down, across) = choice.tile, choice.tile.block_counts(rows, columns)
     blocks = ceil_div(down * across * choice.parts, MULTIPROCESSORS)

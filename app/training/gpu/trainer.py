@@ -8,15 +8,15 @@ import cupy
 import numpy as np
 
 from app.cuda.compiler import architecture_name
-from app.cuda.device import capability
+from app.cuda.device import compute_capability
 from app.cuda.memory import device_array, pinned_array, upload
 from app.training.checkpoint import TrainingJob
-from app.training.gpu.kernels import CrossEntropy, Gather, Update, arena_layout, scale_kernel
-from app.training.gpu.stages import DeviceBatch, Site, build_stages, inference_launch
+from app.training.gpu.kernels import CrossEntropy, GatherImages, ParameterUpdate, arena_layout, scale_kernel
+from app.training.gpu.stages import DeviceBatch, StageContext, build_stages, inference_launch
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import Slots, build_optimiser, one_cycle
-from app.training.random_bits import Use, stream_key
+from app.training.random_bits import RandomUse, stream_key
 from app.training.settings import Settings
 from app.training.team import Team, member_share
 
@@ -25,31 +25,31 @@ from app.training.team import Team, member_share
 Work = Callable[[int, Any, Any], None]
 
 
-class Inputs:
-    """Prepares the input of the first trained layer, float32: gathers images, augments them in training, resizes."""
+class InputStage:
+    """Prepares the input of the first trained layer, float32: gathers, augments (in training) and resizes images."""
 
-    def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
+    def __init__(self, context: StageContext, model: Model, settings: Settings, images: Any) -> None:
         """images: the whole training set, uint8 on the device."""
         shape, factor = model.network.input_shape, model.network.pixel_scale
         self.seed, self._images = settings.seed, images
         dtype = "uint8" if model.front else "float32"
-        self.y = self._gathered = device_array(site.images * prod(shape), dtype)
-        self._plain = Gather(site.arch, shape, dtype, factor)
-        self._altered = Gather(site.arch, shape, dtype, factor, shift=settings.shift, flip=settings.flip)
+        self.y = self._gathered = device_array(context.images * prod(shape), dtype)
+        self._plain = GatherImages(context.arch, shape, dtype, factor)
+        self._altered = GatherImages(context.arch, shape, dtype, factor, shift=settings.shift, flip=settings.flip)
         self._front = []
         for layer in model.front:
-            after = device_array(site.images * prod(layer.output_shape(shape)), dtype)
-            self._front.append(inference_launch(site, layer, shape, self.y, after, dtype))
+            after = device_array(context.images * prod(layer.output_shape(shape)), dtype)
+            self._front.append(inference_launch(context, layer, shape, self.y, after, dtype))
             self.y, shape = after, layer.output_shape(shape)
         self.shape = shape
         self._bytes, self._scale = self.y, None
         if model.front:
-            self.y, self._scale = site.allocate_activations(shape), scale_kernel(site.arch, prod(shape), factor)
+            self.y, self._scale = context.allocate_activations(shape), scale_kernel(context.arch, prod(shape), factor)
 
     def forward(self, batch: DeviceBatch) -> None:
         """Enqueue the input ``y`` for a batch."""
         gather = self._altered if batch.epoch else self._plain
-        key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
+        key = stream_key(self.seed, RandomUse.AUGMENT, epoch=batch.epoch)
         gather(batch.stream, batch.images, self._images, batch.items, self._gathered, key)
         for launch in self._front:
             launch(batch.stream.ptr, batch.images)
@@ -58,22 +58,22 @@ class Inputs:
 
 
 class DeviceNetwork:
-    """The stages and arrays of the model. images, labels: of the whole training set, uint8 on the device."""
+    """The stages and arrays of the model. images, labels: the whole training set, uint8 on the device."""
 
-    def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
+    def __init__(self, context: StageContext, model: Model, settings: Settings, images: Any, labels: Any) -> None:
         self._labels = labels
-        self._inputs = Inputs(site, model, settings, images)
-        self._stages = build_stages(site, model, settings, self._inputs.y, self._inputs.shape)
+        self._inputs = InputStage(context, model, settings, images)
+        self._stages = build_stages(context, model, settings, self._inputs.y, self._inputs.shape)
         self._first = next(place for place, stage in enumerate(self._stages) if stage.has_weights)
         most = max(stage.y.size for stage in self._stages)
         self._slopes = device_array(most, "float32"), device_array(most, "float32")
-        self._loss = CrossEntropy(site.arch, model.classes)
+        self._loss = CrossEntropy(context.arch, model.classes)
 
     def forward(self, batch: DeviceBatch, result: Any, *, total: int, smoothing: float) -> None:
         """Enqueue the forward pass and the loss.
 
-        result: (2,) float64; receives the batch's share of the mean loss over ``total`` images, and its correct
-        answers.
+        result: (2,) float64; receives the batch's share of the mean loss over ``total`` images, and the number of its
+        correct answers.
         """
         self._inputs.forward(batch)
         for stage in self._stages:
@@ -103,17 +103,17 @@ class GpuTrainer:
         settings = job.settings
         self.settings, self._team = settings, team
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        arch = architecture_name(*capability())
+        arch = architecture_name(*compute_capability())
         self._layout = arena_layout(job.model.shapes)
-        self._parameters = upload(self._layout.packed(job.progress.parameters))
+        self._parameters = upload(self._layout.pack(job.progress.parameters))
         self._gradients = upload(np.zeros(self._layout.size, np.float32))
         optimiser = build_optimiser(settings)
-        self._slots = {name: upload(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
+        self._slots = {name: upload(self._layout.pack(job.progress.slots[name])) for name in optimiser.slots}
         self._most = min(settings.batch, len(job.images))
-        site = Site(arch, self._most, self._layout, self._parameters, self._gradients)
+        context = StageContext(arch, self._most, self._layout, self._parameters, self._gradients)
         data = (upload(np.ascontiguousarray(array)) for array in (job.images, job.labels))
-        self._network = DeviceNetwork(site, job.model, settings, *data)
-        self._optimise = Update(arch, self._layout, optimiser, settings.l2)
+        self._network = DeviceNetwork(context, job.model, settings, *data)
+        self._optimise = ParameterUpdate(arch, self._layout, optimiser, settings.l2)
         self._items, self._staged = device_array(0, "int32"), np.empty(0)
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
@@ -180,5 +180,5 @@ class GpuTrainer:
     def state(self) -> tuple[Arrays, Slots]:
         """Return the state as ``loop.Trainer.state`` does."""
         self.stream.synchronize()
-        slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
-        return self._layout.unpacked(self._parameters.get()), slots
+        slots = {name: self._layout.unpack(arena.get()) for name, arena in self._slots.items()}
+        return self._layout.unpack(self._parameters.get()), slots

@@ -92,7 +92,7 @@ def refusal(shard: Shard, first: int = 0, count: int | None = None) -> str:
     out = np.empty((shard.count if count is None else count, *shard.shape), shard.dtype)
 
     def read() -> None:
-        with shard.reader() as reader:
+        with shard.open_reader() as reader:
             reader.read(first, out)
 
     return user_error(read)
@@ -131,7 +131,7 @@ def test_the_images_before_the_fault_can_be_read(tmp_path: Path) -> None:
     path, zipped = tmp_path / "shard", gzip.compress(idx(images))
     path.write_bytes(flipped(zipped, len(zipped) * 3 // 4))
     shard, out = open_shard(path), np.empty((1000, 1, 28, 28), np.uint8)
-    with shard.reader() as reader:
+    with shard.open_reader() as reader:
         reader.read(0, out)
         np.testing.assert_array_equal(out[:, 0], images[:1000])
         for _ in range(2):
@@ -163,7 +163,7 @@ def test_a_file_that_is_written_while_it_is_read(form: str, tmp_path: Path, monk
     path = tmp_path / "shard"
     {"idx": content(idx(GREY)), "gzip": content(ZIPPED), "hdf5": hdf5(GREY, chunks=(10, 5, 7))}[form](path)
     shard, out = open_shard(path), np.empty((20, 1, 5, 7), np.uint8)
-    with shard.reader() as reader:
+    with shard.open_reader() as reader:
         reader.read(0, out)
         os.truncate(path, path.stat().st_size * 2 // 3)
         message = user_error(lambda: reader.read(30, out))
@@ -180,7 +180,7 @@ def test_floats_that_are_no_fractions(tmp_path: Path) -> None:
         for dtype in ("<f4", ">f4", "f8"):
             npy(floats.astype(dtype))(path)
             shard = open_shard(path)
-            with shard.reader() as reader:
+            with shard.open_reader() as reader:
                 reader.read(0, np.empty((40, 1, 5, 7), np.float32))
             assert refusal(shard, 40, 5).startswith(f"{path} contains values {found}")
 
@@ -211,7 +211,7 @@ def test_labels_that_are_no_labels(tmp_path: Path) -> None:
         (np.full(50, 0.5), f"y in {path} is float64 (50,); it must be"),
     ):
         hdf5(GREY, y)(path)
-        with open_shard(path).reader() as reader:
+        with open_shard(path).open_reader() as reader:
             assert user_error(partial(reader.labels, 0, 50)).startswith(message)
 
 

@@ -112,9 +112,9 @@ def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sources, "BAND_BYTES", 20 * row)
     shard = opened(tmp_path, write)
     assert (shard.count, shard.shape, shard.dtype) == (len(expected), expected.shape[1:], expected.dtype)
-    assert shard.sequential == sequential and not shard.labelled and shard.path == tmp_path / "shard"
-    assert shard.image_bytes == row
-    with pickle.loads(pickle.dumps(shard)).reader() as opened_reader:
+    assert shard.is_sequential == sequential and not shard.is_labelled and shard.path == tmp_path / "shard"
+    assert shard.bytes_per_image == row
+    with pickle.loads(pickle.dumps(shard)).open_reader() as opened_reader:
         for first, count in ((0, 1), (0, 2), (1, 1), (2, 0), (5, 17), (22, 28), (0, 50), (49, 1), (3, 40)):
             if first + count <= len(expected):
                 out = np.empty((count, *shard.shape), shard.dtype)
@@ -125,7 +125,7 @@ def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.M
 
 def labels_of(shard: Shard) -> np.ndarray:
     """All labels, read in parts from the end."""
-    with shard.reader() as opened_reader:
+    with shard.open_reader() as opened_reader:
         parts = [opened_reader.labels(first, min(13, shard.count - first)) for first in range(0, shard.count, 13)[::-1]]
     return np.concatenate(parts[::-1])
 
@@ -137,7 +137,7 @@ def test_labels_beside_the_images(suffix: str, labels_suffix: str, tmp_path: Pat
     write_idx(tmp_path / f"day-labels-idx1-ubyte{labels_suffix}", LABELS)
     path = tmp_path / f"day-images-idx3-ubyte{suffix}"
     np.testing.assert_array_equal(labels_of(open_shard(path)), LABELS)
-    assert not open_shard(path, unlabelled=True).labelled
+    assert not open_shard(path, unlabelled=True).is_labelled
 
 
 @pytest.mark.parametrize("y", [LABELS, LABELS[:, None].astype(">i8"), ONE_HOT, ONE_HOT.astype(np.float32), ONE_HOT > 0])
@@ -147,7 +147,7 @@ def test_labels_in_hdf5(y: np.ndarray, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("app.classify.shards.shard.CONVERTED_BYTES", 100)
     shard = opened(tmp_path, hdf5(GREY, y))
     np.testing.assert_array_equal(labels_of(shard), LABELS)
-    assert not open_shard(shard.path, unlabelled=True).labelled
+    assert not open_shard(shard.path, unlabelled=True).is_labelled
 
 
 @pytest.mark.parametrize("write", [npy(LABELS.astype(np.int64)), content(idx(LABELS)), hdf5(GREY, ONE_HOT)])
@@ -176,7 +176,7 @@ def test_a_file_larger_than_memory(tmp_path: Path) -> None:
         os.pwrite(file.fileno(), b"\7" * 784, 16 + (count - 2) * 784)
     shard = open_shard(tmp_path / "shard")
     out = np.empty((3, 1, 28, 28), np.uint8)
-    with shard.reader() as opened_reader:
+    with shard.open_reader() as opened_reader:
         opened_reader.read(count - 3, out)
     assert shard.count == count and out.any(axis=(1, 2, 3)).tolist() == [False, True, False]
 
@@ -186,7 +186,7 @@ def test_several_threads_share_a_reader(form: str, tmp_path: Path) -> None:
     write, expected, _ = FORMS[form]
     shard = opened(tmp_path, write)
     found = np.empty_like(expected)
-    with shard.reader() as opened_reader:
+    with shard.open_reader() as opened_reader:
         opened_reader.read(0, np.empty((1, *shard.shape), np.uint8))  # the process belongs to this thread
 
         def read(start: int) -> None:
@@ -203,7 +203,7 @@ def test_several_threads_share_a_reader(form: str, tmp_path: Path) -> None:
 
 def test_what_no_caller_should_ask_for(tmp_path: Path) -> None:
     shard = opened(tmp_path, content(idx(GREY)))
-    with shard.reader() as opened_reader:
+    with shard.open_reader() as opened_reader:
         for first, shape, dtype in ((49, (2, 1, 5, 7), "u1"), (-1, (1, 1, 5, 7), "u1"), (0, (1, 1, 5, 7), "f4")):
             with pytest.raises(ValueError, match=r"has 50 rows|images of this shard are uint8"):
                 opened_reader.read(first, np.empty(shape, dtype))

@@ -146,7 +146,7 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
 
 def test_a_commands_options_make_one() -> None:
     request = NetworkRequest(network="mlp", weights=weights_path("mlp"))
-    with Classifier.of(request, "cpu") as classifier:
+    with Classifier.from_request(request, "cpu") as classifier:
         assert classifier.graph.network.name == "mlp"
         assert classifier.classes is not None and len(classifier.classes) == 10
 

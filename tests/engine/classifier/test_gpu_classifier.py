@@ -19,17 +19,17 @@ from app.base.errors import UserError
 from app.base.precision import PRECISIONS
 from app.cuda.device import describe_gpu
 from app.cuda.memory import pinned_copy
+from app.engine.card_runner import CardRunner
 from app.engine.classifier import Classifier
 from app.engine.classifier.arguments import BadArgumentError
 from app.engine.gpu import GpuEngine
-from app.engine.on_card import OnCard
 from app.engine.request import chunk_size
 from app.network.definitions import LENET5, MINIDNN86, NETWORKS
 from app.planning import tuning
 from app.planning.choices import load_graph
 from app.planning.plan import plan
 from app.planning.request import NetworkRequest
-from docs.measure.call_overhead import overhead
+from docs.measure.call_overhead import measure_overhead
 from tests.engine.classifier import soak
 from tests.support.networks_for_tests import random_images
 
@@ -171,13 +171,13 @@ def test_arrays_of_every_library_are_read_in_place(
     labels, logits = lenet5(images), lenet5.logits
     probabilities = lenet5.probabilities
     addresses: list[int] = []
-    real = OnCard.enqueue
+    real = CardRunner.enqueue
 
-    def enqueue(self: OnCard, stream: int, count: int, given: tuple[int, int, int]) -> None:
+    def enqueue(self: CardRunner, stream: int, count: int, given: tuple[int, int, int]) -> None:
         addresses.append(given[0])
         real(self, stream, count, given)
 
-    monkeypatch.setattr(OnCard, "enqueue", enqueue)
+    monkeypatch.setattr(CardRunner, "enqueue", enqueue)
     for shape in ((40, 28, 28), (40, 1, 28, 28)):
         array = of(images.reshape(shape))
         view = array if hasattr(array, "__cuda_array_interface__") else cupy.from_dlpack(array)
@@ -296,5 +296,5 @@ def test_threads_share_classifiers_and_make_others_meanwhile() -> None:
 
 def test_the_overhead_is_measured() -> None:
     """How much it is depends on what else the machine does: ``python -m docs.measure.call_overhead`` prints it."""
-    launches, call = overhead(100, rounds=3, calls=20)
+    launches, call = measure_overhead(100, rounds=3, calls=20)
     assert 0 < launches < 1e4 and 0 < call < 1e4

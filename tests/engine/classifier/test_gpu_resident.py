@@ -13,7 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 
 from app.base.errors import UserError
-from app.cuda.device import capability, describe_gpu
+from app.cuda.device import compute_capability, describe_gpu
 from app.engine.classifier import Classifier
 from app.engine.gpu import GpuEngine
 from app.engine.resident import IDLE, LIFE, MOST, ResidentKernel
@@ -29,7 +29,7 @@ PRECISIONS = ("fp16", "fp32x")
 
 @pytest.fixture(autouse=True)
 def hopper() -> None:
-    if capability() != (9, 0) or platform.machine() != "x86_64":
+    if compute_capability() != (9, 0) or platform.machine() != "x86_64":
         pytest.skip("only Hopper GPUs beside x86-64 have a resident kernel")
 
 

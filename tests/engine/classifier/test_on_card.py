@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.precision import PRECISIONS
+from app.engine.card_runner import MOST_BYTES, STEP, CardRunner, max_buffered_images
 from app.engine.classifier import Classifier, card_engines
-from app.engine.classifier.arguments import BadArgumentError, lies_on_card
+from app.engine.classifier.arguments import BadArgumentError, is_gpu_array
 from app.engine.classifier.card_engines import as_stream
-from app.engine.on_card import MOST_BYTES, STEP, OnCard, max_buffered_images
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, plan
@@ -28,10 +28,10 @@ def _device(kind: int) -> Any:
 
 
 def test_arrays_on_the_card_are_recognised() -> None:
-    assert lies_on_card(_device(2)) and lies_on_card(_device(13))
-    assert lies_on_card(SimpleNamespace(__cuda_array_interface__={}))
+    assert is_gpu_array(_device(2)) and is_gpu_array(_device(13))
+    assert is_gpu_array(SimpleNamespace(__cuda_array_interface__={}))
     for other in (np.zeros(3), [1], _device(1), _device(3), 7, None):
-        assert not lies_on_card(other)
+        assert not is_gpu_array(other)
 
 
 def test_a_classifier_on_the_cpu_refuses_them() -> None:
@@ -73,7 +73,7 @@ def test_a_batch_is_cut_where_the_kept_buffers_end(count: int, parts: list[int])
         set_argument_address = staticmethod(lambda place, address: moves.append((place, address)))
         __call__ = staticmethod(lambda stream, images: ran.append(images))
 
-    running, launch = OnCard.__new__(OnCard), Launch()
+    running, launch = CardRunner.__new__(CardRunner), Launch()
     running.capacity, running._strides = 32, [784, 1, 40]
     running._buffers = SimpleNamespace(launches=[launch])  # type: ignore[assignment]
     running._moved = [(launch, 0, 0), (launch, 5, 2), (launch, 6, 1)]  # type: ignore[list-item]
@@ -95,11 +95,11 @@ def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, mo
 
     fetched: list[tuple[int, ...]] = []
 
-    def fetch(array: Any, _: object) -> np.ndarray:
+    def fetch_to_host(array: Any, _: object) -> np.ndarray:
         fetched.append(array.shape)
         return np.full(array.shape, len(fetched), array.dtype)
 
-    monkeypatch.setattr(card_engines, "fetch", fetch)
+    monkeypatch.setattr(card_engines, "fetch_to_host", fetch_to_host)
     images = np.zeros((2000, 28, 28), np.uint8)
     with fake_card() as card, Classifier(device="cuda", precision=precision) as classifier:
         for count in (2000, 1024, 2000, 1999):
@@ -257,7 +257,7 @@ def test_an_interrupt_between_two_parts_gives_up_what_helpers_may_still_write_to
             card.calls.clear()
             with monkeypatch.context() as patch:
                 if fails:
-                    patch.setattr(OnCard, "_enqueue_after_previous", interrupted)
+                    patch.setattr(CardRunner, "_enqueue_after_previous", interrupted)
                     with pytest.raises(KeyboardInterrupt):
                         classifier(images)
                     assert [call[0] for call in card.calls] == ["wait"]

@@ -12,7 +12,7 @@ from app.images.evaluate import page
 from app.images.evaluate.page import build_html_page
 from app.images.evaluate.results import MISTAKES, Answers, build_document
 from app.images.evaluate.text import as_text
-from app.records.evaluate import Subject
+from app.records.evaluate import EvaluatedNetwork
 from data_tools.dataset import Dataset
 from tests.support.pages import Nesting
 from tests.support.schemas import mistakes
@@ -20,7 +20,7 @@ from tests.support.widths import check_widths
 
 HOSTILE = ("<script>alert('x')</script>", 'a "quoted" & <b>bold</b> name', "]]> --> 名前 'é'")
 RNG = np.random.default_rng(11)
-ABOUT: Subject = {
+ABOUT: EvaluatedNetwork = {
     "network": {"name": "three", "input_shape": [1, 4, 3]},
     "weights": {"path": "a\udcff<b>.h5", "sha256": "0" * 64, "vouched": False, "recipe": None},
     "precision": "fp32",

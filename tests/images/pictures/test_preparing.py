@@ -11,7 +11,7 @@ from app.base.errors import UserError
 from app.engine.classifier import Classifier
 from app.files import shipped
 from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_grid
-from app.images.pictures.preparing import Prepared, prepare_picture
+from app.images.pictures.preparing import PreparedPicture, prepare_picture
 from app.images.pictures.reading import read_picture
 from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights
@@ -97,7 +97,7 @@ def test_pictures_of_the_networks_size_are_taken_as_they_are(light: bool) -> Non
         np.testing.assert_array_equal(found.pixels, pixels[None])
 
 
-def corners(found: Prepared) -> set[int]:
+def corners(found: PreparedPicture) -> set[int]:
     return {int(found.pixels[channel, y, x]) for channel in range(len(found.pixels)) for y in (0, -1) for x in (0, -1)}
 
 

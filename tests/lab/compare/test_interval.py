@@ -17,7 +17,7 @@ from app.lab.compare.interval import (
     exceeds_slowdown,
     percent_change,
 )
-from app.lab.compare.rows import Timed
+from app.lab.compare.rows import TimedRow
 from app.main_job.statistics import median
 
 # Student's 97.5 % quantiles by degrees of freedom, and the quantiles that ten independent rows need together (SciPy's
@@ -27,13 +27,13 @@ TEN_ROWS = {8: 3.8164, 18: 3.1861}
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
-def run(samples: Sequence[float]) -> Timed:
-    return Timed("a row", median(samples), tuple(samples))
+def run(samples: Sequence[float]) -> TimedRow:
+    return TimedRow("a row", median(samples), tuple(samples))
 
 
-def level(time: float) -> Timed:
+def level(time: float) -> TimedRow:
     """A run of which only the median is known."""
-    return Timed("a row", time, ())
+    return TimedRow("a row", time, ())
 
 
 def found(bounds: Bounds | None) -> bool:

@@ -46,7 +46,7 @@ def _check_static_shared_memory(size: int) -> None:
 
 
 def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
-    """Return a function of the number of images that gives the grid: a block per tile of pixels and ``rows`` maps.
+    """Return a function from a number of images to its grid: a block per tile of pixels and ``rows`` maps.
 
     Tiles divide the pixels of all images; groups of maps vary fastest.
     """
@@ -54,7 +54,7 @@ def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Gr
     return lambda images: (ceil_div(images * pixels, tile) * rows, 1, 1)
 
 
-def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
+def _im2col_workspace(problem: ConvProblem) -> tuple[Argument, ...]:
     """Return the workspace: im2col matrix (C * K * K, images * pixels), and product (M, images * pixels)."""
     pixels, dtype = prod(problem.conv_output_size), epilogue_dtype(problem.dtype)
     return (
@@ -64,7 +64,7 @@ def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
 
 
 def _configure_cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    workspace, pixels = _workspace(problem), prod(problem.conv_output_size)
+    workspace, pixels = _im2col_workspace(problem), prod(problem.conv_output_size)
     product = LibraryGemm(
         "w", "unrolled", "product", lambda images: (problem.maps, images * pixels, problem.reduction_length)
     )
@@ -85,7 +85,7 @@ def _configure_cublas(problem: ConvProblem, parameters: Parameters) -> LaunchCon
 
 
 def _configure_im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    tile, workspace = parameters["TILE"], _workspace(problem)
+    tile, workspace = parameters["TILE"], _im2col_workspace(problem)
     _check_static_shared_memory(2 * tile**2 * ITEMSIZE[epilogue_dtype(problem.dtype)])
     return LaunchConfig(
         type_defines(problem) | conv_size_defines(problem) | {"TILE": tile},
@@ -180,7 +180,7 @@ def _configure_pooled_tiles(problem: ConvProblem, parameters: Parameters) -> Lau
     return LaunchConfig(config.defines | pooling_defines(problem), config.actions)
 
 
-def _register_tiled_refusal(problem: ConvProblem) -> str | None:
+def _register_tiled_refusal_reason(problem: ConvProblem) -> str | None:
     if problem.pool not in (1, 2):
         return "fuses pooling windows of 2 x 2 only"
     # Constant memory holds 64 KB of tap offsets, four bytes each.
@@ -247,7 +247,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_pooled_tiles,
         dtypes=("float32",),
         since="wide-loads",
-        refuses=_register_tiled_refusal,
+        refuses=_register_tiled_refusal_reason,
         limits="C*K*K at most 16,384 (constant memory); pooling 2 x 2",
         pools=True,
         automatic=True,

@@ -36,7 +36,7 @@ MAPS_LIMIT = f"at most {MAX_GRID_Y:,} maps (grid y)"
 CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
 
 
-def _map_count_refusal(problem: ConvProblem) -> str | None:
+def _map_count_refusal_reason(problem: ConvProblem) -> str | None:
     return f"takes at most {MAX_GRID_Y:,} maps, the grid's limit" if problem.maps > MAX_GRID_Y else None
 
 
@@ -44,7 +44,7 @@ def _map_count_refusal(problem: ConvProblem) -> str | None:
 
 
 def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
-    """Return a function of the number of images: a grid with a thread per output pixel; grid y covers ``maps``."""
+    """Return a function from a number of images to its grid: x has a thread per output pixel, y ``maps`` blocks."""
     return lambda images: (ceil_div(images * prod(problem.conv_output_size), BLOCK), maps, 1)
 
 
@@ -54,12 +54,12 @@ def _tile_count(problem: ConvProblem, tile: int) -> int:
 
 
 def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
-    """Return a function of the number of images: a grid with a block per tile; grid y covers ``maps``."""
+    """Return a function from a number of images to its grid: x has a block per tile, y ``maps`` blocks."""
     return lambda images: (images * _tile_count(problem, tile), maps, 1)
 
 
 def _tile_bytes(problem: ConvProblem, tile: int) -> int:
-    """Return the bytes of one channel's input for tile x tile outputs in shared memory, in the type of the sums."""
+    """Return the shared memory, in bytes, of one channel's input for a tile of ``tile`` x ``tile`` outputs."""
     return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[epilogue_dtype(problem.dtype)]
 
 
@@ -69,7 +69,7 @@ def _filter_bytes(problem: ConvProblem) -> int:
 
 
 def _default_tile(problem: ConvProblem) -> dict[str, int]:
-    """Return the tile with the fewest idle threads; among equals the largest, whose halo is the smallest share."""
+    """Return the tile with the fewest idle threads; of equals the largest, because its halo is the smallest share."""
     fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
     return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
 
@@ -84,7 +84,7 @@ def _check_tile_size(parameters: Parameters) -> int:
 # --- filters in constant memory -------------------------------------------------------------------------------------
 
 
-def _pack(w: np.ndarray, together: int) -> np.ndarray:
+def _pack_filters(w: np.ndarray, together: int) -> np.ndarray:
     """Return filters (C, K, K, M) as (entries, C, K, K, together), zero-padded, so that slices are contiguous."""
     padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
     return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
@@ -102,8 +102,8 @@ def _configure_constant_slices(
     """Return the configuration of a kernel that reads its filters from constant memory, slice by slice.
 
     For each slice, it copies the filters and launches the kernel. The slices are as few as possible and of nearly equal
-    size. together: number of maps (1 or 2) whose filters form one entry. grid: maps the number of entries of a slice to
-    the grid for a number of images. scalars: of each launch, which also gets the index of the slice's first entry.
+    size. together: number of maps (1 or 2) whose filters form one entry. grid: returns the function from images to grid
+    for a number of entries. scalars: arguments of each launch, before the index of the slice's first entry.
     """
     entry = problem.reduction_length * together
     entry_bytes = entry * ITEMSIZE[storage_dtype(problem.dtype)]
@@ -118,7 +118,7 @@ def _configure_constant_slices(
         taken = min(size, count - first)
         copy = ConstantCopy("filters", first * entry, taken * entry)
         actions += copy, KernelLaunch(threads, grid(taken), "", (*scalars, first), shared_bytes)
-    packing = weight_reordering_packing(problem, entry * count, lambda w: _pack(w, together))
+    packing = weight_reordering_packing(problem, entry * count, lambda w: _pack_filters(w, together))
     return LaunchConfig(defines, tuple(actions), packing=packing)
 
 
@@ -167,7 +167,7 @@ def _configure_specialised(problem: ConvProblem, parameters: Parameters, togethe
 
 
 # By the memory that holds the filters. Columns: step, technique, system, configure, dtypes, since.
-_in_memory = partial(Variant, "conv", refuses=_map_count_refusal, limits=MAPS_LIMIT, automatic=True)
+_in_memory = partial(Variant, "conv", refuses=_map_count_refusal_reason, limits=MAPS_LIMIT, automatic=True)
 _in_memory_tiled = partial(_in_memory, tunables={"TILE": TILES}, defaults=_default_tile)
 _in_constants = partial(Variant, "conv", limits=CONSTANT_LIMIT, automatic=True)
 _in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)

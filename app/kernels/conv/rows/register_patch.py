@@ -50,7 +50,7 @@ def _input_row_floats(problem: ConvProblem, tc: int) -> int:
 
 
 def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
-    """Return the estimated time of a product, 1 at best: idle threads, loads and scattered stores."""
+    """Return the estimated time per product, 1 at best. It grows with idle threads, loads and scattered stores."""
     height, width = (size * problem.pool for size in problem.pooled_size)
     groups = min(ceil_div(problem.maps, tm), MOST_GROUPS)
     waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
@@ -64,7 +64,7 @@ def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
     return waste * (1 + loads / products) + 4 * scattered / problem.reduction_length
 
 
-def estimated_products(problem: ConvProblem) -> float:
+def estimated_patch_time(problem: ConvProblem) -> float:
     """Return the estimated time of one image with the default patch, in multiply-adds at the CUDA cores' peak rate."""
     found = _patch_defaults(problem)
     pixels = prod(problem.pooled_size) * problem.pool**2
@@ -74,7 +74,7 @@ def estimated_products(problem: ConvProblem) -> float:
 
 @cache
 def _patch_defaults(problem: ConvProblem, heights: tuple[int, ...] = (1, 2, 3, 4)) -> dict[str, int]:
-    """Return the patch with the least estimated cost. heights: TR to try."""
+    """Return the patch with the least estimated cost. heights: values of TR to try."""
     shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
     fitting = [
         (_patch_cost(problem, tm, tr, tc), tm, tr, tc)
@@ -97,7 +97,7 @@ def _configure_patch(
 ) -> LaunchConfig:
     """Return the configuration of register patches; TR and CK are 1 if absent.
 
-    stages: most stages in shared memory. one_image: a block covers one image, and loads inputs one by one.
+    stages: greatest number of stages in shared memory. one_image: a block covers one image and loads single inputs.
     """
     tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
     groups = min(ceil_div(problem.maps, tm), most_groups)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.kernels.conv.rows.register_patch import REGISTERS, estimated_products
-from app.kernels.fused.scaling import rounded_to_tf32, split_tf32
+from app.kernels.conv.rows.register_patch import REGISTERS, estimated_patch_time
+from app.kernels.fused.scaling import round_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
-from app.kernels.tensor_cores import split_pays
+from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
     MAX_GRID_Y,
     KernelLaunch,
@@ -45,8 +45,8 @@ SHARED, MOST_SHARED = 227 << 10, 64 << 10  # of a multiprocessor; of a block, al
 class FilterWords:
     """Packs filters as mma operands: k steps of ``channels`` channels, each in 32-bit words.
 
-    A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps if there is one channel.
-    Split filters are high parts, then low parts, each in words of its own.
+    A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps if there is one channel. Split
+    filters consist of high parts, then low parts, in separate words.
     """
 
     def __init__(self, problem: ConvProblem, channels: int) -> None:
@@ -86,14 +86,14 @@ class FilterWords:
         ordered = parts.transpose(4, 0, 1, 5, 7, 3, 2, 6, 8)
         if self.parts == 2:
             return np.stack(split_tf32(ordered), axis=2)
-        return ordered if self.half else rounded_to_tf32(ordered)
+        return ordered if self.half else round_to_tf32(ordered)
 
 
-class Layout(NamedTuple):
+class TileLayout(NamedTuple):
     """The tile that a block computes, its shared memory, and the grid.
 
-    images, rows, columns: size of a tile of pixels. plane: 32-bit words of a staged plane. blocks: blocks that share
-    the maps. per_image: tiles per image, or per group of ``images`` images.
+    images, rows, columns: size of a tile of pixels. plane: length of a staged plane of pixels, in 32-bit words. blocks:
+    number of blocks that share the maps. per_image: tiles per image, or per group of ``images`` images.
     """
 
     words: FilterWords
@@ -106,19 +106,19 @@ class Layout(NamedTuple):
     per_image: int
 
 
-def _tile_layout(problem: ConvProblem, parameters: Parameters) -> Layout:
-    """Lay out a block's tile and shared memory. Raises Unfit."""
+def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
+    """Return the layout of a block's tile and shared memory. Raises Unfit."""
     mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
     words = FilterWords(problem, ck)
     if words.half and problem.channels > 1 and ck % 2:
         raise Unfit("float16 channels are staged in pairs")
-    if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
+    if ck > _most_staged(problem):
         raise Unfit(f"there are only {problem.channels} channels to stage")
     sums = _sums_per_thread(words, parameters)
     if sums > 128:
         raise Unfit(f"{sums} sums do not fit in a thread's registers")
     height, width = problem.conv_output_size
-    images, rows, columns = _tensor_tile(problem, 8 * nt * warps_n)
+    images, rows, columns = _pixel_tile(problem, 8 * nt * warps_n)
     in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
     # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
     run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
@@ -133,7 +133,12 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> Layout:
     if blocks > MAX_GRID_Y:
         raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {16 * m_tiles}")
     per_image = ceil_div(height, rows) * ceil_div(width, columns)
-    return Layout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
+    return TileLayout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
+
+
+def _most_staged(problem: ConvProblem) -> int:
+    """Return the most channels of a step: all, in pairs unless there is only one."""
+    return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
 
 
 def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
@@ -144,7 +149,8 @@ def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
 @cache
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
     """Return the parameters with the least estimated time. CK may also be the number of all channels."""
-    tried = TENSOR_TUNABLES | {"CK": (*TENSOR_TUNABLES["CK"], ceil_div(problem.channels, 2) * 2)}
+    most = _most_staged(problem)
+    tried = TENSOR_TUNABLES | {"CK": [*dict.fromkeys(ck for ck in (*TENSOR_TUNABLES["CK"], most) if ck <= most)]}
     points = (dict(zip(tried, values, strict=True)) for values in product(*tried.values()))
     return min(points, key=partial(_estimated_time, problem))
 
@@ -152,7 +158,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
     """Return a sort key: whether a block exceeds ``MOST_SHARED``, then an image's time in units of one mma.
 
-    Fitted to the times of 700 points in 68 layers on an H100: docs/fast-path.md, "The cost models".
+    The model is fitted to the times of 700 points in 68 layers on an H100: docs/fast-path.md, "The cost models".
     """
     try:
         layout = _tile_layout(problem, parameters)
@@ -171,23 +177,23 @@ def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool,
     return layout.shared_bytes > MOST_SHARED, (products * each + STAGING * staged) / hidden
 
 
-def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
+def _pixel_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
     """Return the images, rows and columns of a block's tile: at most ``pixels`` pixels, in whole pooling windows.
 
     Raises Unfit if one pooling window has more pixels.
     """
     height, width = problem.conv_output_size
     pool = problem.pool
-    columns = _whole_windows(pixels // min(height, pool), width, pool)
-    rows = _whole_windows(pixels // columns, height, pool) if columns else 0
+    columns = _whole_window_pixels(pixels // min(height, pool), width, pool)
+    rows = _whole_window_pixels(pixels // columns, height, pool) if columns else 0
     if not rows:
         raise Unfit(f"a window of {pool} x {pool} pixels exceeds a block's {pixels}")
     rows = min(ceil_div(ceil_div(height, ceil_div(height, rows)), pool) * pool, height)  # bands of equal height
     return max(pixels // (height * width), 1), rows, columns
 
 
-def _whole_windows(most: int, size: int, pool: int) -> int:
-    """Return the pixels of a side of a tile: ``size`` if ``most`` allows, else the most that end with a window."""
+def _whole_window_pixels(most: int, size: int, pool: int) -> int:
+    """Return the pixels along a side of a tile: ``size`` if it is at most ``most``, else the most whole windows."""
     return size if size <= most else most // pool * pool
 
 
@@ -223,16 +229,16 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
     return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
 
 
-def _tensor_cores_pay(problem: ConvProblem, arch: str) -> bool:
+def _tensor_cores_are_worthwhile(problem: ConvProblem, arch: str) -> bool:
     """Return whether tensor cores are estimated to be faster than CUDA cores (register-patch)."""
     if problem.dtype not in CUDA_CORE_PRODUCTS:
         return True
-    if not split_pays(problem, arch):
+    if not split_is_worthwhile(problem, arch):
         return False
     products, stores = CUDA_CORE_PRODUCTS[problem.dtype]
     _, time = _estimated_time(problem, _tensor_defaults(problem))
     outputs = problem.maps * prod(problem.conv_output_size)
-    return products * time + stores * outputs < estimated_products(problem)
+    return products * time + stores * outputs < estimated_patch_time(problem)
 
 
 ROWS: tuple[Variant, ...] = (
@@ -247,7 +253,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
         pools=True,
-        pays=_tensor_cores_pay,
+        worthwhile=_tensor_cores_are_worthwhile,
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
     ),

@@ -87,7 +87,7 @@ def _polynomial_from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     return tuple(found)
 
 
-def as_array(matrix: Matrix) -> np.ndarray:
+def as_float64(matrix: Matrix) -> np.ndarray:
     """Return the matrix as float64, rounded."""
     return np.array([[float(value) for value in row] for row in matrix])
 
@@ -99,9 +99,9 @@ def cpp_initialiser(matrix: Matrix) -> str:
     return "{" + ",".join("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in matrix) + "}"
 
 
-def transformed_filters(weights: np.ndarray) -> np.ndarray:
+def transform_filters(weights: np.ndarray) -> np.ndarray:
     """Return the filters (C, K, K, M) evaluated at the points: (C, K + 1 points, K rows, M) float64."""
-    return np.einsum("jq,cpqm->cjpm", as_array(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64))
+    return np.einsum("jq,cpqm->cjpm", as_float64(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64))
 
 
 def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, Any]:
@@ -112,7 +112,7 @@ def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, A
     """
     taps, (height, width) = problem.kernel, problem.conv_output_size
     pairs = -(-width // OUTPUTS)
-    to_inputs, to_filters, to_outputs = (as_array(matrix).tolist() for matrix in toom_cook_matrices(taps))
+    to_inputs, to_filters, to_outputs = (as_float64(matrix).tolist() for matrix in toom_cook_matrices(taps))
     beyond = OUTPUTS * pairs - width
     around = problem.padding, problem.padding
     pixels = abs(x.reshape(-1, problem.channels, problem.height, problem.width).astype(np.float64))
@@ -246,7 +246,7 @@ def _configure_toom_cook(problem: ConvProblem, parameters: Parameters) -> Launch
 def _pack_transformed_filters(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
     """Return filters (C, K, K, M) as (blocks, C, K + 1 points, K rows, block), transformed and zero-padded."""
     kernel = problem.kernel
-    values = transformed_filters(weights.reshape(problem.channels, kernel, kernel, problem.maps))
+    values = transform_filters(weights.reshape(problem.channels, kernel, kernel, problem.maps))
     padded = np.pad(values, ((0, 0), (0, 0), (0, 0), (0, -problem.maps % block)))
     return padded.reshape(-1, padded.shape[-1] // block, block).transpose(1, 0, 2)
 
@@ -265,7 +265,7 @@ ROWS: tuple[Variant, ...] = (
         pools=True,
         tunables=TUNABLES,
         defaults=_default_parameters,
-        own_error=error_bound,
+        error_bound=error_bound,
         work=lambda problem: (problem.kernel + 1) / (OUTPUTS * problem.kernel),  # K + 1 products of 2 K
     ),
 )

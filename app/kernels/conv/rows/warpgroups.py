@@ -1,4 +1,4 @@
-"""Registry row of the kernel that computes any single convolution by warpgroups on Hopper, and its packing."""
+"""Define the registry row of the kernel that computes one convolution of any size by warpgroups on Hopper."""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -26,28 +26,28 @@ from app.kernels.variant import (
 from app.kernels.warpgroup_convolution import (
     MOST_SUMS,
     ROWS_OF_PIXELS,
-    Convolution,
     FilterRing,
     Tiles,
-    collected_bytes,
-    core_matrices,
+    WarpgroupConvolution,
+    collected_result_bytes,
     estimated_clocks,
     fitting_tiles,
+    pack_core_matrices,
     pad_to_tiles,
-    used_size,
+    size_read_by_pooling,
 )
 
 MOST_CHUNKS = 8
 
 
-def _convolution(problem: ConvProblem) -> Convolution:
-    return Convolution(
+def _warpgroup_convolution(problem: ConvProblem) -> WarpgroupConvolution:
+    return WarpgroupConvolution(
         problem.channels,
         problem.width + 2 * problem.padding,
         problem.maps,
         problem.kernel,
         problem.stride,
-        *used_size(problem),
+        *size_read_by_pooling(problem),
         problem.pool,
         problem.activation_parts,
         problem.weight_parts,
@@ -59,43 +59,43 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
         return f"reads {storage_dtype(problem.dtype)}"
     if problem.dtype == "float16x2" and not problem.bounded:
         return "splits only inputs that are known to be in float16's range"
-    return _convolution(problem).refusal_reason()
+    return _warpgroup_convolution(problem).refusal_reason()
 
 
-def _fit(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of one part of a band's maps, and where the filters lie. Raises Unfit."""
-    convolution, rows = _convolution(problem), tiles.rows * tiles.chunks
+def _place_filters(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+    """Return the bytes of one part of a band's maps, and the filters' place in shared memory. Raises Unfit."""
+    convolution, rows = _warpgroup_convolution(problem), tiles.rows * tiles.chunks
     tiles.check(convolution)
-    maps = convolution.maps_bytes(convolution.rows_in_memory(rows), rows)
-    whole = collected_bytes(problem) if rows >= convolution.rows else 0  # of bands, results lie apart
+    maps = convolution.maps_bytes(convolution.input_rows_for(rows), rows)
+    whole = collected_result_bytes(problem) if rows >= convolution.rows else 0  # of bands, results lie apart
     others = tiles.warpgroups * (convolution.parts * maps + 16)
-    return maps, FilterRing.beside(others, tiles.warpgroups * whole, convolution)
+    return maps, FilterRing.choose(others, tiles.warpgroups * whole, convolution)
 
 
 @cache
-def _defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return the tiles of the least estimated time; the smallest if none fits."""
-    convolution = _convolution(problem)
+def _default_tiles(problem: ConvProblem) -> dict[str, int]:
+    """Return the tiles with the least estimated time, or the smallest if none fits."""
+    convolution = _warpgroup_convolution(problem)
 
     def chunks(rows: int) -> range:
         return range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1)
 
     def clocks(found: tuple[Tiles, FilterRing]) -> float:
-        """Estimate the time of an image. Bands overlap: rows that two of them read are loaded twice."""
+        """Estimate the clocks of an image. Neighbouring bands load their common rows twice."""
         rows = found[0].rows * found[0].chunks
         bands = ceil_div(convolution.rows, rows)
-        again = bands * convolution.rows_in_memory(rows) / convolution.rows_in_memory(convolution.rows)
+        again = bands * convolution.input_rows_for(rows) / convolution.input_rows_for(convolution.rows)
         return bands * estimated_clocks(convolution, *found) * again**0.5
 
-    found = fitting_tiles(lambda tiles: _fit(problem, tiles)[1], chunks)
+    found = fitting_tiles(lambda tiles: _place_filters(problem, tiles)[1], chunks)
     tiles, _ = min(found, key=clocks, default=(Tiles(1, 8, 1), None))
     return {"WARPGROUPS": tiles.warpgroups, "ROWS": tiles.rows, "CHUNKS": tiles.chunks}
 
 
 def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    convolution = _convolution(problem)
+    convolution = _warpgroup_convolution(problem)
     tiles = Tiles(*(parameters[name] for name in ("WARPGROUPS", "ROWS", "CHUNKS")))
-    maps, ring = _fit(problem, tiles)
+    maps, ring = _place_filters(problem, tiles)
     if tiles.chunks > ceil_div(convolution.rows, tiles.rows):
         raise Unfit("an image has fewer tiles")
     defines = type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | dict(parameters)
@@ -113,14 +113,14 @@ def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     launch = KernelLaunch(
         128 * tiles.warpgroups, lambda n: (n * bands, 1, 1), shared_bytes=ring.shared_bytes, persistent=True
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(_pack, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(_pack_filters, problem)))
 
 
-def _pack(problem: ConvProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+def _pack_filters(problem: ConvProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Pack (w, bias) as [core matrices of w, factors, bias]; each map is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
     scaled = scaled.reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
-    return [core_matrices(float16_parts(problem, scaled)), pad_to_tiles(1 / scales), pad_to_tiles(arrays[1])]
+    return [pack_core_matrices(float16_parts(problem, scaled)), pad_to_tiles(1 / scales), pad_to_tiles(arrays[1])]
 
 
 ROWS: tuple[Variant, ...] = (
@@ -136,7 +136,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits=f"{ONLY_HOPPER}; features, maps and channels that fill its tiles, pooling of 2 x 2",
         tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS, "CHUNKS": (1, 2, 3, 4, 6, 8)},
-        defaults=_defaults,
+        defaults=_default_tiles,
         pools=True,
     ),
 )

@@ -29,7 +29,7 @@ LABEL_TYPE = np.dtype(np.uint8)
 PART_ENDS = (0.5,)
 
 
-class OnCard:
+class CardRunner:
     """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; their streams may differ.
 
     capacity: most images per pass; a larger batch takes several passes. It grows with the batches, up to ``most``. A
@@ -52,8 +52,8 @@ class OnCard:
         self._last_stream: cupy.cuda.Stream | None = None
         self.stream = cupy.cuda.Stream(non_blocking=True)
         # The results that the host waits for.
-        self._kept_labels, self._kept_scores = KeptRows((), LABEL_TYPE), KeptRows((self._classes,), self._scores)
-        self._staging: KeptRows | None = None
+        self._kept_labels, self._kept_scores = ReusedRows((), LABEL_TYPE), ReusedRows((self._classes,), self._scores)
+        self._staging: ReusedRows | None = None
         self._spare_logits: Any = None  # for the next call, if it has as many images as the last one
 
     def run(self, count: int, images: int, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
@@ -75,9 +75,9 @@ class OnCard:
     def run_to_host(self, count: int, images: int, stream: cupy.cuda.Stream, *, leave_logits: bool = False) -> Outputs:
         """Run as ``run`` does, but wait, and return results in pageable host memory: kernels write them over the bus.
 
-        leave_logits: as for ``results``.
+        leave_logits: as for ``allocate_results``.
         """
-        outputs, results = self.results(count, leave_logits=leave_logits)
+        outputs, results = self.allocate_results(count, leave_logits=leave_logits)
         try:
             self._enqueue_after_previous(count, (images, *results), stream)
         finally:
@@ -90,9 +90,9 @@ class OnCard:
 
         images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Pageable images are first copied to
         page-locked memory in parts, so that kernels run on one part during the copy of the next. leave_logits: as for
-        ``results``.
+        ``allocate_results``.
         """
-        outputs, results = self.results(len(images), leave_logits=leave_logits)
+        outputs, results = self.allocate_results(len(images), leave_logits=leave_logits)
         spare = len(images) if leave_logits else 0
         address = mapped_address(images)
         if address is not None and not address % ALIGNED:
@@ -101,19 +101,19 @@ class OnCard:
             self._run_staged(images, results, spare)
         return outputs.copy()
 
-    def results(self, count: int, *, leave_logits: bool) -> tuple[Outputs, tuple[int, int]]:
-        """Return arrays for results, and their addresses for kernels. They are page-locked, and later calls reuse them.
+    def allocate_results(self, count: int, *, leave_logits: bool) -> tuple[Outputs, tuple[int, int]]:
+        """Return page-locked arrays for results, which later calls reuse, and the arrays' addresses for kernels.
 
-        leave_logits: the logits are a new array in GPU memory instead, if it fits.
+        leave_logits: instead return the logits as a new array in GPU memory, if it fits.
         """
-        labels = self._kept_labels.first(count)
+        labels = self._kept_labels.first_rows(count)
         if leave_logits:
             logits, self._spare_logits = self._spare_logits, None
             if logits is None or len(logits) != count:
                 logits = self._new_logits(count)
             if logits is not None:
                 return Outputs(labels, logits), (self._kept_labels.address, logits.data.ptr)
-        scores = self._kept_scores.first(count)
+        scores = self._kept_scores.first_rows(count)
         return Outputs(labels, scores), (self._kept_labels.address, self._kept_scores.address)
 
     def _new_logits(self, count: int) -> Any:
@@ -125,9 +125,9 @@ class OnCard:
 
     def _run_staged(self, images: np.ndarray, results: tuple[int, int], spare: int) -> None:
         """Copy images to page-locked memory and run them, part by part."""
-        count, staging = len(images), self._staging or KeptRows(images.shape[1:], images.dtype)
+        count, staging = len(images), self._staging or ReusedRows(images.shape[1:], images.dtype)
         self._staging = None  # after an exception, helpers may still write to it
-        rows = staging.first(count)
+        rows = staging.first_rows(count)
         ends = [int(count * share) // STEP * STEP for share in PART_ENDS]
         self._run_parts(staging.address, results, copy_in_parts(rows, images, [*ends, count]), spare)
         self._staging = staging
@@ -150,12 +150,12 @@ class OnCard:
             self._last_stream = None
 
     def _enqueue_after_previous(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
-        """Enqueue ``count`` images after all work enqueued before. addresses: those of images, labels and scores.
+        """Enqueue ``count`` images after all work enqueued before. addresses: those of images, labels, scores.
 
         The caller must then record ``_done``, or wait for the stream.
         """
         if count > self.capacity < self.most:
-            self._grow(count)
+            self._grow_buffers(count)
         pointer, last = stream.ptr, self._last_stream
         if last is None or last.ptr != pointer:
             if last is not None:
@@ -164,7 +164,7 @@ class OnCard:
         self.enqueue(pointer, count, addresses)
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
-        """Enqueue the kernels for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
+        """Enqueue the kernels for ``count`` images. stream: a pointer. addresses: those of images, labels, scores."""
         assert self._buffers is not None or count == 0
         capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
         for first in range(0, count, capacity or 1):
@@ -174,8 +174,8 @@ class OnCard:
             for launch in launches:
                 launch(stream, piece)
 
-    def _grow(self, count: int) -> None:
-        """Allocate larger kept buffers; if they do not fit, reduce ``most`` to what fits."""
+    def _grow_buffers(self, count: int) -> None:
+        """Allocate larger buffers; if they do not fit, reduce ``most`` to the images that fit."""
         self.free()
         plan = self._loaded.plan
         wanted = min(next_power_of_two(count, STEP), self.most)
@@ -189,12 +189,12 @@ class OnCard:
             wanted = self.most = wanted // 2 // STEP * STEP
         self.capacity = wanted
         for node, launch in zip(plan.nodes, self._buffers.launches, strict=True):
-            results = len(launch.choose(1).kernel.arguments()) - len(node.writes)
+            results = len(launch.launch_for(1).kernel.arguments()) - len(node.writes)
             names = {0: node.reads, **{results + index: name for index, name in enumerate(node.writes)}}
             self._moved += [(launch, place, GIVEN.index(name)) for place, name in names.items() if name in GIVEN]
 
     def free(self) -> None:
-        """Wait for the enqueued work, then free the kept buffers."""
+        """Wait for the enqueued work, then free the buffers."""
         self._spare_logits = None
         if self._buffers is not None:
             self._done.synchronize()
@@ -202,14 +202,14 @@ class OnCard:
             self._buffers, self._moved, self.capacity = None, [], 0
 
 
-class KeptRows:
-    """A page-locked array with rows for the largest batch so far. address: its address for kernels."""
+class ReusedRows:
+    """A page-locked array with rows for the largest batch so far. address: the array's address for kernels."""
 
     def __init__(self, row: tuple[int, ...], dtype: np.dtype) -> None:
         self._rows, self.address = np.empty((0, *row), dtype), 0
 
-    def first(self, count: int) -> np.ndarray:
-        """Return the first ``count`` rows."""
+    def first_rows(self, count: int) -> np.ndarray:
+        """Return the first ``count`` rows; allocate a larger array if there are fewer."""
         if len(self._rows) < count:
             self._rows = pinned_array((next_power_of_two(count, STEP), *self._rows.shape[1:]), self._rows.dtype)
             self.address = mapped_address(self._rows) or 0
@@ -217,7 +217,7 @@ class KeptRows:
 
 
 def max_buffered_images(plan: ExecutionPlan) -> int:
-    """Return the largest multiple of ``STEP`` images whose kept buffers take at most ``MOST_BYTES``."""
+    """Return the largest multiple of ``STEP`` images whose buffers take at most ``MOST_BYTES``."""
     kept = (pair for name, pair in plan.buffers.items() if name not in GIVEN)
     each = sum(size * np.dtype(dtype).itemsize for dtype, size in kept)
     return max(MOST_BYTES // max(each, 1 << 10) // STEP * STEP, STEP)

@@ -1,4 +1,4 @@
-"""List the problems on which a kernel is checked: small ones that no tile divides, or one that the user names."""
+"""List the problems on which a kernel is checked: small ones that no tile size divides, or one that the user names."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -51,27 +51,32 @@ IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a m
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
 
 
+class Fault(Exception):  # noqa: N818 - a verdict, not an error
+    """A kernel breaks a rule of CUDA C++; the text names the array, the line and the thread."""
+
+
 class Case(Frozen):
-    """A kernel on a problem, with random data for ``images`` images."""
+    """A kernel on a problem, with random data for ``images`` images. seed: determines the data."""
 
     row: Variant
     problem: Problem
     images: int
+    seed: int = 0
 
     @cached_property
     def input_images(self) -> np.ndarray:
         """Return random images, (images, elements)."""
-        return random_images(np.random.default_rng(0), self.problem.arguments()[0], self.images)
+        return random_images(np.random.default_rng(self.seed), self.problem.arguments()[0], self.images)
 
     @cached_property
     def parameters(self) -> list[np.ndarray | None]:
         """Return random weights and bias in the layout of the problem."""
-        return random_parameters(np.random.default_rng(1), self.problem)
+        return random_parameters(np.random.default_rng(1 + self.seed), self.problem)
 
-    def packed_parameters(self) -> list[np.ndarray | None]:
-        """Return the weights and bias in the layout that the kernel reads."""
-        packing = self.row.config(self.problem).packing
-        return packing.pack(self.parameters) if packing else self.parameters
+    def inputs(self) -> list[np.ndarray | None]:
+        """Return the images, and the weights and bias in the layout that the kernel reads."""
+        packing = self.row.launch_config(self.problem).packing
+        return [self.input_images, *(packing.pack(self.parameters) if packing else self.parameters)]
 
     @cached_property
     def expected_and_tolerance(self) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +84,19 @@ class Case(Frozen):
         found = expected_results(self.problem, self.input_images, *self.parameters)
         found = apply_variant_bound(self.row, self.problem, found, self.input_images, *self.parameters)
         return found.exact, allowed_errors(self.problem, found)[0]
+
+    @cached_property
+    def other(self) -> "Case":
+        """Return the case with other images and weights, on which a kernel runs again."""
+        return replace(self, seed=self.seed + 1)
+
+    def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
+        """Compare flat outputs of a run on these images, then of one on the other case's, as below."""
+        half = len(outputs) // 2
+        first = self.describe_first_error(outputs[:half])
+        if first is not None or (second := self.other.describe_first_error(outputs[half:])) is None:
+            return first
+        return f"run again on other images and weights, {second}"
 
     def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
         """Compare flat outputs, y and perhaps labels; return a description of the first wrong element, or None."""
@@ -93,7 +111,7 @@ class Case(Frozen):
             count = f"the first of {wrong.sum():,} wrong among {wrong.size:,} outputs"
             return f"{self._describe_position(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
         if len(outputs) > 1:
-            return _wrong_label(outputs[1], exact, each)
+            return _describe_wrong_label(outputs[1], exact, each)
         return None
 
     def _describe_position(self, at: int) -> str:
@@ -107,7 +125,7 @@ class Case(Frozen):
         return "image {}, map {}, row {}, column {}".format(*places)
 
 
-def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
+def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
     """Return a description of the first label whose score is not the best within the allowed errors, or None."""
     for image, (label, scores, slack) in enumerate(zip(labels, exact, each, strict=True)):
         best = int(scores.argmax())
@@ -140,26 +158,26 @@ def describe_problem(problem: Problem) -> str:
 
 
 def type_names(problem: Problem) -> str:
-    """Return the types of x in memory and of the arithmetic."""
+    """Return the name of the type of x in memory, and of the arithmetic type if it differs."""
     read = problem.arguments()[0].dtype
     return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"
 
 
 def small_cases(row: Variant, arch: str) -> list[Case]:
-    """Return every shape in the kernel's first type, and for each other type the first shape that it supports."""
+    """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
     found = []
     for dtype in row.dtypes:
-        problems = [_with_type(problem, dtype) for problem in SHAPES[row.operation]]
-        served = [problem for problem in problems if row.refusal(problem, arch) is None]
+        problems = [problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
+        served = [problem for problem in problems if row.refusal_reason(problem, arch) is None]
         if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
             bounded = [replace(problem, bounded=True) for problem in problems if isinstance(problem, ConvProblem)]
-            served = [problem for problem in bounded if row.refusal(problem, arch) is None]
+            served = [problem for problem in bounded if row.refusal_reason(problem, arch) is None]
         found += served if dtype == row.dtypes[0] else served[:1]
     return [Case(row, problem, IMAGES[row.operation]) for problem in found]
 
 
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
-    """Return the layer of the network, or the shape, in each type that the kernel can compute. Raises UserError."""
+    """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
         problems = [*_shape_problems(row, shape)]
     else:
@@ -170,7 +188,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
             known = choices_hint(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
         problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
-    reasons = {problem: row.refusal(problem, arch) for problem in problems}
+    reasons = {problem: row.refusal_reason(problem, arch) for problem in problems}
     served = [problem for problem, reason in reasons.items() if reason is None]
     if not served:
         why = next(iter(reasons.values()), None) or "it serves the layer in none of its types"
@@ -198,11 +216,11 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
         problem = LinearProblem(sizes[0], sizes[1], bias=True)
     if window > min(height, width):
         raise UserError(f"--shape {text}: the window must be at most as large as the image")
-    return (_with_type(problem, dtype) for dtype in row.dtypes)
+    return (problem_in_type(problem, dtype) for dtype in row.dtypes)
 
 
-def _with_type(problem: Single, dtype: str) -> Problem:
-    """Return the problem in another arithmetic type and its storage type; bytes remain bytes."""
+def problem_in_type(problem: Single, dtype: str) -> Problem:
+    """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored

@@ -1,4 +1,4 @@
-"""Find a kernel for the next layers: for one layer and what can be fused into it, or for a pair of layers."""
+"""Find kernels for the next layers: for one layer and what can be fused into it, or for a pair of layers."""
 
 from dataclasses import replace
 from math import prod
@@ -8,15 +8,14 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
+from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.fused.scaling import (
-    MOST_LAYERS_OF_HALVES,
-    Features,
-    Inexact,
+    FeatureScaling,
+    InexactError,
     Scalable,
-    fits_range,
-    rounded_to_tf32,
+    fits_float16,
+    round_to_tf32,
     scale_features,
     unscale_features,
 )
@@ -35,6 +34,7 @@ from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
 from app.network.network import LayerStep
+from app.planning.forms import is_split, layer_forms, pair_forms
 from app.planning.matching import PAIRS, Choices, Node, fusion_candidates, stored_parameters
 
 # Beyond float16's range both halves are infinite.
@@ -47,7 +47,7 @@ Parameters = tuple[np.ndarray | None, ...]
 def defer_flattens(graph: Graph) -> Graph:
     """Return the graph with every Flatten moved behind the activations that follow it; the results stay the same.
 
-    Activations accept any order of features. On the GPU, only the order of weight rows expresses a Flatten.
+    Activations accept features in any order. On the GPU, a Flatten exists only as the order of the next weights' rows.
     """
     steps = list(graph.steps)
     for at in range(len(steps) - 1):
@@ -57,28 +57,28 @@ def defer_flattens(graph: Graph) -> Graph:
     return replace(graph, steps=tuple(steps))
 
 
-def flatten_reorders(step: LayerStep) -> bool:
+def is_reordering_flatten(step: LayerStep) -> bool:
     """Return whether a Flatten reorders values in memory, as it does for several maps of several pixels."""
     channels, *pixels = step.in_shape
     return channels > 1 and prod(pixels) > 1
 
 
-class Serving(Frozen):
-    """Find kernels for a graph's layers on an architecture, by the user's choices."""
+class KernelSelector(Frozen):
+    """Selects kernels for a graph's layers on an architecture, by the user's choices."""
 
     graph: Graph
     arch: str
     choices: Choices
 
-    def select_kernel(self, at: int, input_dtype: str, source: Features | None = None) -> Node:
+    def select_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None = None) -> Node:
         """Find the kernel for step ``at`` that covers the most layers. Raises UserError if there is none.
 
-        source: what is known of its input, see ``Node``.
+        source: scales and bounds of its input; None if the input is not scaled.
         """
         graph, lead = self.graph, self._count_leading_flattens(at)
         steps = graph.steps[at + lead :]
         head = steps[0].layer
-        if head.operation is None or (lead and head.operation != "gemm" and flatten_reorders(graph.steps[at])):
+        if head.operation is None or (lead and head.operation != "gemm" and is_reordering_flatten(graph.steps[at])):
             what = f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}"
             remedy = "put one between them, or use --device cpu"
             raise UserError(f"{what}, which the GPU gives to fully connected layers only: {remedy}")
@@ -90,8 +90,8 @@ class Serving(Frozen):
             if found is not None:
                 problem, row, settings, arrays = found
                 own, written = {}, None
-                if self._scales(problem) and (source is not None or problem.input_dtype == "uint8"):
-                    arrays, written = self._scale(problem, arrays, at + lead + taken, source)
+                if self._may_scale_results(problem) and (source is not None or problem.input_dtype == "uint8"):
+                    arrays, written = self._scale_for_reader(problem, arrays, at + lead + taken, source)
                 if isinstance(problem, ConvProblem):
                     own = self.choices.tuning.parameters(without_epilogue(problem), row, self.arch)
                 layers = graph.steps[at : at + lead + taken]
@@ -99,11 +99,11 @@ class Serving(Frozen):
         raise UserError(self._unsupported_layer_message(steps[0], input_dtype, source))
 
     def _count_leading_flattens(self, at: int) -> int:
-        """Return the number of leading Flattens, 0 or 1: they only change how the next step reads its input."""
+        """Return the number of Flattens at step ``at``, 0 or 1: the next step reads its input in another order."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
-    def _select_pair_kernel(self, at: int, input_dtype: str, source: Features | None) -> Node | None:
-        """Find a kernel for this layer and the next of its kind; None without one, or if one was named for either.
+    def _select_pair_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None) -> Node | None:
+        """Find a kernel for step ``at`` and the next layer of its kind; None without one, or if either has a named one.
 
         A Resize before two convolutions is fused if a kernel can. Raises UserError if the kernel named for the pair
         cannot serve it.
@@ -118,13 +118,15 @@ class Serving(Frozen):
             problem = replace(problem, sparse=sparse)
         enlarges = isinstance(problem, ConvPairProblem) and problem.resize is not None
         reads = start + enlarges  # the step of the first convolution
-        named = self.choices.named_pairs.get(operation(problem))
+        named = self.choices.named_pair_kernels.get(operation(problem))
         reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
         scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.pixel_scale_step else None
-        for form in _problem_forms(problem, scale, graph.quantised is not None):
+        for form in pair_forms(problem, scale, graph.quantised is not None):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
-                reason = f"it {named.refusal(form, self.arch)}; choose another kernel or --precision" if named else ""
+                reason = (
+                    f"it {named.refusal_reason(form, self.arch)}; choose another kernel or --precision" if named else ""
+                )
                 continue
             if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and source is None:
                 reason = f"{UNSCALED}; choose another, or --precision fp16"
@@ -138,8 +140,8 @@ class Serving(Frozen):
             if isinstance(form, LinearPairProblem):
                 arrays = arrays if source is None else unscale_features(arrays, source.scales)
             else:
-                arrays, written = self._scale(form, arrays, start + taken)
-            if not fits_range(form, arrays):
+                arrays, written = self._scale_for_reader(form, arrays, start + taken)
+            if not fits_float16(form, arrays):
                 reason = f"{LOSSY}; take auto, or a kernel of single layers"
             elif not _weights_fit_float16(form, *served, arrays):
                 reason = "float16 does not hold its weights without loss; take auto"
@@ -150,12 +152,13 @@ class Serving(Frozen):
             raise UserError(f"kernel {named.name} does not support {both}: {reason}")
         return None
 
-    def _scale(
-        self, problem: Scalable, arrays: Parameters, after: int, source: Features | None = None
-    ) -> tuple[Parameters, Features | None]:
-        """Scale a kernel's results if the kernel at step ``after`` divides the factors out: it splits them, or pairs.
+    def _scale_for_reader(
+        self, problem: Scalable, arrays: Parameters, after: int, source: FeatureScaling | None = None
+    ) -> tuple[Parameters, FeatureScaling | None]:
+        """Scale a kernel's results if the kernel at step ``after`` divides the factors out.
 
-        Returns the parameters, and what is known of the results, None if they stay as they are.
+        A kernel for a pair does so, and one that splits its inputs. Return the parameters, and the results' scaling,
+        None if they are not scaled.
         """
         steps = self.graph.steps[after:]
         if not steps or steps[self._count_leading_flattens(after)].layer.operation not in PAIRS:
@@ -173,27 +176,27 @@ class Serving(Frozen):
         return (scaled, features) if reads else (arrays, None)
 
     def _select_single_kernel(
-        self, at: int, head: LayerStep, problem: Problem, input_dtype: str, source: Features | None
+        self, at: int, head: LayerStep, problem: Problem, input_dtype: str, source: FeatureScaling | None
     ) -> tuple[Problem, Variant, dict[str, int], Parameters] | None:
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
-        for form in _layer_forms(problem, source):
+        for form in layer_forms(problem, source):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
                 continue
             arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
             given = arrays if source is None else unscale_features(arrays, source.scales)
-            if not _splits(form) or (fits_range(form, given) and _weights_fit_float16(form, *served, given)):
+            if not is_split(form) or (fits_float16(form, given) and _weights_fit_float16(form, *served, given)):
                 return form, *served, given
         return None
 
-    def _scales(self, problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
+    def _may_scale_results(self, problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
         """Return whether a layer's results may be scaled for a later kernel that splits them."""
         split = BY_NAME[self.choices.precision].dtype == "float16x2"
         return split and isinstance(problem, ConvProblem | LinearProblem)
 
-    def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, source: Features | None) -> str:
+    def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, source: FeatureScaling | None) -> str:
         """Return a line that describes the layer and each variant's reason to refuse it."""
         layer, named, precision = step.layer, self.choices.requested_kernel(step.layer), self.choices.precision
         alone = replace(self.choices, fuse=False)
@@ -207,7 +210,7 @@ class Serving(Frozen):
         able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
         asked = able or [(row, problems[0]) for row in rows]
         otherwise = UNSCALED if source is None else LOSSY  # of a kernel that serves the problem, but not these numbers
-        refusals = {row.name: row.refusal(problem, self.arch) or otherwise for row, problem in reversed(asked)}
+        refusals = {row.name: row.refusal_reason(problem, self.arch) or otherwise for row, problem in reversed(asked)}
         reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
         return f"{what} ({reasons}): choose another kernel or --precision"
 
@@ -221,12 +224,12 @@ def _weights_fit_float16(
     """
     if not getattr(form, "exact", False):
         return True
-    packing = row.config(form, settings).packing
+    packing = row.launch_config(form, settings).packing
     if packing is None:
-        return arrays[0] is not None and bool((rounded_to_tf32(arrays[0]) == arrays[0]).all())
+        return arrays[0] is not None and bool((round_to_tf32(arrays[0]) == arrays[0]).all())
     try:
         packing.pack(arrays)
-    except Inexact:
+    except InexactError:
         return False
     return True
 
@@ -234,10 +237,10 @@ def _weights_fit_float16(
 def find_layer_pair(
     graph: Graph, at: int, input_dtype: str, choices: Choices
 ) -> tuple[PairProblem, tuple[LayerStep, LayerStep], int] | None:
-    """Find the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
+    """Find the problem of step ``at`` and the next layer of its kind, even if no kernel can solve it.
 
-    A Resize at step ``at`` belongs to the two convolutions behind it. Also returns both layers' steps and the number of
-    steps covered. None if a kernel was named for either layer.
+    A Resize at step ``at`` belongs to the two convolutions after it. Also return both layers' steps and the number of
+    steps covered. Return None if the user named a kernel for either layer.
     """
     first = graph.steps[at]
     if isinstance(first.layer, Resize):
@@ -264,37 +267,3 @@ def find_layer_pair(
         halves.append(half[0])
         taken, reads = taken + half[1], halves[-1].output_dtype
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
-
-
-def _splits(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
-    return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
-
-
-def _layer_forms(problem: Problem, source: Features | None) -> list[Problem]:
-    """Return a layer's forms for kernels to try, the fastest first. source: what is known of its input."""
-    if not _splits(problem):
-        return [problem]
-    if isinstance(problem, ConvProblem):
-        bounded = source is not None and source.layers <= MOST_LAYERS_OF_HALVES
-        halves = [replace(problem, bounded=True, exact=True), replace(problem, bounded=True)] if bounded else []
-        return [*halves, problem]
-    ranges = (False, True) if source is not None or problem.input_dtype == "uint8" else (True,)
-    return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
-
-
-def _problem_forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
-    """Return the problem's forms for kernels to try: for weights that float16 holds exactly, then for any weights.
-
-    The first form is the fastest. pixel_scale: the factor of the first layer's pixels, None if that layer reads none.
-    The exact form keeps it out of the weights, which would become inexact. integers: whether there are 8-bit filters.
-    """
-    if problem.dtype == INTEGERS:
-        if isinstance(problem, ConvPairProblem):
-            return [problem] if integers else []
-        wider = BY_DTYPE[INTEGERS].fallback
-        return [LinearPairProblem(replace(problem.first, dtype=wider), replace(problem.second, dtype=wider))]
-    if problem.dtype != "float16x2":
-        return [problem]
-    if isinstance(problem, ConvPairProblem) and pixel_scale is not None:
-        return [replace(problem, exact=True, pixel_scale=pixel_scale), problem]
-    return [replace(problem, exact=True), problem]

@@ -1,0 +1,171 @@
+"""Divide pieces of shards among a worker's feeder threads, which take blocks of images and deliver labels.
+
+No pixels pass between threads: a feeder reads the blocks that it classifies. Feeders read the blocks of a compressed
+shard one after another; any idle feeder takes the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition, Event
+from typing import Any
+
+import numpy as np
+
+from app.base.clock import Timer
+from app.base.errors import UserError
+from app.classify.pieces import ActivitySeconds, Piece
+
+
+class ActivePiece:
+    """A piece that is being classified, with result arrays and an error, if any. done: set when no feeder uses it."""
+
+    def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
+        """reader: reads the shard of the piece. classes: number of logits; None if the caller wants no logits."""
+        self.piece = piece
+        self.reader = reader
+        self.labels = np.empty(piece.count, np.uint8)
+        self.logits = None if classes is None else np.empty((piece.count, classes), np.float32)
+        self.seconds = ActivitySeconds()
+        self.error: BaseException | None = None
+        self.done = Event()
+        self.taken = 0  # images that feeders have taken
+        self.blocks = 0  # blocks that feeders hold
+        self.busy = False  # a feeder reads the next block of a compressed shard
+
+    @property
+    def has_free_block(self) -> bool:
+        """Return whether a feeder can take a block now."""
+        return not self.busy and self.error is None and self.taken < self.piece.count
+
+
+class Block:
+    """A block of an active piece: ``count`` images from index ``start`` on, which one feeder thread classifies."""
+
+    def __init__(self, feeder: Feeder, active: ActivePiece, start: int, count: int) -> None:
+        self._feeder, self._active = feeder, active
+        self.start, self.count = start, count
+
+    def read(self, images: np.ndarray) -> bool:
+        """Read the pixels into ``images`` (count, C, H, W). If that fails, end the piece and return False."""
+        active, timer = self._active, Timer()
+        try:
+            active.reader.read(active.piece.first + self.start, images)
+        except UserError as error:
+            self.return_block(error)
+            return False
+        with self._feeder.queue.changed:
+            active.seconds.add(**{"decompress" if active.busy else "read": timer.seconds})
+            if active.busy:
+                active.busy = False
+                self._feeder.queue.changed.notify()
+        return True
+
+    def deliver(
+        self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
+    ) -> None:
+        """Copy labels (count,) and, if wanted, logits (count, classes) to the piece's results.
+
+        wait, compute: seconds that the feeder waited for the device, or computed.
+        """
+        active, rows = self._active, slice(self.start, self.start + self.count)
+        active.labels[rows] = labels
+        if active.logits is not None:
+            active.logits[rows] = logits
+        self.return_block(None, wait, compute)
+
+    def return_block(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
+        """Return the block to its piece. error: why the block has no labels. wait, compute: as for ``deliver``."""
+        active, queue = self._active, self._feeder.queue
+        with queue.changed:
+            self._feeder.held.remove(self)
+            active.error = active.error or error
+            active.blocks -= 1
+            active.seconds.add(wait=wait, compute=compute)
+            queue.remove_if_finished(active)
+
+
+class Feeder:
+    """The source of one thread's blocks. held: the blocks that the thread has not returned."""
+
+    def __init__(self, queue: ActivePieceQueue) -> None:
+        self.queue = queue
+        self.held: list[Block] = []
+
+    def take_block(self, *, wait: bool = True) -> Block | None:
+        """Return the next block of the earliest piece that has one; None at the end. wait: wait for a block."""
+        queue = self.queue
+        with queue.changed:
+            while queue.ended is None:
+                active = next((active for active in queue.active if active.has_free_block), None)
+                if active is not None:
+                    return self._take_from(active)
+                if not wait:
+                    break
+                queue.changed.wait()
+            return None
+
+    def _take_from(self, active: ActivePiece) -> Block:
+        start, at, size = active.taken, active.piece.first + active.taken, self.queue.size
+        count = min(size - at % size, active.piece.count - start)  # blocks end at multiples of their size in the shard
+        active.taken += count
+        active.blocks += 1
+        active.busy = active.piece.shard.is_sequential
+        block = Block(self, active, start, count)
+        self.held.append(block)
+        return block
+
+
+class ActivePieceQueue:
+    """All active pieces, the earliest first. size: images per block. ended: why there are no more blocks, or None."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changed = Condition()  # guards all state here; notifies of new blocks and of the end
+        self.active: list[ActivePiece] = []
+        self.ended: BaseException | None = None
+
+    def classify(self, active: ActivePiece) -> None:
+        """Hand the blocks of a piece to the feeders and wait for the end. Raise the piece's error, or a feeder's."""
+        with self.changed:
+            self.active.append(active)
+            active.error = self.ended
+            self.remove_if_finished(active)
+            self.changed.notify_all()
+        active.done.wait()
+        if active.error is not None:
+            raise active.error
+
+    def remove_if_finished(self, active: ActivePiece) -> None:
+        """Remove a piece if no feeder uses it any more. The caller must hold ``changed``."""
+        if not active.blocks and (active.error is not None or active.taken == active.piece.count):
+            self.active.remove(active)
+            active.done.set()
+
+    def end(self, reason: BaseException) -> None:
+        """Hand out no more blocks. Pieces end with ``reason`` once the feeders have returned their blocks."""
+        with self.changed:
+            self.ended = self.ended or reason
+            for active in [*self.active]:
+                active.error = active.error or self.ended
+                self.remove_if_finished(active)
+            self.changed.notify_all()
+
+    def abandon_hanging_feeders(self) -> None:
+        """Stop waiting for feeders that hang; call it after ``end``."""
+        with self.changed:
+            for active in self.active:
+                active.done.set()
+
+    @contextmanager
+    def open_feeder(self) -> Iterator[Feeder]:
+        """Yield the calling thread's feeder. An exception in the block ends all pieces and is not raised again."""
+        feeder = Feeder(self)
+        try:
+            yield feeder
+        except BaseException as error:
+            self.end(error)
+        finally:
+            for block in [*feeder.held]:
+                block.return_block(self.ended)

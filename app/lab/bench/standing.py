@@ -1,0 +1,66 @@
+"""Say where a user's kernel stands in a table of ``bench``: what it beats, what beats it, and what bounds it. Pure."""
+
+from collections.abc import Sequence
+
+from app.base.precision import SHORT
+from app.records.bench import Row, Table, TimedRow
+from app.terminal.text import format_ms
+
+FULL = 0.7  # share of the bound from which on a kernel is bound by it
+KIND = "file"
+
+
+def describe_standing(table: Table) -> list[str]:
+    """Return a sentence or several for each type in which the table has a user's kernel."""
+    rows = table["rows"]
+    return [
+        _describe_row(table, row, [other for other in rows if other["dtype"] == row["dtype"]])
+        for row in rows
+        if row["kind"] == KIND
+    ]
+
+
+def _describe_row(table: Table, mine: Row, rows: Sequence[Row]) -> str:
+    where = f"{mine['name']} on {table['item']}, {SHORT[mine['dtype']]}: "
+    if mine["ms"] is None or mine["rates"] is None:
+        return f"{where}{'WRONG: ' if mine['wrong'] else 'not timed: '}{mine['reason']}"
+    steps = [
+        row
+        for row in rows
+        if row["ms"] is not None and row["kind"] in ("kernel", "library") and row["step"] is not None
+    ]
+    timed = sorted(steps, key=lambda row: row["ms"] or 0.0)
+    slower = [row for row in timed if (row["ms"] or 0.0) > mine["ms"]]
+    faster = timed[: len(timed) - len(slower)]
+    told = [f"{format_ms(mine['ms'])} ms, place {len(faster) + 1} of {len(timed) + 1}; every output is right"]
+    if slower:
+        told.append(f"it beats {_named(slower[0], mine['ms'])}" + _others(len(slower) - 1))
+    if faster:
+        ahead = f"next is {_named(faster[-1], mine['ms'])}"
+        told.append(ahead if len(faster) == 1 else f"{ahead}, first is {_named(faster[0], mine['ms'])}")
+    told += [
+        f"{row['name']} takes {format_ms(row['ms'])} ms"
+        for row in rows
+        if row["kind"] == "library" and row["step"] is None and row["ms"] is not None
+    ]
+    return where + "; ".join([*told, _bound(mine)]) + "."
+
+
+def _bound(mine: TimedRow) -> str:
+    rates = mine["rates"]
+    share = rates["share"] or 0.0
+    what = "its multiplications" if rates["limit"] == "arithmetic" else "moving each array once"
+    least = f"the bound is {format_ms(mine['ms'] * share)} ms for {what}, {share:.0%} of its time"
+    if share >= FULL:
+        return f"{least}: {rates['limit']} bounds it"
+    other = "loads, other instructions or waiting bound it"
+    return f"{least}: neither arithmetic nor memory, but {other}"
+
+
+def _named(row: Row, ms: float) -> str:
+    name = row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}"
+    return f"{name} ({format_ms(row['ms'])} ms, {(row['ms'] or 0.0) / ms:.2f} of its time)"
+
+
+def _others(count: int) -> str:
+    return "" if count == 0 else f" and {count} slower step{'s' * (count > 1)}"

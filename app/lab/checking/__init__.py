@@ -1,0 +1,1 @@
+"""Run kernels on small problems whose results are known, on the card or, for ``app/ladder/check``, anywhere."""

@@ -1,0 +1,111 @@
+"""Parse and evaluate the arithmetic in the header of a user's kernel. Nothing of it is run as Python."""
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
+
+from app.kernels.variant import ceil_div
+
+MAX_LENGTH = 200  # characters of an expression
+MAX_VALUE = 2**62
+MAX_POWER = 16
+FUNCTIONS: dict[str, Callable[..., int]] = {"ceil_div": ceil_div, "min": min, "max": max}
+OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: add,
+    ast.Sub: sub,
+    ast.Mult: mul,
+    ast.Div: floordiv,  # as C divides whole numbers; // begins a comment
+    ast.Mod: mod,
+    ast.Pow: pow,
+}
+COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
+    ast.Eq: eq,
+    ast.NotEq: ne,
+    ast.Lt: lt,
+    ast.LtE: le,
+    ast.Gt: gt,
+    ast.GtE: ge,
+}
+KNOWN = "whole numbers, names, + - * / % **, comparisons, A if B else C, ceil_div(a, b), min and max"
+
+
+class BadExpressionError(Exception):
+    """An expression that is not arithmetic, or has no value; the text is the reason."""
+
+
+def parse_expressions(text: str) -> tuple[ast.expr, ...]:
+    """Return the comma-separated expressions of ``text``. Raises BadExpressionError."""
+    if len(text) > MAX_LENGTH:
+        raise BadExpressionError(f"has {len(text):,} characters, more than {MAX_LENGTH}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            body = ast.parse(f"f({text})", mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise BadExpressionError(f"is no arithmetic: it may have {KNOWN}") from None
+    if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or body.keywords or not body.args:
+        raise BadExpressionError(f"is no arithmetic: it may have {KNOWN}")
+    for node in body.args:
+        _check(node)
+    return tuple(body.args)
+
+
+def _check(node: ast.AST) -> None:
+    """Raise BadExpressionError if the expression has anything but whole numbers, names and arithmetic."""
+    match node:
+        case ast.Constant(value=int() as value) if type(value) is int and value < MAX_VALUE:
+            parts: Iterable[ast.AST] = ()
+        case ast.Name(id=name) if name not in FUNCTIONS:
+            parts = ()
+        case ast.BinOp() if type(node.op) in OPERATORS:
+            parts = (node.left, node.right)
+        case ast.UnaryOp(op=ast.USub()):
+            parts = (node.operand,)
+        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
+            parts = (node.left, *node.comparators)
+        case ast.IfExp():
+            parts = (node.test, node.body, node.orelse)
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS and len(node.args) == 2:
+            parts = node.args
+        case _:
+            raise BadExpressionError(f"has '{ast.unparse(node)[:40]}': it may have {KNOWN}")
+    for part in parts:
+        _check(part)
+
+
+def names_in(node: ast.expr) -> set[str]:
+    """Return the names that an expression needs values of."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - FUNCTIONS.keys()
+
+
+def evaluate(node: ast.expr, names: Mapping[str, int]) -> int:
+    """Return the value of a parsed expression. names: the values of all its names. Raises BadExpressionError."""
+    match node:
+        case ast.Constant(value=int() as found):
+            pass
+        case ast.Name(id=name):
+            found = names[name]
+        case ast.UnaryOp(operand=operand):
+            found = -evaluate(operand, names)
+        case ast.Compare(ops=[operator], comparators=[right]):
+            found = int(COMPARISONS[type(operator)](evaluate(node.left, names), evaluate(right, names)))
+        case ast.IfExp(test=test, body=body, orelse=other):
+            found = evaluate(body if evaluate(test, names) else other, names)
+        case ast.BinOp(left=left, op=op, right=right):
+            found = _apply(OPERATORS[type(op)], evaluate(left, names), evaluate(right, names))
+        case ast.Call(func=ast.Name(id=name), args=[first, second]):
+            found = _apply(FUNCTIONS[name], evaluate(first, names), evaluate(second, names))
+        case _:
+            raise AssertionError(ast.dump(node))
+    if abs(found) > MAX_VALUE:
+        raise BadExpressionError(f"'{ast.unparse(node)[:40]}' is too large")
+    return found
+
+
+def _apply(operator: Callable[[int, int], int], left: int, right: int) -> int:
+    if right == 0 and operator in (floordiv, mod, ceil_div):
+        raise BadExpressionError("divides by zero")
+    if operator is pow and not 0 <= right <= MAX_POWER:
+        raise BadExpressionError(f"has a power of {right}, not of 0 to {MAX_POWER}")
+    return operator(left, right)

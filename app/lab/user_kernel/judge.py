@@ -1,0 +1,68 @@
+"""Check and time a kernel whose author may want a good time at any price: every run has inputs that it never saw.
+
+Before each run, outside of the events, images and weights change, the output gets NaN, zeros or the results of the
+run before, and the L2 cache is flushed. Images repeat within a batch at places that are drawn for each run. The correct
+results are computed after the run, so no memory of the card holds them while the kernel runs. The first runs, the last
+one and a random third of the others are compared with them, element by element.
+"""
+
+import cupy
+import numpy as np
+
+from app.kernels.launch import Launch
+from app.kernels.problems import Problem
+from app.lab.bench.oracle import random_images, random_parameters
+from app.lab.bench.trial import Trial
+from app.main_job.result import Timing
+from app.main_job.statistics import has_enough_samples
+
+CHECKED = 1 / 3  # share of the timed runs whose outputs are compared
+POISONS = (0xFF, 0x00, None)  # NaN or no label, zeros, what the run before wrote
+ALWAYS = len(POISONS)  # the first runs are all compared, one with each
+
+
+class Judge(Trial):
+    """A trial on inputs that change from run to run, drawn so that nobody can know them."""
+
+    def __init__(self, problem: Problem, images: int, arch: str) -> None:
+        self.rng = np.random.default_rng()
+        super().__init__(problem, images, arch, seed=int(self.rng.integers(2**31)))
+        self._places = np.zeros(0, np.int64)
+
+    def check_and_time(self, launch: Launch, noise: float, l2: str) -> tuple[float, Timing]:
+        """Return the worst error ÷ the allowed error, and the times in ms of single launches. Raises Wrong."""
+        actions = len(launch.kernel.config.actions)
+        samples: list[float] = []
+        worst, compared, run = 0.0, True, 0
+        while True:
+            enough = has_enough_samples(samples, noise)
+            if enough and compared:
+                return worst, Timing(tuple(samples))
+            self._renew(launch, POISONS[run if run < ALWAYS else int(self.rng.integers(len(POISONS)))])
+            ms = self.clock.time_sample(lambda: launch(self.clock.stream.ptr, self.images), 1, l2, actions)
+            compared = enough or run < ALWAYS or self.rng.random() < CHECKED
+            if compared:
+                worst = max(worst, self._compare(launch))
+            if run > 0:  # the first loads code
+                samples.append(ms)
+            run += 1
+
+    def _renew(self, launch: Launch, poison: int | None) -> None:
+        """Fill x with new images and draw new parameters; fill the outputs with a byte, or leave them for None."""
+        self.parameters = random_parameters(self.rng, self.problem)
+        for array, content in zip(self.bound, launch.kernel.pack(self.parameters), strict=True):
+            if array is not None and content is not None:
+                array.set(content.ravel())
+        argument = self.problem.arguments()[0]
+        self._block = random_images(self.rng, argument, self._period)
+        self._places = self.rng.integers(0, self._period, self.images)
+        x = self.x.reshape(self.images, -1)
+        cupy.take(cupy.asarray(self._block), cupy.asarray(self._places), axis=0, out=x)
+        for y in self.outputs.values():
+            if poison is not None:
+                y.data.memset(poison, y.nbytes)
+        cupy.cuda.Device().synchronize()
+
+    def _compare(self, launch: Launch) -> float:
+        """Return the worst error ÷ the allowed error of the last run. Raises Wrong; nothing of it stays on the card."""
+        return self.compare_outputs(launch.kernel.variant, cupy.asarray(self._places))

@@ -1,0 +1,131 @@
+"""Configure the launch of a user's kernel for a problem, from the expressions of its header."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any
+
+from app.base.errors import UserError
+from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.pointwise.pointwise import pool_defines
+from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
+from app.kernels.variant import (
+    MAX_GRID_Y,
+    Grid,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    conv_size_defines,
+    type_defines,
+)
+from app.lab.user_kernel.expressions import BadExpressionError, evaluate
+from app.lab.user_kernel.header import Header
+
+MAX_GRID_X = 2**31 - 1
+MAX_CONSTANT = 2**31 - 1
+TYPES = ("INPUT", "WEIGHT", "REAL", "OUTPUT")
+# What a file may say that its kernel does not do → whether a problem asks for it.
+ASKED: dict[str, Callable[[Any], bool]] = {
+    "bias": lambda problem: problem.bias,
+    "activation": lambda problem: bool(problem.activation),
+    "padding": lambda problem: problem.padding > 0 or getattr(problem, "extra_padding", 0) > 0,
+    "stride": lambda problem: problem.stride > 1,
+    "bytes": lambda problem: problem.input_dtype == "uint8",
+    "mean": lambda problem: not problem.is_max,
+    "max": lambda problem: problem.is_max,
+    "ceil": lambda problem: problem.ceil,
+}
+
+
+def problem_defines(problem: Problem) -> dict[str, str | int]:
+    """Return the constants of the compilation for a problem: its types, sizes and epilogue."""
+    match problem:
+        case ConvProblem():
+            return type_defines(problem) | conv_size_defines(problem)
+        case LinearProblem():
+            return type_defines(problem) | {"DEPTH": problem.inputs, "N": problem.outputs}
+        case PoolProblem():
+            return pool_defines(problem)
+    raise AssertionError(problem)
+
+
+def problem_sizes(problem: Problem) -> dict[str, int]:
+    """Return the sizes of a problem and the bytes of its types by the names that expressions use."""
+    defines = problem_defines(problem)
+    found = {name: value for name, value in defines.items() if isinstance(value, int)}
+    if isinstance(problem, ConvProblem):
+        found |= dict(zip(("OH", "OW"), problem.conv_output_size, strict=True))
+    return found | {f"{one}_BYTES": ITEMSIZE[str(defines[one])] for one in TYPES if one in defines}
+
+
+def refusal(without: Sequence[str], problem: Any) -> str | None:
+    """Return why a kernel without these features cannot compute the problem, or None."""
+    if getattr(problem, "argmax", False):
+        return "does not take the argmax"
+    missing = next((feature for feature in without if ASKED[feature](problem)), None)
+    return None if missing is None else f"is without {missing}"
+
+
+def constant_values(header: Header, problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the header's constants for a problem, and all names with their values. Raises Unfit."""
+    names, constants = problem_sizes(problem), {}
+    for name, expression in header.constants.items():
+        names[name] = constants[name] = _value(header, name, expression, names, 0, MAX_CONSTANT)
+    return constants, names
+
+
+def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
+    """Return the configuration of one launch as the header describes it. Raises Unfit."""
+    constants, names = constant_values(header, problem)
+    block = [_value(header, "block", one, names, 1, 1024) for one in header.expressions["block"]]
+    block += [1] * (3 - len(block))
+    shared = [_value(header, "shared", one, names, 0, 1 << 20) for one in header.expressions.get("shared", ())]
+    taken = header.words.get("arguments", ())
+    defines = {name: value for name, value in problem_defines(problem).items() if name not in taken}
+    launch = KernelLaunch(
+        prod(block),
+        partial(_grid, header, names),
+        scalars=tuple(names[name] for name in taken),
+        shared_bytes=sum(shared),
+        block=(block[0], block[1], block[2]),
+    )
+    return LaunchConfig(defines | {name: v for name, v in constants.items() if name not in taken}, (launch,))
+
+
+def _grid(header: Header, names: Mapping[str, int], images: int) -> Grid:
+    """Return the grid for a number of images. Raises UserError if no card could launch it."""
+    limits = (MAX_GRID_X, MAX_GRID_Y, MAX_GRID_Y)
+    try:
+        x, y, z = (
+            _value(header, "grid", one, {**names, "images": images}, 1, limit)
+            for one, limit in zip((*header.expressions["grid"], None, None)[:3], limits, strict=True)
+        )
+    except Unfit as unfit:
+        raise UserError(str(unfit)) from None
+    return x, y, z
+
+
+def _value(header: Header, key: str, expression: Any, names: Mapping[str, int], least: int, most: int) -> int:
+    try:
+        found = 1 if expression is None else evaluate(expression, names)
+    except BadExpressionError as error:
+        raise Unfit(f"line {header.lines[key]}: {key} {error}") from None
+    if not least <= found <= most:
+        raise Unfit(f"line {header.lines[key]}: {key} is {found:,}, not {least} to {most:,}")
+    return found
+
+
+def defaults_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
+    """Return another row's default parameters, with those that the header gives."""
+    constants, _ = constant_values(header, problem)
+    return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
+
+
+def configure_like(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
+    """Return another row's configuration, with the header's constants that are none of its parameters. Raises Unfit."""
+    config = row.configure(problem, parameters)
+    constants, _ = constant_values(header, problem)
+    return replace(config, defines={**config.defines, **{k: v for k, v in constants.items() if k not in row.tunables}})

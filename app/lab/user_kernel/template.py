@@ -1,0 +1,83 @@
+"""Write the file that a user's kernel starts from: a kernel of the ladder with a header that says what each line is."""
+
+import re
+from pathlib import Path
+
+from app.files.writing import replace_atomically
+from app.kernels.variant import Variant
+from app.lab.user_kernel.header import FEATURES, SIZES, TYPE_BYTES
+from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.source import check_name
+
+# Rows whose launch is written out, so that it can be changed line by line; of other rows the header names the row.
+LAUNCHES = {
+    "conv_direct": """\
+//@ block: 256
+//@ grid: ceil_div(images * OH * OW, 256), M
+//@ arguments: C, H, W, M, K, S
+//@ types: fp32, fp64, fp16
+""",
+    "gemm_naive": """\
+//@ block: 256
+//@ grid: ceil_div(images * N, 256)
+//@ arguments: DEPTH, N
+//@ types: fp32, fp64, fp16
+""",
+    "pool_direct": """\
+//@ block: 256
+//@ grid: ceil_div(images * CHANNELS * PH * PW, 256)
+//@ types: fp32, fp64, fp16
+""",
+}
+HEAD = """\
+// A kernel to change: a copy of {operation} {name}.
+//
+//   python main.py check {file}        is it right? On the card, or by g++ without one.
+//   python main.py bench {file}        where does it stand among all steps? On a card.
+//
+// Lines that begin with //@ say how it is compiled and launched:
+//
+{lines}
+//
+// More lines that may stand here:
+//   //@ TILE = 16              a constant of the compilation, for lines below and for the code
+//   //@ shared: 4 * TILE ** 2  bytes of dynamic shared memory: extern __shared__ float memory[];
+//   //@ block: 16, 16          threads of a block along x and y
+//   //@ without: bias          what it does not do: {features}
+// Names of sizes: {sizes}; images in grid; {types}.
+// Sizes are constants in the code, too, but for those in arguments{but}. Other constants of the
+// code: INPUT, WEIGHT, REAL and OUTPUT are the types of x, w, the sums and y; docs/your-kernel.md says more.
+"""
+
+
+def write_template(path: Path, like: str) -> str:
+    """Write a new file with the kernel ``like`` and a header; return what to do next. Raises UserError."""
+    check_name(path)
+    row = find_row(like)
+    with replace_atomically(path, overwrite=False) as temporary:
+        temporary.write_text(template(row, path.name), encoding="utf-8")
+    return f"wrote {path}, a copy of {row.operation} {row.name}: change it, then run python main.py check {path}"
+
+
+def template(row: Variant, name: str) -> str:
+    """Return the text of a file to start from."""
+    text = row.path.read_text(encoding="utf-8")
+    launch = LAUNCHES.get(row.entry)
+    if launch is None:
+        lines = f"//@ as: {row.operation}:{row.name}\n"
+        constant = next(iter(row.tunables), "TILE")
+        lines += f"//   (its launch and constants; a line '//@ {constant} = …' changes a constant)"
+    else:
+        lines = f"//@ kernel: {row.operation}\n{launch}".rstrip()
+        text = re.sub(rf"\b{row.entry}\b", f"my_{row.operation}", text)
+    head = HEAD.format(
+        operation=row.operation,
+        name=row.name,
+        file=name,
+        lines=lines,
+        features=", ".join(FEATURES[row.operation]),
+        sizes=", ".join(SIZES[row.operation]),
+        types=", ".join(TYPE_BYTES),
+        but=", OH and OW" if row.operation == "conv" else "",
+    )
+    return f"{head}//\n{text}"

@@ -1,0 +1,86 @@
+"""Check and time a user's kernel for ``bench`` in a process of its own, which the kernel may crash."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.random import default_rng
+
+from app.base.errors import UserError
+from app.kernels.problems import Problem
+from app.lab.bench.compiling import WrongResult
+from app.lab.bench.results import FILE, Result
+from app.lab.checking.cases import describe_problem, type_names
+from app.lab.checking.user_cases import user_cases
+from app.lab.user_kernel.child import CardProcess, LostError
+from app.lab.user_kernel.row import UserVariant, opened_kernel
+from app.main_job.result import Timing
+
+RUNS = 5  # times as long as for a check may the runs take that are timed
+
+
+class FileTimer:
+    """Checks the row on small shapes, then checks and times it on a table's problem."""
+
+    def __init__(self, process: CardProcess, row: UserVariant, like: str | None, arch: str) -> None:
+        self.row, self._process, self._like, self._arch = row, process, like, arch
+        self._fault: str | None = None
+        self._checked = False
+
+    def time(self, problem: Problem, images: int, noise: float, l2: str) -> Result:
+        """Return the row's result, or why it has none. Raises DeviceMemoryError if the arrays do not fit."""
+        result = Result(FILE, self.row.name, problem.dtype)
+        if (reason := self.row.refusal_reason(problem, self._arch)) is not None:
+            return replace(result, reason=reason)
+        try:
+            self.row.check_signatures(problem)
+            self._check_small_shapes()
+            if self._fault is not None:
+                return replace(result, reason=self._fault, wrong=True)
+            found = self._process.call(
+                time_in_process, *(self.row.file, self._like, problem, images, self._arch, noise, l2), times=RUNS
+            )
+        except UserError as error:
+            return replace(result, reason=str(error))
+        except (WrongResult, LostError) as error:
+            self._fault = self._fault or (f"{error} (on another layer)" if isinstance(error, LostError) else None)
+            return replace(result, reason=str(error), wrong=True)
+        figures = Timing(tuple(found["samples"])).json_row
+        clocks = " to ".join(dict.fromkeys(f"{mhz:,.0f}" for mhz in sorted(found["mhz"])))
+        figures |= {"note": f"clock {clocks} MHz, {l2} L2"}
+        told = {"error": found["error"], "instructions": self.row.instructions, "work": self.row.work(problem)}
+        return replace(result, **figures, **told)
+
+    def _check_small_shapes(self) -> None:
+        """Note the first fault on small shapes, most of which are drawn anew for each check."""
+        if self._checked:
+            return
+        self._checked = True
+        from app.lab.checking.on_card import check_user_case  # imported only here, as it loads CuPy
+
+        for case in user_cases(self.row, self._arch, default_rng()):
+            given = self.row.file, self._like, case.problem, case.images, case.seed, self._arch
+            try:
+                fault = self._process.call(check_user_case, *given)
+            except (WrongResult, LostError) as error:
+                fault = str(error)
+            if fault is not None:
+                self._fault = f"wrong on {describe_problem(case.problem)}, {type_names(case.problem)}: {fault}"
+                return
+
+
+def time_in_process(
+    path: Path, like: str | None, problem: Problem, images: int, arch: str, noise: float, l2: str
+) -> dict[str, Any]:
+    """Return the samples in ms, the worst error ÷ the allowed error and the card's clock rates before and after.
+
+    Raises Wrong and others.
+    """
+    from app.lab.user_kernel.judge import Judge
+
+    with opened_kernel(path, like) as row:
+        judge = Judge(problem, images, arch)
+        launch = judge.bind_variant(row)
+        before = judge.clock.sm_clock_mhz()
+        error, timing = judge.check_and_time(launch, noise, l2)
+        return {"error": error, "samples": [*timing.samples], "mhz": [before, judge.clock.sm_clock_mhz()]}

@@ -1,0 +1,1 @@
+"""Ten exercises in files, which ``main.py learn`` hands out and judges. ``solutions`` has a right kernel for each."""

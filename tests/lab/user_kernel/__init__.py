@@ -1,0 +1,1 @@
+"""Tests of kernels in files outside the tree."""

@@ -1,0 +1,235 @@
+"""Honest odd kernels for the tests: a few sources, and what is odd about each."""
+
+import itertools
+
+from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
+
+PROBLEM = ConvProblem(2, 9, 8, 5, 3, 1, bias=True)
+
+SUM = """\
+    float sum = {first};
+    for (int c = 0; c < C; c++)
+        for (int p = 0; p < K; p++)
+{pragma}            for (int q = 0; q < K; q++)
+                sum {term};
+"""
+TERM = "x[((n * C + c) * H + row * S + p) * W + column * S + q] * w[((c * K + p) * K + q) * M + m]"
+CONV = """\
+//@ kernel: conv
+{header}
+//@ without: activation, padding, bytes
+{include}
+constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+{functions}
+extern "C" __global__ void {bounds}odd(const float *{r}x, const float *{r}w, const float *{r}bias, float *{r}y,
+                                       int images) {{
+{body}
+}}
+"""
+STORE = "y[((n * M + m) * OH + row) * OW + column] = HAS_BIAS ? sum + bias[m] : sum;"
+PLACE = "const int column = at % OW, row = at / OW % OH, m = at / (OW * OH) % M, n = at / (OW * OH * M);"
+
+
+def conv(header: str, body: str, **parts: str) -> str:
+    """The text of a convolution."""
+    given = {"include": "", "functions": "", "bounds": "", "r": ""} | parts
+    return CONV.format(header=header, body=body, **given)
+
+
+def sums(first: str = "0", pragma: str = "", term: str = f"+= {TERM}") -> str:
+    return SUM.format(first=first, pragma=pragma, term=term)
+
+
+def flat(block: int, count: int = 1, **parts: str) -> str:
+    """One-dimensional blocks of any size, each thread with ``count`` outputs far apart."""
+    header = f"//@ block: {block}\n//@ grid: ceil_div(images * M * OH * OW, {block} * {count})"
+    first, step = f"blockIdx.x * {block} + threadIdx.x", f"gridDim.x * {block}"
+    loop = f"    for (int at = {first}; at < images * M * OH * OW; at += {step}) {{\n    {PLACE}\n"
+    return conv(header, loop + sums() + f"    {STORE}\n    }}", **parts)
+
+
+def cube(x: int, y: int, z: int, swapped: bool = False) -> str:
+    """Blocks of three dimensions, over columns, rows and maps, or the other way round."""
+    sizes = ("M", "OH", "OW * images") if swapped else ("OW", "OH", "M * images")
+    tiles = ", ".join(f"ceil_div({size}, {tile})" for size, tile in zip(sizes, (x, y, z), strict=True))
+    i, j, k = (
+        f"const int {name} = blockIdx.{name[0]} * blockDim.{name[0]} + threadIdx.{name[0]};"
+        for name in ("x_", "y_", "z_")
+    )
+    place = (
+        "m = x_, row = y_, column = z_ % OW, n = z_ / OW"
+        if swapped
+        else "column = x_, row = y_, m = z_ % M, n = z_ / M"
+    )
+    stop = "    if (column >= OW || row >= OH || m >= M || n >= images) return;\n"
+    return conv(
+        f"//@ block: {x}, {y}, {z}\n//@ grid: {tiles}",
+        f"    {i} {j} {k}\n    const int {place};\n{stop}{sums()}    {STORE}",
+    )
+
+
+def several(outputs: int, threads: int) -> str:
+    """Each thread has neighbouring maps, whose sums are in registers, and is a template."""
+    grid = f"ceil_div(images * OH * OW, {threads}), ceil_div(M, MAPS)"
+    header = f"//@ MAPS = {outputs}\n//@ block: {threads}\n//@ grid: {grid}"
+    functions = "template <int Count, typename Value> struct Sums { Value of[Count] = {}; };"
+    body = f"""\
+    const int at = blockIdx.x * {threads} + threadIdx.x, column = at % OW, row = at / OW % OH, n = at / (OW * OH);
+    if (n >= images) return;
+    Sums<MAPS, float> sums;
+    auto tap = [&](int c, int p, int q, int m) {{ return m < M ? w[((c * K + p) * K + q) * M + m] : 0.0f; }};
+    for (int c = 0; c < C; c++)
+        for (int p = K - 1; p >= 0; p--)
+            for (int q = K - 1; q >= 0; q--)
+#pragma unroll
+                for (int i = 0; i < MAPS; i++)
+                    sums.of[i] += x[((n * C + c) * H + row * S + p) * W + column * S + q] *
+                                  tap(c, p, q, blockIdx.y * MAPS + i);
+    for (int i = 0; i < MAPS; i++) {{
+        const int m = blockIdx.y * MAPS + i;
+        if (m < M) y[((n * M + m) * OH + row) * OW + column] = HAS_BIAS ? sums.of[i] + bias[m] : sums.of[i];
+    }}"""
+    return conv(header, body, functions=functions)
+
+
+def shared_filters(threads: int, dynamic: bool) -> str:
+    """A block for each image and map keeps the filters in shared memory, of either kind."""
+    header = (
+        f"//@ TAPS = C * K * K\n//@ block: {threads}\n//@ grid: images, M"
+        + "\n//@ shared: TAPS * WEIGHT_BYTES" * dynamic
+    )
+    memory = "extern __shared__ float taps[];" if dynamic else "__shared__ float taps[TAPS];"
+    body = f"""\
+    {memory}
+    const int n = blockIdx.x, m = blockIdx.y;
+    for (int i = threadIdx.x; i < TAPS; i += {threads}) taps[i] = w[i * M + m];
+    __syncthreads();
+    for (int at = threadIdx.x; at < OH * OW; at += {threads}) {{
+    const int column = at % OW, row = at / OW;
+"""
+    term = "+= " + TERM.replace("w[((c * K + p) * K + q) * M + m]", "taps[(c * K + p) * K + q]")
+    return conv(header, body + sums(term=term) + f"    {STORE}\n    }}")
+
+
+def warp_sums(warps: int) -> str:
+    """A warp shares one output, and adds its parts by shuffles."""
+    header = f"//@ block: 32, {warps}\n//@ grid: ceil_div(images * M * OH * OW, {warps})"
+    body = f"""\
+    const int at = blockIdx.x * {warps} + threadIdx.y;
+    if (at >= images * M * OH * OW) return;
+    {PLACE}
+    float sum = 0;
+    for (int k = threadIdx.x; k < C * K * K; k += warpSize)
+        sum += x[((n * C + k / (K * K)) * H + row * S + k / K % K) * W + column * S + k % K] * w[k * M + m];
+    for (int apart = 16; apart; apart /= 2) sum += __shfl_down_sync(0xFFFFFFFF, sum, apart);
+    if (threadIdx.x == 0) {STORE}"""
+    return conv(header, body)
+
+
+def gemm(tile: int, types: str, dynamic: bool) -> str:
+    """A tile of both matrices in shared memory, in the project's types and with its epilogue."""
+    memory = (
+        "extern __shared__ __align__(16) unsigned char bytes[];\n    REAL *a = (REAL *)bytes, *b = a + TILE * TILE;"
+    )
+    static = "__shared__ REAL a[TILE * TILE], b[TILE * TILE];"
+    shared = "//@ shared: 2 * TILE * TILE * REAL_BYTES\n" * dynamic
+    return f"""\
+//@ kernel: gemm
+//@ TILE = {tile}
+//@ block: TILE, TILE
+//@ grid: ceil_div(N, TILE), ceil_div(images, TILE)
+//@ types: {types}
+{shared}#include "common.cuh"
+extern "C" __global__ void odd(const INPUT *x, const WEIGHT *w, const REAL *bias, OUTPUT *y, int images) {{
+    {memory if dynamic else static}
+    const int i = threadIdx.y, j = threadIdx.x, image = blockIdx.y * TILE + i, n = blockIdx.x * TILE + j;
+    REAL sum = 0;
+    for (int first = 0; first < DEPTH; first += TILE) {{
+        a[i * TILE + j] = image < images && first + j < DEPTH ? REAL(x[image * DEPTH + first + j]) : REAL(0);
+        b[i * TILE + j] = n < N && first + i < DEPTH ? REAL(w[(first + i) * N + n]) : REAL(0);
+        __syncthreads();
+        for (int k = 0; k < TILE; k++) sum = fused_multiply_add(a[i * TILE + k], b[k * TILE + j], sum);
+        __syncthreads();
+    }}
+    if (image < images && n < N)
+        y[image * N + n] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[n] : REAL(0)));
+}}
+"""
+
+
+def pool(block: int, kind: str) -> str:
+    """The greatest or the mean of each window, without padding, for one kind alone."""
+    step, end = (
+        ("found = max(found, value)", "found") if kind == "max" else ("found += value", "found / (WINDOW * WINDOW)")
+    )
+    other = "mean" if kind == "max" else "max"
+    return f"""\
+//@ kernel: pool
+//@ block: {block}
+//@ grid: ceil_div(PH * PW, {block}), CHANNELS, images
+//@ without: {other}, padding, ceil
+extern "C" __global__ void odd(const float *x, float *y, int images) {{
+    const int at = blockIdx.x * {block} + threadIdx.x, map = blockIdx.z * CHANNELS + blockIdx.y;
+    if (at >= PH * PW) return;
+    const float *window = x + (map * H + at / PW * STRIDE) * W + at % PW * STRIDE;
+    float found = {"-3e38f" if kind == "max" else "0"};
+    for (int k = 0; k < WINDOW * WINDOW; k++) {{
+        const float value = __ldg(window + k / WINDOW * W + k % WINDOW);
+        {step};
+    }}
+    y[map * PH * PW + at] = {end};
+}}
+"""
+
+
+DOUBLE = SUM.replace("float sum", "double sum").format(
+    first="0", pragma="", term=f"+= double({TERM.replace(' * w', ') * double(w')})"
+)
+KAHAN = """\
+    float sum = 0, lost = 0;
+    for (int k = 0; k < C * K * K; k++) {
+        const int c = k / (K * K), p = k / K % K, q = k % K;
+        const float term = __fsub_rn(TERM, lost), next = __fadd_rn(sum, term);
+        lost = __fsub_rn(__fsub_rn(next, sum), term), sum = next;
+    }
+""".replace("TERM", TERM)
+
+
+def per_output(text: str, **parts: str) -> str:
+    """A thread for each output that sums in its own way."""
+    header = "//@ block: 96\n//@ grid: ceil_div(images * M * OH * OW, 96)"
+    at = "const int at = blockIdx.x * blockDim.x + threadIdx.x;"
+    start = f"    {at}\n    if (at >= images * M * OH * OW) return;\n    {PLACE}\n"
+    return conv(header, f"{start}{text}    {STORE}", **parts)
+
+
+HONEST: dict[str, tuple[str, Problem]] = {}
+
+
+def _add(name: str, text: str, problem: Problem) -> None:
+    HONEST[name] = (text, problem)
+
+
+MATRIX, POOLED = LinearProblem(45, 19, bias=True, activation="relu"), PoolProblem(3, 9, 11, 3, 2, True)
+for block, count in itertools.product((1, 33, 100, 1024), (1, 3)):
+    _add(f"flat {block} x {count}", flat(block, count), PROBLEM)
+for sizes in ((4, 4, 4), (7, 3, 2), (1, 1, 64), (32, 1, 1)):
+    _add(f"cube {sizes}", cube(*sizes), PROBLEM)
+    _add(f"cube {sizes} swapped", cube(*sizes, swapped=True), PROBLEM)
+for outputs, threads in ((2, 64), (3, 50), (8, 128)):
+    _add(f"{outputs} maps of {threads} threads", several(outputs, threads), PROBLEM)
+for threads, dynamic in itertools.product((40, 256), (False, True)):
+    _add(f"shared filters {threads} {dynamic}", shared_filters(threads, dynamic), PROBLEM)
+for warps in (1, 5):
+    _add(f"warps {warps}", warp_sums(warps), PROBLEM)
+for tile, dynamic in itertools.product((3, 8, 16), (False, True)):
+    _add(f"gemm {tile} {dynamic}", gemm(tile, "fp32", dynamic), MATRIX)
+for block in (32, 77):
+    _add(f"max {block}", pool(block, "max"), POOLED)
+    _add(f"mean {block}", pool(block, "mean"), PoolProblem(3, 9, 11, 3, 2, False))
+_add("double sums", per_output(DOUBLE), PROBLEM)
+_add("Kahan's sums", per_output(KAHAN), PROBLEM)
+_add("bounds and restrict", flat(64, bounds="__launch_bounds__(64) ", r="__restrict__ "), PROBLEM)
+_add("unrolled", per_output(sums(pragma="#pragma unroll 2\n")), PROBLEM)
+_add("fma", per_output(sums(term="= fmaf(" + TERM.replace(" * w", ", w") + ", sum)")), PROBLEM)
+_add("strided", per_output(sums()), ConvProblem(3, 11, 9, 7, 2, 2))

@@ -1,0 +1,199 @@
+"""Test ``bench FILE.cu``: the row beside all others, where it stands, and a kernel that takes its process with it."""
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.base.errors import UserError
+from app.cli import main
+from app.cuda.device import why_no_gpu
+from app.lab.bench.compiling import WrongResult
+from app.lab.bench.standing import describe_standing
+from app.lab.user_kernel import child, timing
+from app.lab.user_kernel.child import CardProcess, LostError
+from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.template import template
+from tests.lab.conftest import Benched
+from tests.support.shell import check_error
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A user's file, a copy of ``direct``."""
+    path = tmp_path / "mine.cu"
+    path.write_text(template(find_row("direct"), "mine.cu"))
+    return path
+
+
+@pytest.fixture
+def answers(card: type[Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the process of the user's kernel does on this card: ``check`` and ``time``, a value or an exception."""
+    told: dict[str, Any] = {
+        "check_user_case": None,
+        "time_in_process": {"error": 0.25, "samples": [2.5] * 10, "mhz": [1980.2, 1755]},
+    }
+
+    def call(_: CardProcess, function: Any, *arguments: Any, times: int = 1) -> Any:
+        found = told[function.__name__]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(CardProcess, "call", call)
+    return told
+
+
+def test_it_stands_beside_all_steps(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
+    code, text, found = benched(f"{mine} --batch 20")
+    assert code == 1  # the fake card has a wrong kernel
+    assert [table["item"] for table in found["tables"]] == ["conv1", "conv2"] and found["whole_program"] == []
+    for table in found["tables"]:
+        rows = [row for row in table["rows"] if row["kind"] == "file"]
+        assert [(row["name"], row["dtype"], row["ms"], row["error"]) for row in rows] == [
+            ("mine.cu", dtype, 2.5, 0.25) for dtype in ("float32", "float16")
+        ]
+        assert len([row for row in table["rows"] if row["dtype"] == "float32"]) > 10
+    words = " ".join(text.split())
+    assert "mine.cu on conv1, fp32: 2.5000 ms, place 4 of " in words
+    assert "it beats 04 constant (4.0000 ms, 1.60 of its time) and " in words
+    assert "next is 02 direct (2.0000 ms, 0.80 of its time), first is 00 cublas" in words
+    assert "neither arithmetic nor memory" in words
+    assert rows[0]["note"] == "clock 1,755 to 1,980 MHz, cold L2"
+
+
+def test_one_that_is_wrong_is_not_timed(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
+    answers["check_user_case"] = "image 0, map 0: found 1"
+    code, text, found = benched(f"{mine} --batch 20 --only direct")
+    words = " ".join(text.split())
+    assert (
+        code == 1 and "mine.cu on conv2, fp16: WRONG: wrong on C3 13x10 M17 K3 S1, bias, relu, float32: image" in words
+    )
+    assert {row["ms"] for table in found["tables"] for row in table["rows"] if row["kind"] == "file"} == {None}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (WrongResult("wrong: image 3"), "WRONG: wrong: image 3"),
+        (LostError("the card stopped it: an illegal address"), "WRONG: the card stopped it"),
+        (UserError("line 3: grid is 0"), "not timed: line 3: grid is 0"),
+    ],
+)
+def test_what_its_process_says(
+    error: Exception, reason: str, answers: dict[str, Any], mine: Path, benched: Benched
+) -> None:
+    answers["time_in_process"] = error
+    code, text, _ = benched(f"{mine} --batch 20 --only direct")
+    assert code == int(reason.startswith("WRONG")) and reason in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ("FILE --peers", r"--peers does not go with a file of your own \(.*mine.cu\): leave it out"),
+        ("FILE --save-tuning", "--save-tuning does not go with"),
+        ("--as direct", "--as direct is for a file of your own"),
+        ("none.cu", "none.cu does not exist"),
+        ("FILE --network mlp", "mine.cu is a conv kernel, and network mlp has no layer for it"),
+        ("FILE --as pool:direct", r"mine.cu:\d+: kernel and as"),
+    ],
+)
+def test_one_line(options: str, pattern: str, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["bench", *options.replace("FILE", str(mine)).split()])
+    check_error(code, *capsys.readouterr(), pattern)
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_without_a_gpu(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["bench", str(mine)])
+    check_error(code, *capsys.readouterr(), "bench needs an NVIDIA GPU: ")
+
+
+def test_a_place_among_none() -> None:
+    row = {"kind": "file", "name": "mine.cu", "dtype": "float32", "step": None, "ms": 2.0, "wrong": False, "reason": ""}
+    rates = {"tflops": 1.0, "gbytes_per_s": 5.0, "share": 0.9, "limit": "memory"}
+    table: Any = {"item": "conv1", "rows": [{**row, "rates": rates}]}
+    (text,) = describe_standing(table)
+    assert text.startswith(
+        "mine.cu on conv1, fp32: 2.0000 ms, place 1 of 1; every output is right; the bound is 1.8000 ms"
+    )
+    assert text.endswith("90% of its time: memory bounds it.")
+
+
+def _answered(text: str) -> str:
+    return text.upper()
+
+
+def _wrong() -> None:
+    raise WrongResult("first\nsecond")
+
+
+def _refused() -> None:
+    raise UserError("no")
+
+
+class CUDARuntimeError(RuntimeError):
+    """In place of CuPy's, which is known by its name."""
+
+    status = 46
+
+
+def _busy() -> None:
+    raise CUDARuntimeError("all devices are busy")
+
+
+def _crashed() -> None:
+    signal.raise_signal(signal.SIGSEGV)
+
+
+def _slept() -> None:
+    time.sleep(100)
+
+
+def test_the_process_answers_and_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "STARTING", 10.0)
+    with CardProcess() as process:
+        assert process.call(_answered, "right") == "RIGHT"
+        with pytest.raises(WrongResult, match="first second"):
+            process.call(_wrong)
+        with pytest.raises(UserError, match="no"):
+            process.call(_refused)
+        with pytest.raises(UserError, match="all devices are busy: wait for the other program"):
+            process.call(_busy)
+        with pytest.raises(LostError, match="it crashed the process that ran it"):
+            process.call(_crashed)
+        assert process.call(_answered, "again") == "AGAIN"
+        with monkeypatch.context() as short, pytest.raises(LostError, match="come to an end: stopped after 2 s"):
+            short.setattr(child, "SECONDS", 1.0)
+            process.call(_slept, times=2)
+        with pytest.raises(LostError, match="it ended by TypeError"):
+            process.call(_answered)
+        assert process.call(_answered, "new") == "NEW"
+
+
+@pytest.mark.gpu
+def test_on_the_card(mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--batch", "2000", "--only", "direct,shared-tile", "--json", "-"]
+    assert main(["bench", str(mine), *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for table in found["tables"]:
+        rows = {row["name"]: row for row in table["rows"] if row["dtype"] == "float32"}
+        assert rows["mine.cu"]["ms"] == pytest.approx(rows["direct"]["ms"], rel=0.2)  # the same code
+    monkeypatch.setattr(child, "SECONDS", 5.0)
+    text = mine.read_text()
+    for old, new, reason in (
+        ("REAL sum = 0;", "REAL sum = images > 150 ? REAL(((const float *)16)[0]) : REAL(0);", "the card stopped it"),
+        ("REAL sum = 0;", "REAL sum = 0; while (images > 150) sum += clock();", "does not come to an end"),
+        ("REAL sum = 0;", "REAL sum = images > 150;", "wrong: image 0, element 0"),
+    ):
+        mine.write_text(text.replace(old, new))
+        assert main(["bench", str(mine), *options]) == 1
+        timed = [row for table in json.loads(capsys.readouterr().out)["tables"] for row in table["rows"]]
+        assert all(re.search(reason, row["reason"]) for row in timed if row["kind"] == "file")
+        assert any(row["ms"] for row in timed if row["name"] == "direct")
+    assert timing.FILE == "file"

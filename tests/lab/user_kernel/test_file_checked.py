@@ -1,0 +1,189 @@
+"""Test ``check FILE.cu``: verdicts on whole files, on the processor and on the card; nothing is left behind."""
+
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from app.base.errors import UserError
+from app.cli import main
+from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.template import template
+from app.ladder.emulation import program
+from tests.support.host_kernels import skip_without_compiler
+from tests.support.shell import listing, python
+
+SHAPE = ("--shape", "1,7,9,3,3,1")
+SQUARE = """\
+//@ kernel: conv
+//@ TILE = 4
+//@ block: TILE, TILE
+//@ grid: ceil_div(OW, TILE), ceil_div(OH, TILE), images * M
+//@ shared: (TILE * S + K) ** 2 * 4
+//@ without: activation, padding, bytes
+extern "C" __global__ void conv_of_mine(const float *x, const float *w, const float *bias, float *y, int) {
+    extern __shared__ float tile[];
+    constexpr int OW = (W - K) / S + 1, OH = (H - K) / S + 1, SIDE = (TILE - 1) * S + K;
+    const int n = blockIdx.z / M, m = blockIdx.z % M;
+    const int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+    for (int c = 0; c < C; c++) {
+        for (int i = threadIdx.y; i < SIDE; i += TILE)
+            for (int j = threadIdx.x; j < SIDE; j += TILE) {
+                const int h = blockIdx.y * TILE * S + i, v = blockIdx.x * TILE * S + j;
+                tile[i * SIDE + j] = h < H && v < W ? x[((n * C + c) * H + h) * W + v] : 0.0f;
+            }
+        __syncthreads();
+        for (int p = 0; p < K; p++)
+            for (int q = 0; q < K; q++)
+                sum += tile[(threadIdx.y * S + p) * SIDE + threadIdx.x * S + q] * w[((c * K + p) * K + q) * M + m];
+        __syncthreads();
+    }
+    if (row < OH && column < OW) y[((n * M + m) * OH + row) * OW + column] = HAS_BIAS ? sum + bias[m] : sum;
+}
+"""
+MISTAKES = {
+    ("* K + q) * M", "* K + p) * M"): r"image 0, map 0, row 0, column 0: found",
+    ("row < OH && column < OW", "column < OW"): r"mine.cu:25: it writes y\[\d+\]: y has \d+ elements",
+    ("        __syncthreads();\n        for", "        for"): "image 0, map 0, row",
+    ("p < K; p++", "p < K;"): "it does not come to an end",
+    ("(TILE * S + K) ** 2", "TILE * TILE"): r"mine.cu:\d+: it writes byte .* of shared memory",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the user's file, which becomes the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "SECONDS", 1)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: Any, device: str = "cpu") -> tuple[int, str, str]:
+    """Exit code, output in one line, and errors of ``check``; no file is made or changed."""
+    if device == "cpu":
+        skip_without_compiler()
+    before = listing(Path.cwd())
+    code = main(["check", *map(str, words), "--device", device])
+    out, err = capsys.readouterr()
+    assert listing(Path.cwd()) == before
+    return code, " ".join(out.split()), err
+
+
+def test_a_square_block_with_its_own_tile_is_right(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.cu").write_text(SQUARE)
+    code, text, _ = run(capsys, "mine.cu")
+    assert code == 0 and "conv mine.cu on the processor" in text
+    right, of = map(int, re.findall(r"right: (\d+) of (\d+)", text)[0])
+    assert right == of >= 9  # those without activation, plain forms of others, and three that are drawn
+    assert "relu" not in text and "padding" not in text
+
+
+@pytest.mark.parametrize(("old", "new"), MISTAKES)
+def test_a_mistake_is_found(old: str, new: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert old in SQUARE
+    (place / "mine.cu").write_text(SQUARE.replace(old, new, 1))
+    code, text, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 1 and re.search(MISTAKES[old, new], text), text
+
+
+@pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:warpgroup", "gemm:split-k", "conv:unrolled"])
+def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tensor cores, Hopper's instructions, several launches, packed filters."""
+    (place / "mine.cu").write_text(template(find_row(row), "mine.cu"))
+    code, text, _ = run(capsys, "mine.cu", "--shape", "5,9,8,7,3,1" if row.startswith("conv") else "72,33")
+    assert code == 0 and "WRONG" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        (["mine.cu", "--conv", "direct"], "mine.cu and direct: name one kernel"),
+        (["--conv", "direct", "--as", "direct"], "--as direct is for a file of your own"),
+        (["mine.cu", "--as", "direct"], "mine.cu:1: kernel and as: the named row has its own launch"),
+        (["bare.cu", "--as", "conv:none"], "unknown kernel 'none'"),
+        (["none.cu"], "none.cu does not exist"),
+        (["mine.cu", "--shape", "1,2"], "give C,H,W,M,K,S"),
+        (["huge.cu"], "1,048,576 that are read"),
+        (["ptx.cu"], "'ptx.cu' runs on a GPU alone: it has PTX"),
+        (["grammar.cu"], r"grammar.cu does not compile for the processor: grammar.cu:\d+: "),
+        (["never.cu"], "never.cu serves none of the shapes on sm_90a: line 3: block is 0"),
+    ],
+)
+def test_one_line(words: list[str], pattern: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.cu").write_text(SQUARE)
+    (place / "bare.cu").write_text(SQUARE.partition("extern")[2])
+    (place / "huge.cu").write_bytes(b"\n" * (10 << 20))
+    (place / "ptx.cu").write_text(SQUARE.replace("float sum = 0;", 'float sum = 0; asm("");'))
+    (place / "grammar.cu").write_text(SQUARE.replace("float sum", "flaot sum"))
+    (place / "never.cu").write_text(SQUARE.replace("block: TILE, TILE", "block: TILE - 4"))
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "") and re.fullmatch(f"error: .*{pattern}.*\n", err), err
+
+
+def test_a_compiler_that_takes_too_long_is_stopped(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "COMPILE_SECONDS", 3)
+    parts = "F<A - 1, B, D>::a + F<A - 1, B + 1, D>::a + F<A - 1, B, D + 1>::a"
+    bomb = f"template <int A, int B, int D> struct F {{ static constexpr unsigned a = {parts}; }};\n"
+    end = "template <int B, int D> struct F<0, B, D> { static constexpr unsigned a = 1; };\n"
+    text = SQUARE.replace('extern "C"', f'{bomb}{end}extern "C"')
+    (place / "mine.cu").write_text(text.replace("float sum = 0;", "float sum = F<250, 0, 0>::a;"))
+    code, _, err = run(capsys, "mine.cu", *SHAPE)
+    assert code == 2 and "g++ takes more than 3 s" in err
+
+
+def test_what_only_the_processor_takes_is_said(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """g++ knows INFINITY from its headers, NVRTC has none; without NVRTC g++'s word is the last."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    (place / "mine.cu").write_text(SQUARE.replace("float sum = 0;", "float sum = 0 / INFINITY;"))
+    code, out, err = run(capsys, "mine.cu", *SHAPE)
+    said = 'mine.cu:12 is right on the processor, but does not compile: identifier "INFINITY" is undefined for a GPU'
+    assert (code, out) == (2, "") and said in err
+    monkeypatch.setattr("app.ladder.check.job.import_nvrtc", Mock(side_effect=UserError("missing")))
+    assert run(capsys, "mine.cu", *SHAPE)[0] == 0
+
+
+def test_a_program_that_waits_is_stopped(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It uses no time of the processor, so only the clock on the wall ends it."""
+    monkeypatch.setattr(program, "WAIT", 1)
+    asleep = SQUARE.replace('extern "C"', 'extern "C" unsigned sleep(unsigned);\nextern "C"', 1)
+    (place / "mine.cu").write_text(asleep.replace("float sum = 0;", "float sum = 0; sleep(100);"))
+    code, text, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 1 and "it does not come to an end" in text
+
+
+def test_the_temporary_folder_stays_empty(place: Path) -> None:
+    skip_without_compiler()
+    (place / "mine.cu").write_text(SQUARE)
+    (place / "tmp").mkdir()
+    said = f"from app.cli import main; raise SystemExit(main(['check', {str(place / 'mine.cu')!r}, '--device', 'cpu']))"
+    done = python(said, env={"PATH": "/usr/bin:/bin", "TMPDIR": str(place / "tmp"), "HOME": str(place / "tmp")})
+    assert done.returncode == 0, done.stderr
+    left = [path for path in (place / "tmp").rglob("*") if ".cupy" not in path.parts]  # CuPy's, as it is imported
+    assert not left
+
+
+@pytest.mark.gpu
+def test_verdicts_of_the_card(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.lab.user_kernel.child.SECONDS", 5.0)
+    monkeypatch.setattr("app.lab.user_kernel.child.STARTING", 25.0)
+    (place / "mine.cu").write_text(SQUARE)
+    code, text, _ = run(capsys, "mine.cu", device="cuda")
+    assert code == 0 and "WRONG" not in text
+    for old, new, pattern in (
+        ("* K + q) * M", "* K + p) * M", "image 0, map 0, row 0, column 0: found"),
+        ("p < K; p++", "p < K;", r"does not come to an end: stopped after \d+ s"),
+        ("float sum = 0;", "float sum = ((const float *)16)[0];", "the card stopped it: .*illegal"),
+        ("float sum = 0;", "float sum = nonsense;", "does not compile: "),
+    ):
+        (place / "mine.cu").write_text(SQUARE.replace(old, new, 1))
+        code, text, _ = run(capsys, "mine.cu", *SHAPE, device="cuda")
+        assert code == 1 and re.search(pattern, text), text

@@ -1,0 +1,166 @@
+"""Test how ``bench`` judges a user's kernel, with NumPy in place of CuPy and functions in place of kernels."""
+
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.problems import LinearProblem
+from app.lab.bench.compiling import WrongResult
+from app.main_job.statistics import LEAST_RUNS
+from tests.support.host_kernels import Memory
+
+PROBLEM, IMAGES = LinearProblem(6, 4), 600
+Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # x (images, inputs), w (inputs, outputs), y
+
+
+class Array(np.ndarray):
+    """An array in place of one on the card."""
+
+    @property
+    def data(self) -> Any:
+        return Memory(self.ctypes.data)
+
+    def set(self, content: np.ndarray) -> None:
+        self.ravel()[:] = content
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], tuple[float, Any]]:
+    """Judges a function in place of a kernel; returns the worst error and the timing. Raises Wrong."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.lab.bench import trial
+    from app.lab.user_kernel import judge
+
+    pool = SimpleNamespace(free_all_blocks=lambda: None)
+    fake = SimpleNamespace(
+        asarray=np.asarray, take=np.take, where=np.where, maximum=np.maximum, minimum=np.minimum,
+        cuda=SimpleNamespace(Device=lambda: SimpleNamespace(synchronize=lambda: None),
+                             memory=SimpleNamespace(OutOfMemoryError=MemoryError)),
+        get_default_memory_pool=lambda: pool,
+    )  # fmt: skip
+    monkeypatch.setattr(judge, "cupy", fake)
+    monkeypatch.setattr(trial, "cupy", fake)
+    monkeypatch.setattr(trial, "device_array", lambda count, dtype: np.zeros(count, dtype).view(Array))
+    monkeypatch.setattr(trial, "upload", lambda array: array)
+    monkeypatch.setattr(trial.Trial, "_fill_input", lambda *_: None)
+
+    def time_sample(enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
+        assert count == 1, "a second launch would find the results of the first"
+        enqueue()
+        return 1.0
+
+    clock = SimpleNamespace(stream=SimpleNamespace(ptr=0), time_sample=time_sample)
+    monkeypatch.setattr(trial, "Clock", lambda arch: clock)
+
+    def run(kernel: Kernel) -> tuple[float, Any]:
+        one = judge.Judge(PROBLEM, IMAGES, "sm_90a")
+        w = np.asarray(one.parameters[0]).view(Array)
+        one.bound = [w, None]
+
+        def launch(stream: int, images: int) -> None:
+            kernel(one.x.reshape(images, -1), w, one.outputs["y"].reshape(images, -1))
+
+        config = SimpleNamespace(actions=(None,))
+        launch.kernel = SimpleNamespace(config=config, variant=SimpleNamespace(error_bound=None), pack=list)  # type: ignore[attr-defined]
+        return one.check_and_time(launch, 0.01, "cold")  # type: ignore[arg-type]
+
+    return run
+
+
+def honest(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+    y[:] = x @ w
+
+
+def repeated_images() -> Kernel:
+    """Right if image 251 is the first one again."""
+
+    def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        y[:251] = x[:251] @ w
+        y[251:] = y[np.arange(251, len(y)) % 251]
+
+    return kernel
+
+
+def cached() -> Kernel:
+    """Keeps the results of images that it knows by their first pixel's place."""
+    kept: list[np.ndarray] = []
+
+    def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        kept[:] = kept or [x @ w]
+        y[:] = kept[0]
+
+    return kernel
+
+
+def kept_weights() -> Kernel:
+    """Prepares the weights once."""
+    kept: list[np.ndarray] = []
+
+    def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        kept[:] = kept or [w.copy()]
+        y[:] = x @ kept[0]
+
+    return kernel
+
+
+def later(first: int) -> Kernel:
+    """Stops to work after some runs."""
+    runs = itertools.count()
+
+    def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        if next(runs) < first:
+            honest(x, w, y)
+
+    return kernel
+
+
+def poisoned(byte: int) -> Kernel:
+    """Works only where the output holds one kind of poison, or only where it does not."""
+
+    def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        if (y.view(np.uint8) == byte).all():
+            honest(x, w, y)
+
+    return kernel
+
+
+def lazy_image() -> Kernel:
+    """Leaves out one image of the batch."""
+
+    def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        y[:-1] = x[:-1] @ w
+
+    return kernel
+
+
+def test_an_honest_kernel_is_right(judged: Callable[[Kernel], tuple[float, Any]]) -> None:
+    for _ in range(5):
+        error, timing = judged(honest)
+        assert 0 < error < 1 and len(timing.samples) >= LEAST_RUNS
+
+
+@pytest.mark.parametrize("cheat", [
+    repeated_images, cached, kept_weights, lambda: later(1), lambda: later(2), lambda: later(7),
+    lambda: later(LEAST_RUNS), lambda: poisoned(0xFF), lambda: poisoned(0), lazy_image, lambda: lambda x, w, y: None,
+], ids=["repeated", "cached", "weights", "once", "twice", "seven times", "until timed",
+        "NaN", "zeros", "lazy", "nothing"])  # fmt: skip
+def test_a_cheat_is_wrong(cheat: Callable[[], Kernel], judged: Callable[[Kernel], tuple[float, Any]]) -> None:
+    for _ in range(5):
+        with pytest.raises(WrongResult, match="wrong: image"):
+            judged(cheat())
+
+
+def test_no_run_has_images_that_another_had(judged: Callable[[Kernel], tuple[float, Any]]) -> None:
+    seen: list[bytes] = []
+
+    def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        seen.append(x.tobytes())
+        assert len(np.unique(x, axis=0)) > 200 and (x[:300] != x[251:551]).any()
+        honest(x, w, y)
+
+    judged(kernel)
+    assert len(set(seen)) == len(seen) >= LEAST_RUNS

@@ -1,0 +1,190 @@
+"""Test the exercises of ``learn``: each is wrong as handed out and has a right solution; the progress is kept."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.lab.checking.cases import Case
+from app.lab.checking.user_cases import user_cases
+from app.lab.user_kernel.row import opened_kernel
+from app.ladder.check import job
+from app.ladder.exercises.course import HERE, Exercise, all_exercises
+from tests.support.host_kernels import skip_without_compiler
+from tests.support.schemas import mistakes
+
+UNWRITTEN, WRONG = "nothing was written", "found -?[0-9.e-]+, expected"
+# What the judge says of each exercise as it is handed out.
+VERDICTS = {
+    "01_thread_index": f"image 0, output 0: {UNWRITTEN}",
+    "02_tail": r"02_tail.cu:\d+: it (reads x|writes y)\[\d+\]",
+    "03_rows_and_columns": WRONG,
+    "04_barriers": WRONG,
+    "05_halo": r"05_halo.cu:\d+: it reads byte 256 of shared memory: its block has 256",
+    "06_register_tile": f"image 0, output 0: {UNWRITTEN}",
+    "07_warp_sum": WRONG,
+    "08_wide_loads": r"08_wide_loads.cu:\d+: .* misaligned address .* requires 16 byte alignment",
+    "09_mma_tile": WRONG,
+    "10_next_step": f"image 0, map 0, row 0, column 0: {UNWRITTEN}",
+}
+EACH = pytest.mark.parametrize("exercise", all_exercises(), ids=lambda exercise: exercise.name)
+SOLVED = ("04_barriers", "__syncthreads();")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The learner's folder, which becomes the current one; the progress lies outside of it."""
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``check`` answers at once: a file that begins with "// right" is right."""
+
+    def check(request: Any) -> int:
+        print("judged", request.file, request.device)
+        return int(not request.file.read_text().startswith("// right"))
+
+    monkeypatch.setattr("app.ladder.exercises.command.check", check)
+
+
+def judge(path: Path, folder: Path) -> list[str | None]:
+    """The first error of each of some shapes: two usual ones, and one that is drawn. It compiles for a card, too."""
+    skip_without_compiler()
+    with opened_kernel(path) as row:
+        cases: list[Case] = user_cases(row, job.LIKE, np.random.default_rng(0))
+        for case in cases:
+            row.check_signatures(case.problem)
+        job._require_compilation_for_card(row, cases[0])
+        chosen = [*cases[:2], cases[-1]]
+        return [job.check_case_on_cpu(one, folder / str(at), shared=True) for at, one in enumerate(chosen)]
+
+
+@EACH
+def test_an_exercise_is_wrong_as_handed_out(exercise: Exercise, tmp_path: Path) -> None:
+    found = [error for error in judge(HERE / exercise.file, tmp_path) if error is not None]
+    assert found and re.search(VERDICTS[exercise.name], found[0]), found
+
+
+@EACH
+def test_a_solution_is_right(exercise: Exercise, tmp_path: Path) -> None:
+    assert judge(exercise.solution, tmp_path) == [None, None, None]
+    assert exercise.unused_word(exercise.solution.read_text(encoding="utf-8")) is None
+
+
+@EACH
+def test_an_exercise_is_explained(exercise: Exercise) -> None:
+    """By a task in its head, which the solution lacks, and by hints in one line each."""
+    head = exercise.text.partition("//@")[0].splitlines()
+    assert len(head) > 5 and all(line.startswith("//") for line in head) and re.fullmatch("[A-Z][^.]+", exercise.title)
+    assert head[2] not in exercise.solution.read_text(encoding="utf-8")
+    assert len(exercise.hints) == 3 == len(set(exercise.hints))
+    assert all(hint.endswith((".", "?", ";")) and len(hint.split()) > 5 for hint in exercise.hints)
+
+
+def test_the_files_are_those_of_the_list() -> None:
+    names = [exercise.file for exercise in all_exercises()]
+    assert len(names) == 10 and names == sorted(names)
+    assert [*VERDICTS] == [exercise.name for exercise in all_exercises()]
+    for folder in (HERE, HERE / "solutions"):
+        assert sorted(path.name for path in folder.glob("*.cu")) == names
+
+
+def test_a_barrier_alone_is_not_enough(tmp_path: Path) -> None:
+    """Both barriers of exercise 4 are needed: no half of the solution passes."""
+    text = (HERE / "solutions" / f"{SOLVED[0]}.cu").read_text(encoding="utf-8")
+    before, middle, after = text.split(f"        {SOLVED[1]}\n")
+    for at, half in enumerate((f"{before}{SOLVED[1]}{middle}{after}", f"{before}{middle}{SOLVED[1]}{after}")):
+        (tmp_path / "half.cu").write_text(half)
+        assert any(judge(tmp_path / "half.cu", tmp_path / str(at)))
+
+
+def test_a_way_through(place: Path, capsys: pytest.CaptureFixture[str], judged: None) -> None:
+    """Each exercise in turn: handed out, wrong, mended, solved; then none is left."""
+    for exercise in all_exercises():
+        assert main(["learn", "next"]) == 0
+        path = place / exercise.file
+        assert path.read_text(encoding="utf-8") == exercise.text
+        assert main(["learn", "check", "--device", "cpu"]) == 1
+        path.write_text(f"// right\n{exercise.solution.read_text(encoding='utf-8')}")
+        assert main(["learn", "check", "--device", "cpu"]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert f"judged {exercise.file} cpu" in out and f"solved, {exercise.number} of 10" in out
+        assert f"exercise {exercise.number} is not solved yet" in out
+    assert main(["learn", "next"]) == 0 and main(["learn"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("all exercises are solved") == 2 and len(re.findall(r"  solved  ", out)) == 10
+    assert sorted(path.name for path in place.iterdir()) == [exercise.file for exercise in all_exercises()]
+    assert main(["learn", "check"]) == 2 and main(["learn", "check", "3", "--device", "cpu"]) == 0
+
+
+def test_check_itself_judges(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a stand-in, to the end: the JSON is that of check."""
+    skip_without_compiler()
+    assert main(["learn", "next"]) == 0
+    path = place / all_exercises()[0].file
+    path.write_text(path.read_text().replace("threadIdx.x + 1", "threadIdx.x"))
+    capsys.readouterr()
+    assert main(["learn", "check", "--device", "cpu", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert not mistakes(document) and {one["verdict"] for one in document["shapes"]} == {"right"}
+    assert main(["learn", "--json", "-"]) == 0
+    assert [one["solved"] for one in json.loads(capsys.readouterr().out)["exercises"]] == [True] + [False] * 9
+
+
+def test_a_right_kernel_without_the_idea_solves_nothing(
+    place: Path, capsys: pytest.CaptureFixture[str], judged: None
+) -> None:
+    (place / "07_warp_sum.cu").write_text("// right, without __shfl_down_sync\n")
+    assert main(["learn", "check", "warp_sum", "--device", "cpu"]) == 1
+    assert "right, but the code has no __shfl_, which exercise 7 is about" in capsys.readouterr().out
+
+
+def test_files_of_the_learner_stay(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "05_halo.cu").write_text("mine")
+    assert main(["learn", "next", "5"]) == 0
+    assert "05_halo.cu is here already and stays as it is" in capsys.readouterr().out
+    assert (place / "05_halo.cu").read_text() == "mine"
+
+
+def test_hints_come_one_by_one(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exercise = all_exercises()[2]
+    for shown in (1, 2, 3, 3):
+        assert main(["learn", "hint", "03_rows_and_columns.cu", "--wide"]) == 0
+        out = capsys.readouterr().out
+        assert [f"{at}. {hint}" in out for at, hint in enumerate(exercise.hints, 1)] == [at < shown for at in range(3)]
+        assert (str(exercise.solution) in out) == (shown == 3)
+    assert main(["learn", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert not mistakes(document) and [one["hints_shown"] for one in document["exercises"]] == [0, 0, 3] + [0] * 7
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff",
+        b'{"',
+        b"[]",
+        b'{"schema": "lenet5-inference/learn-progress/2", "solved": [], "hints": {}}',
+        b'{"schema": "lenet5-inference/learn-progress/1", "solved": 1, "hints": {}}',
+        b'{"schema": "lenet5-inference/learn-progress/1", "solved": [], "hints": {"02_tail": -1}}',
+    ],
+)
+def test_damaged_progress_is_one_line(content: bytes, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place.parent / "cache" / "learn" / "progress.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    assert main(["learn"]) == 0
+    out, err = capsys.readouterr()
+    assert "Which thread" in out and re.fullmatch(r"note: .*progress.json .*: going on as if no exercise .*\n", err)
+    assert path.read_bytes() == content
+    assert main(["learn", "hint"]) == 0
+    capsys.readouterr()
+    assert main(["learn"]) == 0 and capsys.readouterr().err == ""

@@ -1,0 +1,84 @@
+"""Test the pictures of the pages: the journey that opens them, and the page of charts."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from app.drawing.svg import format_number
+from app.ladder.card import Card
+from app.ladder.lessons import ladder_steps
+from app.ladder.pages import Pages
+from app.ladder.pictures import pictures_page
+from docs.generate.figures import FIGURES
+from docs.generate.site import COMMAND
+from tests.lab.test_timeline import document
+from tests.ladder.test_site import words
+
+
+def test_the_first_page_opens_with_the_journey(site: Path, card: Card) -> None:
+    """Three sentences, then a bar for each measured step in reading order, losers included, which leads to its page."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    said = words(re.findall(r"<p>.*?</p>", text, re.DOTALL)[0])
+    assert text.index("<h1>") < text.index("<p>") < text.index("<svg") < text.index("<table")
+    times = {
+        step.title: sum(layer.ms or 0 for layer in layers)
+        for step in ladder_steps("conv")
+        if (layers := [layer for layer in card.layers(step) if layer.network == "lenet5"])
+        and all(layer.ms for layer in layers)
+    }
+    plain = [times[step.title] for step in ladder_steps("conv") if step.title in times and step.dtype == "float32"]
+    assert len(re.findall(r"[.](?= [A-Z]|$)", said)) == 3
+    for ms in (times["1 image-loop"], min(plain), min(times.values())):
+        assert f"{format_number(ms)} ms" in said
+    assert f"{format_number(times['1 image-loop'] / min(plain))} times as fast" in said
+    charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    titles = {step.slug: step.title for step in ladder_steps("conv")}
+    for chart in charts:
+        rows = re.findall(r'<a href="(.*?)\.html">(.*?)</a>', chart, re.DOTALL)
+        assert [titles[slug] for slug, _ in rows] == [title for title in titles.values() if title in times]
+        for slug, row in rows:
+            assert "<rect" in row and f"{format_number(times[titles[slug]])} ms" in row
+        assert sum(' open"' in row for _, row in rows) >= 2
+    assert [re.findall(r'width="(\d+)"', chart)[0] for chart in charts] == ["870", "340"]  # for screens, for phones
+
+
+def test_a_card_without_measured_convolutions_has_no_journey(card: Card) -> None:
+    bench = {**card.benches["lenet5"], "totals": []}
+    index = Pages(replace(card, benches={"lenet5": bench}), COMMAND).index_page().html
+    assert "<svg" not in index and "times as fast" not in index and '"conv-direct.html"' in index
+
+
+def test_the_journey_shows_steps_with_their_predictions_and_links(card: Card) -> None:
+    text = pictures_page(card).body
+    for network in card.networks:
+        (chart,) = re.findall(rf"<svg[^>]*journey-{network}-chart-title.*?</svg>", text, re.DOTALL)
+        for step in ladder_steps("conv"):
+            times = [layer.ms for layer in card.layers(step) if layer.network == network]
+            if times and all(times):
+                assert f'<a href="{step.slug}.html">' in chart
+                assert re.search(rf"{step.row.step} {step.row.name}[^:;]*: [\d,.]+ ms, predicted [\d,.]+ ms", chart)
+
+
+def test_bytes_that_the_hardware_counted_move_points(card: Card) -> None:
+    counts = {"dram_read": 4e8, "dram_written": 1e8}
+    row = {"operation": "conv", "name": "direct", "layer": "conv2", "counts": counts, "images": 1000}
+    found = pictures_page(replace(card, counters={"lenet5": {"rows": [row]}})).body
+    assert (
+        "counted by the hardware" in found
+        and "counted by the hardware" not in pictures_page(replace(card, counters={})).body
+    )
+    assert "2 direct, fp32: " in found and "(measured)" in found and "counted for 1,000 images" in found
+
+
+def test_without_stamps_the_page_says_how_to_get_them(card: Card) -> None:
+    without = pictures_page(replace(card, timelines={})).body
+    assert "--timeline" in without and "warpgroups-fp16" not in without
+    stored = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
+    found = pictures_page(replace(card, timelines={"fp16": {**stored, "timeline": document()}})).body
+    assert "--timeline" not in found and "warpgroups-fp16-chart" in found and "bus-fp16-chart" in found
+
+
+def test_a_card_without_reports_has_no_budget(card: Card) -> None:
+    assert "fast-path" in pictures_page(card).body
+    assert "fast-path" not in pictures_page(replace(card, reports={}, timelines={})).body
