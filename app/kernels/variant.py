@@ -113,6 +113,7 @@ class Variant(Frozen):
     error_bound: problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not
     add the terms one by one. work: problem → products computed ÷ the layer's. folder: the file's folder, if not the
     operation's. taught: a row of single layers is a step of the ladder, with its own text. has_ptx: the file has PTX.
+    sparse: it serves problems with 2:4 sparse filters, and no others.
     """
 
     operation: str
@@ -140,6 +141,7 @@ class Variant(Frozen):
     folder: Path | None = None
     taught: bool = True
     has_ptx: bool = False
+    sparse: bool = False
 
     @property
     def name(self) -> str:
@@ -197,6 +199,8 @@ class Variant(Frozen):
             return "computes no softmax"
         if (reason := self.refuses(problem)) is not None:
             return reason
+        if getattr(problem, "sparse", False) != self.sparse:
+            return f"serves {'2:4 sparse' if self.sparse else 'dense'} filters of the second convolution alone"
         try:
             config = self.launch_config(problem, parameters)
         except Unfit as unfit:

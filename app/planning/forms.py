@@ -25,12 +25,16 @@ def layer_forms(problem: Problem, source: FeatureScaling | None) -> list[Problem
     return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
 
 
-def pair_forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
+def pair_forms(problem: PairProblem, pixel_scale: float | None, *, integers: bool, sparse: bool) -> list[PairProblem]:
     """Return the problem's forms for kernels to try: for weights that float16 holds exactly, then for any weights.
 
     The first form is the fastest. pixel_scale: the factor of the first layer's pixels, None if that layer reads none.
     The exact form keeps it out of the weights, which would become inexact. integers: whether there are 8-bit filters.
+    sparse: whether the second filters are 2:4 sparse and kernels for them may run; forms for these come first.
     """
+    if sparse and isinstance(problem, ConvPairProblem):
+        dense = pair_forms(problem, pixel_scale, integers=integers, sparse=False)
+        return [*(replace(form, sparse=True) for form in dense if isinstance(form, ConvPairProblem)), *dense]
     if problem.dtype == INTEGERS:
         if isinstance(problem, ConvPairProblem):
             return [problem] if integers else []

@@ -113,15 +113,13 @@ class KernelSelector(Frozen):
         if found is None:
             return None
         problem, heads, taken = found
-        if isinstance(problem, ConvPairProblem):
-            sparse = self.choices.sparse and is_two_of_four(graph.parameters[heads[1].layer.name])
-            problem = replace(problem, sparse=sparse)
         enlarges = isinstance(problem, ConvPairProblem) and problem.resize is not None
         reads = start + enlarges  # the step of the first convolution
         named = self.choices.named_pair_kernels.get(operation(problem))
         reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
         scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.pixel_scale_step else None
-        for form in pair_forms(problem, scale, graph.quantised is not None):
+        sparse = self.choices.sparse and is_two_of_four(graph.parameters[heads[1].layer.name])
+        for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
                 reason = (

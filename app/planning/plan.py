@@ -152,7 +152,7 @@ def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
     exact = ", ".join(node.head.name for node in execution.nodes if getattr(node.problem, "exact", False))
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
     for node in execution.nodes:
-        if "sparse" in node.variant.name:
+        if node.variant.sparse:
             found.append(f"{second_convolution(node)} 2:4 sparse: half of its products are skipped")
     integers = [node for node in execution.nodes if getattr(node.problem, "dtype", "") == INTEGERS]
     for node in integers:

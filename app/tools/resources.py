@@ -104,7 +104,7 @@ def _pair_problems(row: Variant, network: Network) -> list[Problem]:
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
     found += [replace(problem, exact=True) for problem in found if problem.activation_parts == 2]
-    return [*found, *(replace(problem, sparse=True) for problem in found if "sparse" in row.name)]
+    return [*found, *(replace(problem, sparse=True) for problem in found if row.sparse)]
 
 
 def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:

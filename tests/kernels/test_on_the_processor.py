@@ -211,7 +211,7 @@ PLANTED = [
 
 def run(row: Variant, images: int, folder: Path) -> None:
     """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
-    problem = typed(sparsely(convolution_pair()) if "sparse" in row.name else PROBLEMS[row.operation], "float16")
+    problem = typed(sparsely(convolution_pair()) if row.sparse else PROBLEMS[row.operation], "float16")
     x, arrays = host_arrays(problem, images)
     packing = row.launch_config(problem).packing
     assert packing is not None

@@ -209,7 +209,7 @@ def test_what_kernels_of_lenet5_s_convolutions_refuse(
 ) -> None:
     """In either convolution; mma alone adds biases. And none enlarges images."""
     pair = typed(exactly(convolution_pair()) if row.name.endswith("exact") else convolution_pair(), row.dtypes[0])
-    pair = sparsely(pair) if "sparse" in row.name else pair
+    pair = sparsely(pair) if row.sparse else pair
     assert row.refusal_reason(pair, "sm_90a") is None
     changed: Any = replace(getattr(pair, half), **change)
     adds = row.name == "mma" and "bias" in change
@@ -218,7 +218,7 @@ def test_what_kernels_of_lenet5_s_convolutions_refuse(
     assert row.refusal_reason(enlarged, "sm_90a") == "enlarges no images"
 
 
-@pytest.mark.parametrize("row", [row for row in LENET5_ROWS if "sparse" in row.name], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in LENET5_ROWS if row.sparse], ids=lambda row: row.name)
 def test_sparse_rows_refuse_other_filters(row: Variant) -> None:
     """By what is said of them, or else when they are packed."""
     (problem,) = served(row, "sm_90a")

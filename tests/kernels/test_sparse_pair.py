@@ -1,20 +1,25 @@
-"""Sparse filters as Hopper's products want them: read back bit by bit, as the instruction reads them."""
+"""Sparse filters as Hopper's products want them, the kernels that multiply them, and which weights run on those."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
+from app.kernels.sparsity import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import notices, plan
 from tests.kernels.test_pair_rows import packed
+from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
+from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
 from tests.support.networks_for_tests import random_graph
-from tests.support.sparsity import drawn_two_of_four
+from tests.support.on_processor import run_row
+from tests.support.sparsity import drawn_two_of_four, exact_operands
 
 
 def read_back(compressed: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -55,6 +60,79 @@ def test_metadata_and_kept_weights_are_the_filters(density: float) -> None:
     )
     if density == 1:
         assert len({tuple(pair) for pair in places[3].reshape(2, -1).T}) == 6
+
+
+SPARSE_PAIRS = {
+    "wgmma-sparse": typed(sparsely(convolution_pair()), "float16"),
+    "wgmma-sparse-exact": typed(sparsely(replace(convolution_pair(), exact=True)), "float16x2"),
+}
+BOTH_KERNELS = pytest.mark.parametrize("name", SPARSE_PAIRS)
+
+
+def results(name: str, x: np.ndarray, parameters: dict[str, np.ndarray], **settings: int) -> np.ndarray:
+    """What a kernel makes of images and parameters as in a weights file, flat."""
+    problem = SPARSE_PAIRS[name]
+    arrays = [None if a is None else a.astype(np.float32) for a in device_parameters(problem, parameters)]
+    y, *_ = run_row(row_of("conv_pair", name), problem, x, arrays, settings)
+    return y
+
+
+def check_results(name: str, count: int, kept: np.ndarray, **settings: int) -> None:
+    """Hold a kernel against float64, element by element: exactly for whole numbers, then random ones with a tolerance.
+
+    Batches of fewer images must have the same bits, on more blocks too. kept: which weights (5, 5, 32, 64) of the
+    second filters stay.
+    """
+    problem = SPARSE_PAIRS[name]
+    x, parameters = exact_operands(count, kept)
+    wanted = run(layers_of(problem), x.astype(np.float64), parameters)
+    assert wanted.max() < 512 and (wanted.max() > 10 or not kept.any())  # of quarters, of which float16 holds 2,048
+    np.testing.assert_array_equal(results(name, x, parameters, **settings), wanted)
+    x, parameters = operands(replace(problem, sparse=False), count)
+    parameters["layer2"] = parameters["layer2"] * kept
+    y = results(name, x, parameters, **settings)
+    check(y, problem, expected_of(problem, x.astype(np.float64), parameters))
+    for fewer in {1, count - 1}:
+        part = results(name, x[:fewer], parameters, **settings)
+        np.testing.assert_array_equal(part, y[: len(part)])
+
+
+@pytest.mark.parametrize("places", [*combinations(range(GROUP), KEPT)], ids=str)
+@BOTH_KERNELS
+def test_each_of_the_six_patterns(name: str, places: tuple[int, int]) -> None:
+    """In every four, at every tap: none of the patterns hides another's mistake."""
+    kept = np.zeros((5, 5, 32 // GROUP, GROUP, 64), bool)
+    kept[:, :, :, places, :] = True
+    check_results(name, 5, kept.reshape(5, 5, 32, 64))
+
+
+@pytest.mark.parametrize("density", [1.0, 0.5, 0.05, 0.0])
+@BOTH_KERNELS
+def test_patterns_drawn_at_random(name: str, density: float) -> None:
+    """With two weights in every four, fewer, hardly any, and none. The batches end with a group that is not full."""
+    rng = np.random.default_rng(12)
+    kept = (drawn_two_of_four(rng) != 0) & (rng.random((5, 5, 32, 64)) < density)
+    assert is_two_of_four(kept)
+    check_results(name, 23, kept)
+
+
+@pytest.mark.parametrize("images", [2, 3, 4])
+def test_images_of_a_warpgroup(images: int) -> None:
+    """With one more in a batch than two blocks take at a time, as many, and one."""
+    blocks_take = {2: 20, 3: 18, 4: 24}[images]
+    check_results("wgmma-sparse", blocks_take + 1, drawn_two_of_four(np.random.default_rng(13)) != 0, images=images)
+
+
+@BOTH_KERNELS
+def test_one_weight_at_a_wrong_place_shows(name: str) -> None:
+    """The check above can fail: with one of 25,600 weights beside its place, of the map with the greatest results."""
+    x, parameters = exact_operands(2, drawn_two_of_four(np.random.default_rng(14)) != 0)
+    wanted = run(layers_of(SPARSE_PAIRS[name]), x.astype(np.float64), parameters)
+    moved = parameters["layer2"].copy()
+    four = moved[2, 3, 8:12, wanted.reshape(2, 64, 16).sum(axis=(0, 2)).argmax()]
+    kept, empty = np.flatnonzero(four)[0], np.flatnonzero(four == 0)[0]
+    four[[kept, empty]] = four[[empty, kept]]
+    assert 0 < np.count_nonzero(results(name, x, {**parameters, "layer2": moved}) != wanted) <= 32
 
 
 def sparse_graph() -> Graph:

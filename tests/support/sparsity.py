@@ -18,6 +18,19 @@ def drawn_two_of_four(rng: np.random.Generator) -> np.ndarray:
     return np.where(two_of_four(rng, shape), rng.standard_normal(shape), 0).astype(np.float32)
 
 
+def exact_operands(images: int, kept: np.ndarray, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Images and filters of lenet5's convolutions whose results float16 holds, however products are added up.
+
+    Of few pixels, which conv1 only moves, and of whole numbers. kept: which weights (5, 5, 32, 64) of conv2 stay.
+    """
+    rng = np.random.default_rng(seed)
+    x = np.where(rng.random((images, 1, 28, 28)) < 0.05, 4, 0).astype(np.uint8)
+    first = np.zeros((25, 1, 32))
+    first[np.arange(32) % 25, 0, np.arange(32)] = 1
+    second = rng.integers(1, 9, kept.shape) * rng.choice([-1.0, 1.0], kept.shape) * kept
+    return x, {"layer1": first.reshape(5, 5, 1, 32), "layer2": second}
+
+
 def thinned(problem: Any, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A convolution's parameters, with two weights of every four if the pair's problem says so."""
     if not getattr(problem, "sparse", False):

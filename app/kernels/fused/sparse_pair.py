@@ -76,11 +76,6 @@ def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 
-def _refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str | None:
-    reason = wgmma_refusal_reason(problem, exact)
-    return reason if problem.sparse else reason or "serves 2:4 sparse filters of the second convolution alone"
-
-
 def _configure_sparse(problem: ConvPairProblem, warpgroups: int, beside_filters: int) -> LaunchConfig:
     """Configure the launch. beside_filters: bytes of shared memory beside the second filters and their metadata."""
     filters2 = problem.second.kernel**2 * FILTER_STEP + METADATA
@@ -113,7 +108,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16",),
         since="wgmma",
         summary="step 2, its second convolution with 2:4 sparse filters: half the tensor-core time",
-        refuses=_refusal_reason,
+        sparse=True,
         tunables={"images": (2, 3, 4)},
         defaults=lambda _: {"images": 4},
     ),
@@ -125,6 +120,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16x2",),
         since="wgmma-exact",
         summary="step 4, its second convolution with 2:4 sparse filters: half the tensor-core time",
-        refuses=partial(_refusal_reason, exact=True),
+        refuses=partial(wgmma_refusal_reason, exact=True),
+        sparse=True,
     ),
 )
