@@ -27,6 +27,12 @@ def bytes_moved(arguments: Iterable[Argument], images: int) -> int:
     )
 
 
+def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
+    """Return the most images whose workspace fits in ``budget`` bytes, at least one."""
+    per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
+    return max(budget // max(per_image, 1), 1)
+
+
 def input_output_arguments(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
     """Return the arguments x and y of a kernel without parameters. read, written: elements per image of x and y."""
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)

@@ -12,7 +12,7 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import KERNEL_DIR, architecture_number
-from app.kernels.plain_problems import DEFAULT_SLOPE, ITEMSIZE, Argument
+from app.kernels.plain_problems import DEFAULT_SLOPE, Argument
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 
 Grid = tuple[int, int, int]
@@ -238,12 +238,6 @@ def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable
 def ceil_div(size: int, tile: int) -> int:
     """Return how many tiles cover ``size`` elements."""
     return -(-size // tile)
-
-
-def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
-    """Return the most images whose workspace fits in ``budget`` bytes, at least one."""
-    per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
-    return max(budget // max(per_image, 1), 1)
 
 
 # --- common parts of rows: compile-time constants, and the simplest launch --------------------------------------------

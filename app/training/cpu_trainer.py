@@ -40,7 +40,7 @@ class CpuTrainer:
         check_interrupt: Callable[[], object] = lambda: None,
     ) -> None:
         self.model, self.settings = job.model, job.settings
-        self.images, self.labels = job.images, job.labels
+        self.images, self.labels, self.teacher = job.images, job.labels, job.teacher
         self.parameters, self.slots = deepcopy((job.progress.parameters, job.progress.slots))
         self.optimiser = build_optimiser(job.settings)
         self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
@@ -109,6 +109,7 @@ class CpuTrainer:
             smoothing=settings.smoothing,
             total=total,
             masks=lambda layer, shape: dropout_mask(settings, layer, shape, items, epoch),
+            teacher=self.teacher,
         )
 
     def _map_pieces(self, work: Callable[[np.ndarray], tuple], items: np.ndarray) -> Iterator[tuple]:

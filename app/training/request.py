@@ -22,8 +22,8 @@ from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 # Options that do not affect the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
 IMAGES = ("data", "labels", "data_dir")  # replaced together or not at all
 OUTPUTS = ("plot", "json")
-NOT_OPTIONS = ("data", "start", "biases", "definition")  # --data and --start name files; the settings are their hashes
-KEPT = (*IMAGES, *OUTPUTS)
+NOT_OPTIONS = ("data", "start", "teacher", "biases", "definition")  # the first three: hashes of the files named
+KEPT = (*IMAGES, "teacher", *OUTPUTS)
 MAX_LENGTH = 2000
 KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for name in KEPT}, optional=KEPT)
 
@@ -42,6 +42,9 @@ class TrainRequest(Frozen, kw_only=True):
     resume: Path | None = option("checkpoint of an interrupted training to continue")
     start: Path | None = option(
         "weights file to start from instead of random weights; its weights that are zero stay zero", metavar="FILE"
+    )
+    teacher: Path | None = option(
+        "weights file to learn from: nine tenths of the loss are the distance from its answers", metavar="FILE"
     )
     out: Path | None = option("weights file to write (default: NAME_trained.h5)", once="--output")
     overwrite: bool = option(OVERWRITE, False)
@@ -111,7 +114,9 @@ class TrainRequest(Frozen, kw_only=True):
         file is overwritten.
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
-        used = {name: kept[name] for name in (*images, *OUTPUTS) if name in kept and getattr(self, name) is None}
+        used = {
+            name: kept[name] for name in (*images, "teacher", *OUTPUTS) if name in kept and getattr(self, name) is None
+        }
         json = used.get("json", "-")
         if json != "-" and os.path.lexists(json):
             raise UserError(f"{json}, the --json of the checkpoint, exists: name a file for the figures with --json")

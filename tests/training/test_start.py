@@ -1,5 +1,6 @@
-"""``train --start``: it goes on from given weights, and those that are zero stay zero."""
+"""``train --start`` goes on from given weights, whose zeros stay; ``--teacher`` learns from those of another file."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,15 @@ import pytest
 
 from app.kernels.sparsity import is_two_of_four
 from app.network.definitions import LENET5, MLP
+from app.network.graph import build_graph
+from app.network.reference import compute_reference
 from app.network.weights import load_weights, save_weights
+from app.training.loop import split_validation
 from app.training.optimisers import OPTIMISERS, ScheduleStep
+from data_tools.idx import read_idx, write_idx
 from tests.support.networks_for_tests import random_graph
 from tests.support.sparsity import drawn_two_of_four
-from tests.support.training_for_tests import OWN, Refused, Train
+from tests.support.training_for_tests import OWN, Refused, Train, last_of_each, some_settings
 from tests.training.test_train_command import interrupted_after
 
 
@@ -73,6 +78,38 @@ def test_resumed_gives_the_same_bits(train: Train, place: Path) -> None:
     assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
 
 
+def test_the_teacher_s_answers_are_learned(train: Train, place: Path) -> None:
+    """Where all labels are wrong but those held out; resumed, the same bits come out, with the teacher named again."""
+    assert train("--network", "mlp", *OWN, "--epochs", "20", "--out", "teacher.h5")[0] == 0
+    labels = read_idx(place / "labels", 1)
+    training, _ = split_validation(some_settings())
+    wrong = labels.copy()
+    wrong[training] += 3
+    write_idx(place / "wrong", wrong)
+    words = last_of_each([*OWN, "--network", "mlp", "--labels", "wrong", "--teacher", "teacher.h5", "--epochs", "20"])
+    code, _, err = train(*words, "--out", "whole.h5")
+    assert (code, err) == (0, "")
+    digest = load_weights(place / "teacher.h5").sha256
+    pupil = load_weights(place / "whole.h5")
+    assert f"taught by the weights {digest[:12]}" in str(pupil.recipe)
+    images = read_idx(place / "images", 3)[:, None]
+    found = [
+        compute_reference(build_graph(MLP, load_weights(place / name)), images).labels
+        for name in ("teacher.h5", "whole.h5")
+    ]
+    assert (found[0] == labels).mean() > 0.9 and (found[1] == labels).mean() > 0.9
+    with interrupted_after(1):
+        assert train(*words, "--out", "parts.h5")[0] == 2
+    (place / "teacher.h5").rename(place / "moved.h5")
+    code, _, err = train("--resume", "parts.h5.checkpoint", *OWN[:2], "--labels", "wrong")
+    assert code == 2 and "teacher.h5 does not exist" in err
+    shutil.copy(place / "whole.h5", place / "teacher.h5")
+    code, _, err = train("--resume", "parts.h5.checkpoint", *OWN[:2], "--labels", "wrong")
+    assert code == 2 and "parts.h5.checkpoint needs the teacher that it was started with" in err
+    assert train("--resume", "parts.h5.checkpoint", "--teacher", "moved.h5", *OWN[:2], "--labels", "wrong")[0] == 0
+    assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
+
+
 def test_what_it_refuses(refused: Refused, place: Path) -> None:
     arrays = sparse_weights(place / "start.h5")
     save_weights(place / "scaled.h5", arrays, network=replace(LENET5, pixel_scale=1 / 128), input_scale=1 / 128)
@@ -81,6 +118,7 @@ def test_what_it_refuses(refused: Refused, place: Path) -> None:
     refused(f"--start missing.h5 {own}", "missing.h5 does not exist")
     refused(f"--start start.h5 --resume c {own}", "--resume continues from a checkpoint: leave out --start")
     refused(f"--start mlp.h5 --network lenet5 {own}", "mlp.h5: conv1 is missing, network lenet5 needs")
+    refused(f"--teacher mlp.h5 --network lenet5 {own}", "mlp.h5: conv1 is missing, network lenet5 needs")
     refused(
         f"--start scaled.h5 --network lenet5 {own}", "scaled.h5 multiplies pixels by 0.0078.*, network lenet5 by 0.0039"
     )

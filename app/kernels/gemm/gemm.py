@@ -3,7 +3,7 @@
 from functools import partial
 
 from app.base.precision import epilogue_dtype
-from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.plain_problems import ITEMSIZE, Argument, max_workspace_images
 from app.kernels.problems import LinearProblem
 from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
@@ -21,7 +21,6 @@ from app.kernels.variant import (
     ceil_div,
     configure_elementwise,
     elementwise_grid,
-    max_workspace_images,
     type_defines,
 )
 
