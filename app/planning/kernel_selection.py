@@ -34,8 +34,16 @@ from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
 from app.network.network import LayerStep
-from app.planning.forms import is_split, layer_forms, pair_forms
-from app.planning.matching import PAIRS, Choices, Node, fusion_candidates, stored_parameters
+from app.planning.matching import (
+    PAIRS,
+    Choices,
+    Node,
+    fusion_candidates,
+    is_split,
+    layer_forms,
+    pair_forms,
+    stored_parameters,
+)
 
 # Beyond float16's range both halves are infinite.
 UNSCALED = "in fp32x it reads only bytes, and numbers that the kernel before it scaled into float16's range"
