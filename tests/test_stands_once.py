@@ -22,8 +22,8 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
     "lines of sources": 60_700,
-    "lines of Python in app without comments, docstrings and blank lines": 33_450,
-    "lines of tests": 47_250,
+    "lines of Python in app without comments, docstrings and blank lines": 33_500,
+    "lines of tests": 47_350,
     "tracked files": 1_040,
 }
 

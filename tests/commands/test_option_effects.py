@@ -59,6 +59,8 @@ NO_JOB = {"-h", "--version", "--completion"}
 REFUSED = {
     "predict images --invert yes": "--invert is for pictures",
     "predict images --device cpu --precision fp16": "--precision fp16 is for the GPU",
+    "predict images --device cpu --no-sparse": "--no-sparse is for the GPU: leave it out on the CPU",
+    "evaluate --device cpu --no-sparse": "--no-sparse is for the GPU: leave it out on the CPU",
     "classify images --out results --device cpu --devices all": "--devices all names the GPUs: leave --device cpu out",
     "classify images --out results --device cuda:1 --scheduler tcp://127.0.0.1:1": "--device cuda:1 is a GPU of this",
     "classify images --out results --device cuda --workers 2": "--workers is for the CPU",

@@ -36,7 +36,7 @@ from tests.support.scaled_networks import (
     unit_scaled,
 )
 from tests.support.shell import user_error
-from tests.support.sparsity import two_of_four
+from tests.support.sparsity import with_sparse_conv2
 
 Factors = tuple[float, float, float, float]
 ARCHES, PRECISIONS = ("sm_80", "sm_90a"), ("fp32x", "fp16")  # mma; wgmma, where that serves
@@ -86,9 +86,7 @@ def usual_errors(network: Callable[[], Graph], precision: str) -> np.ndarray:
 @cache
 def sparse() -> Graph:
     """Weights that float16 holds, conv2's 2:4 sparse."""
-    filters = rounded_unbiased().parameters["conv2"]
-    kept = two_of_four(np.random.default_rng(0), filters.shape)
-    return replace(rounded_unbiased(), parameters={**rounded_unbiased().parameters, "conv2": filters * kept})
+    return with_sparse_conv2(rounded_unbiased())
 
 
 def powers_of_two(factors: Factors) -> Factors:

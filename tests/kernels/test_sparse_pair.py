@@ -17,9 +17,9 @@ from tests.kernels.test_pair_rows import packed
 from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
-from tests.support.networks_for_tests import random_graph
+from tests.support.networks_for_tests import random_graph, rounded
 from tests.support.on_processor import run_row
-from tests.support.sparsity import drawn_two_of_four, exact_operands
+from tests.support.sparsity import drawn_two_of_four, exact_operands, with_sparse_conv2
 
 
 def read_back(compressed: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -137,10 +137,7 @@ def test_one_weight_at_a_wrong_place_shows(name: str) -> None:
 
 def sparse_graph() -> Graph:
     """lenet5 with random weights that float16 holds, conv2 2:4 sparse."""
-    graph = random_graph(LENET5, bias=False)
-    parameters = {**graph.parameters, "conv2": drawn_two_of_four(np.random.default_rng(6)) / 30}
-    exact = {name: array.astype(np.float16).astype(np.float32) for name, array in parameters.items()}
-    return replace(graph, parameters=exact)
+    return with_sparse_conv2(rounded(random_graph(LENET5, bias=False)))
 
 
 def chosen(graph: Graph, precision: str, arch: str = "sm_90a", sparse: bool = True) -> str:

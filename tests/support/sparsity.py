@@ -1,8 +1,11 @@
 """Filters with 2:4 structured sparsity at random places."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
+from app.network.graph import Graph
 
 
 def two_of_four(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -16,6 +19,13 @@ def drawn_two_of_four(rng: np.random.Generator) -> np.ndarray:
     """Filters (5, 5, 32, 64) with two weights of every four, float32."""
     shape = 5, 5, 32, 64
     return np.where(two_of_four(rng, shape), rng.standard_normal(shape), 0).astype(np.float32)
+
+
+def with_sparse_conv2(graph: Graph) -> Graph:
+    """lenet5 with two of every four weights of conv2."""
+    filters = graph.parameters["conv2"]
+    kept = two_of_four(np.random.default_rng(0), filters.shape)
+    return replace(graph, parameters={**graph.parameters, "conv2": filters * kept})
 
 
 def exact_operands(images: int, kept: np.ndarray, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
