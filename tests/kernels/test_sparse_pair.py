@@ -6,11 +6,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from app.files import shipped
 from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
 from app.kernels.sparsity import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
-from app.network.graph import Graph
+from app.network.graph import Graph, build_graph
+from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import notices, plan
 from tests.kernels.test_pair_rows import packed
@@ -162,6 +164,13 @@ def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not() -> 
     filters[tuple(np.argwhere(filters == 0)[4321])] = 0.5
     dense = replace(graph, parameters={**graph.parameters, "conv2": filters})
     assert [chosen(dense, precision) for precision in ("fp16", "fp32x")] == ["wgmma", "wgmma-exact"]
+
+
+def test_the_shipped_sparse_weights_run_on_sparse_kernels() -> None:
+    weights = load_weights(shipped.weights_path("lenet5_sparse"))
+    graph = build_graph(LENET5, weights)
+    assert [chosen(graph, precision) for precision in ("fp16", "fp32x")] == ["wgmma-sparse", "wgmma-sparse-exact"]
+    assert weights.quantised is not None and is_two_of_four(weights.quantised.filters)
 
 
 @pytest.mark.parametrize("factor", [1e-8, 1e-3, 1e8])
