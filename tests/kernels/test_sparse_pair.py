@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.files import shipped
 from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
 from app.kernels.sparsity import GROUP, KEPT, is_two_of_four
@@ -19,7 +20,7 @@ from tests.kernels.test_pair_rows import packed
 from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
-from tests.support.networks_for_tests import random_graph, rounded
+from tests.support.networks_for_tests import random_graph, rounded, with_bytes
 from tests.support.on_processor import run_row
 from tests.support.sparsity import drawn_two_of_four, exact_operands, with_sparse_conv2
 
@@ -164,6 +165,19 @@ def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not() -> 
     filters[tuple(np.argwhere(filters == 0)[4321])] = 0.5
     dense = replace(graph, parameters={**graph.parameters, "conv2": filters})
     assert [chosen(dense, precision) for precision in ("fp16", "fp32x")] == ["wgmma", "wgmma-exact"]
+
+
+def test_a_named_kernel_runs_if_it_serves_the_weights() -> None:
+    """A dense one on sparse weights, too; and int8, which has no sparse one, as always."""
+    sparse, dense = sparse_graph(), rounded(random_graph(LENET5, bias=False))
+    for name in ("wgmma", "wgmma-sparse"):
+        choices = Choices("fp16", kernels={"conv_pair": row_of("conv_pair", name)})
+        assert plan(sparse, "sm_90a", choices).nodes[0].variant.name == name
+    with pytest.raises(UserError, match=r"wgmma-sparse does not support conv1\+conv2: it serves 2:4 sparse filters"):
+        plan(dense, "sm_90a", choices)
+    with pytest.raises(UserError, match=r"wgmma-sparse does not support conv1\+conv2"):
+        plan(sparse, "sm_90a", replace(choices, sparse=False))
+    assert plan(with_bytes(sparse), "sm_90a", Choices("int8")).nodes[0].variant.name == "wgmma-int8"
 
 
 def test_the_shipped_sparse_weights_run_on_sparse_kernels() -> None:
