@@ -118,6 +118,13 @@ def test_what_it_refuses(refused: Refused, place: Path) -> None:
     refused(f"--start missing.h5 {own}", "missing.h5 does not exist")
     refused(f"--start start.h5 --resume c {own}", "--resume continues from a checkpoint: leave out --start")
     refused(f"--start mlp.h5 --network lenet5 {own}", "mlp.h5: conv1 is missing, network lenet5 needs")
+    same = "is the same file as"
+    refused(f"--start start.h5 --out start.h5 --overwrite {own}", f"--out start.h5 {same} --start start.h5")
+    for name in ("lenet5_trained.h5", "lenet5_trained.h5.checkpoint"):
+        shutil.copy(place / "start.h5", place / name)
+        refused(f"--start {name} --overwrite {own}", f"{name} {same} --start {name}")
+        refused(f"--teacher {name} --network lenet5 --overwrite {own}", f"{name} {same} --teacher {name}")
+        (place / name).unlink()
     refused(f"--teacher mlp.h5 --network lenet5 {own}", "mlp.h5: conv1 is missing, network lenet5 needs")
     refused(
         f"--start scaled.h5 --network lenet5 {own}", "scaled.h5 multiplies pixels by 0.0078.*, network lenet5 by 0.0039"
