@@ -226,7 +226,7 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
 def _refusal_reason(problem: ConvProblem) -> str | None:
     if problem.bounded or problem.exact:
         return "splits numbers of any range, and all weights"
-    return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
+    return None
 
 
 def _tensor_cores_are_worthwhile(problem: ConvProblem, arch: str) -> bool:
@@ -251,7 +251,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
         refuses=_refusal_reason,
-        limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
+        limits="tensor cores of sm_80 and later",
         pools=True,
         worthwhile=_tensor_cores_are_worthwhile,
         tunables=TENSOR_TUNABLES,
