@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from math import prod
 
-from app.kernels.problems import ConvProblem, LinearProblem, Problem
+from app.kernels.gemm.gemm import MOST_IMAGES
+from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import find_variant
 from app.kernels.variant import Parameters, Variant, ceil_div
 from app.planning.matching import FewImagesKernel
@@ -25,8 +26,7 @@ PRODUCTS = {"few-rows": (2, 2000), "few-rows-mma": (8, 1000)}
 MOST_ROWS = 960
 # Kernels of products for many images.
 LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")
-# Terms of a long sum and of its parts. One warp takes 4.4 ns for a term, so it would sum 4,096 of them in 18 us.
-LONG_SUM, PART = 4096, 512
+PART = 512  # terms of a part of a long sum
 # Those of the kernels that cut sums into parts, and their types.
 PARTED = {"register-tiled": ("float32",), "wide-tiles": ("float32",), "tensor-core": ("tfloat32",)}
 MOST_CHANNELS = 8  # in shared memory at a time
@@ -41,8 +41,7 @@ def kernels_for_few_images(
     arch: such as ``sm_90a``.
     """
     if isinstance(problem, LinearProblem) and row.name in LARGE_TILE_PRODUCTS:
-        name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
-        found = [_product_kernel_for_few_images(problem, name, settings)]
+        found = [*_product_kernels_for_few_images(problem, row, settings)]
     elif isinstance(problem, ConvProblem) and row.name in CONVOLUTIONS:
         found = [*_convolution_kernels_for_few_images(problem, row, {**row.defaults(problem), **settings})]
     else:
@@ -59,13 +58,22 @@ def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
     return {"PART": PART} if in_parts and long else {}
 
 
-def _product_kernel_for_few_images(problem: LinearProblem, name: str, settings: Parameters) -> FewImagesKernel:
-    row = find_variant("gemm", name)
-    assert row is not None
+def _product_kernels_for_few_images(
+    problem: LinearProblem, row: Variant, settings: Parameters
+) -> Iterator[FewImagesKernel]:
+    """Yield the kernel of one warp per block; then, of long sums on tensor cores, large tiles with a block per part."""
+    name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
+    warps_kernel = find_variant("gemm", name)
+    assert warps_kernel is not None
     per_warp, warps = PRODUCTS[name]
-    (launch,) = row.launch_config(problem).launches
     part = {name: value for name, value in settings.items() if name == "PART"}
-    return FewImagesKernel(row, part, min(per_warp * warps // launch.grid(1)[1], MOST_ROWS))
+    blocks = prod(warps_kernel.launch_config(problem, part).launches[0].grid(1))
+    spread = part and row.name == "tensor-core"
+    if not spread:
+        blocks //= ceil_div(problem.inputs, part.get("PART", problem.inputs))
+    yield FewImagesKernel(warps_kernel, part, min(per_warp * warps // blocks, MOST_ROWS))
+    if spread:
+        yield FewImagesKernel(row, {**settings, "SPREAD": 1}, MOST_IMAGES)
 
 
 def _convolution_kernels_for_few_images(

@@ -10,11 +10,11 @@ from app.kernels.gemm.gemm import (
     argmax_refusal_reason,
     part_define,
     size_defines,
+    spread_parts,
 )
-from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
-    BLOCK,
     STATIC_SHARED_LIMIT,
     KernelLaunch,
     LaunchConfig,
@@ -23,14 +23,12 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     ceil_div,
-    elementwise_grid,
     type_defines,
     weight_reordering_packing,
 )
 
 WARP = 32
 CHUNK = 64  # terms of the sum at a time
-MOST_IMAGES = 512  # whose parts of sums are in memory at a time
 STAGES_FLOATS = 4 * CHUNK * WARP  # few_rows: chunks of weights in shared memory
 ROWS_MMA, COLUMNS_MMA = 8, 8  # few_rows_mma: rows of a warp, columns of a product
 THREAD_ROWS, THREAD_COLUMNS = 4, 8  # wide_tiles: rows and columns of a thread
@@ -60,15 +58,10 @@ def _configure_warps(
     rows, blocks = grid
     defines = type_defines(problem) | size_defines(problem) | constants | part_define(problem, constants)
     defines["ARGMAX"] = int(problem.argmax)
-    parts = ceil_div(problem.inputs, int(defines["PART"]))
-    sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, parts))
-    if parts == 1:
+    sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, 1))
+    if defines["PART"] == problem.inputs:
         return LaunchConfig(defines, (sums,), packing=packing)
-    if problem.argmax:
-        raise Unfit("argmax needs whole sums, not parts")
-    workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
-    adding = KernelLaunch(BLOCK, elementwise_grid(problem.outputs), finish)
-    return LaunchConfig(defines, (sums, adding), workspace, MOST_IMAGES, packing)
+    return spread_parts(problem, defines, sums, finish, packing)
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
