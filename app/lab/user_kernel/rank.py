@@ -1,19 +1,19 @@
 """Run ``main.py rank``: rank users' kernels by their records, for each layer and card, as text, page and JSON."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from app.base.errors import UserError
-from app.base.frozen import Frozen
 from app.base.precision import SHORT
 from app.commands.rank import RankRequest
 from app.drawing.page import html_page, html_table
 from app.files.reading import may_exist
 from app.files.writing import replace_atomically
 from app.lab.bench.standing import split_steps, step_name
+from app.lab.document import describe_card
 from app.lab.user_kernel.record import read_record, source_sha256, timed_rows
 from app.lab.user_kernel.source import read_source
 from app.records.bench import Table, TimedRow
@@ -39,7 +39,6 @@ RULES = (
     "To judge, run the sources again on one card, each by python main.py bench NAME.cu --record judged/NAME.json (with "
     "--as if that named the row), and rank the folder judged. The hashes tell whether a source is the one handed in.",
 )
-NO_NAME = "no name"
 
 
 def rank(request: RankRequest) -> int:
@@ -52,21 +51,11 @@ def rank(request: RankRequest) -> int:
     return int(bool(document["unranked"]))
 
 
-class Entry(Frozen):
-    """A timed row of a record. name: the record's path in the folder. beside: the source lies beside it."""
-
-    name: str
-    beside: bool
-    record: KernelRecord
-    table: Table
-    row: TimedRow
-
-
 def build_ranking(folder: Path) -> Ranking:
     """Return the ranking of all records in a folder and below it. Raises UserError if there is no file to rank."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with records that bench FILE.cu --record wrote")
-    groups: dict[tuple[Any, ...], dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[Any, ...], dict[str, list[RankedKernel]]] = defaultdict(lambda: defaultdict(list))
     unranked: list[Unranked] = []
     for path in sorted(folder.rglob("*.json")):
         name = path.relative_to(folder).as_posix()
@@ -79,14 +68,19 @@ def build_ranking(folder: Path) -> Ranking:
         card, l2 = record["bench"]["device"], record["bench"]["settings"]["l2"]
         for layer, row in timed_rows(record):
             dtype = row["dtype"]
-            group = groups[card["name"], card["multiprocessors"], layer["problems"][dtype], dtype, layer["images"], l2]
-            group[record["source"]["sha256"]].append(Entry(name, beside, record, layer, row))
+            key = card["name"], card["multiprocessors"], layer["problems"][dtype], dtype, layer["images"], l2
+            groups[key][record["source"]["sha256"]].append(_kernel(name, beside, record, layer, row))
     if not groups and not unranked:
         raise UserError(f"{folder} has no records (*.json): write one by bench FILE.cu --record")
+    names = "card", "multiprocessors", "problem", "dtype", "images", "l2"
+    problems = [
+        dict(zip(names, key, strict=True)) | {"kernels": _places(group.values())}
+        for key, group in sorted(groups.items(), key=lambda item: item[0])
+    ]
     return {
         "schema": "lenet5-inference/ranking/1",
         "folder": str(folder),
-        "problems": [_rank_problem(key, group) for key, group in sorted(groups.items())],
+        "problems": cast(list[RankedProblem], problems),
         "unranked": unranked,
     }
 
@@ -101,51 +95,40 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
     return True
 
 
-def _rank_problem(key: tuple[Any, ...], group: Mapping[str, Sequence[Entry]]) -> RankedProblem:
-    card, multiprocessors, problem, dtype, images, l2 = key
-    by_source = [sorted(entries, key=lambda one: one.row["ms"]) for entries in group.values()]
-    by_source.sort(key=lambda entries: entries[0].row["ms"])
+def _kernel(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
+    """Return a timed row of the record in the file ``name`` as a kernel whose place is not known yet."""
+    faster, slower = split_steps(layer["rows"], row)
+    bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
     return {
-        "problem": problem,
-        "dtype": dtype,
-        "images": images,
-        "l2": l2,
-        "card": card,
-        "multiprocessors": multiprocessors,
-        "kernels": [
-            _ranked_kernel(entries, 1 + sum(other[0].row["ms"] < entries[0].row["ms"] for other in by_source))
-            for entries in by_source
-        ],
-    }
-
-
-def _ranked_kernel(entries: Sequence[Entry], place: int) -> RankedKernel:
-    """Return the row of a source, given its records from the fastest on."""
-    best = entries[0]
-    row, record, card = best.row, best.record, best.record["bench"]["device"]
-    faster, slower = split_steps(best.table["rows"], row)
-    return {
-        "place": place,
+        "place": 1,
         "sha256": record["source"]["sha256"],
-        "handed_in": [
-            {"record": one.name, "file": one.record["source"]["file"], "author": one.record["author"]}
-            for one in entries
-        ],
-        "beside": best.beside,
+        "handed_in": [{"record": name, "file": record["source"]["file"], "author": record["author"]}],
+        "beside": beside,
         "row": row,
         "beats": [step_name(step) for step in slower],
         "behind": [step_name(step) for step in faster],
-        "date": record["bench"]["date"],
-        "software": f"driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, CuPy {card['cupy']}, "
-        f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}",
+        "date": bench["date"],
+        "software": f"{describe_card(bench['device'])}, {versions}",
     }
+
+
+def _places(group: Collection[list[RankedKernel]]) -> list[RankedKernel]:
+    """Return the fastest kernel of each source with its place and all names. group: kernels of one source together."""
+    for same in group:
+        same.sort(key=_ms)
+    best = sorted((same[0] | {"handed_in": [one["handed_in"][0] for one in same]} for same in group), key=_ms)
+    return [kernel | {"place": 1 + sum(_ms(other) < _ms(kernel) for other in best)} for kernel in best]
+
+
+def _ms(kernel: RankedKernel) -> float:
+    return kernel["row"]["ms"]
 
 
 Cell = Callable[[RankedKernel], str]
 NAMES: tuple[tuple[Column, Cell], ...] = (
     (Column("place"), lambda one: str(one["place"])),
     (Column("kernel", left=True), lambda one: _distinct(each["file"] for each in one["handed_in"])),
-    (Column("by", left=True), lambda one: _distinct(each["author"] or NO_NAME for each in one["handed_in"])),
+    (Column("by", left=True), lambda one: _distinct(each["author"] or "no name" for each in one["handed_in"])),
 )
 FIGURES = (
     *NAMES,
@@ -217,6 +200,5 @@ def _rows(columns: Iterable[tuple[Column, Cell]], one: RankedProblem) -> list[li
 
 
 def _html_rows(caption: str, columns: Sequence[tuple[Column, Cell]], one: RankedProblem) -> str:
-    heads = [column.head for column, _ in columns]
     sides = "".join("l" if column.left else "r" for column, _ in columns)
-    return html_table(caption, heads, _rows(columns, one), sides)
+    return html_table(caption, [column.head for column, _ in columns], _rows(columns, one), sides)
