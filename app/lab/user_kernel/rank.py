@@ -135,7 +135,7 @@ FIGURES = (
     (Column("ms"), lambda one: format_ms(one["row"]["ms"])),
     (Column("± ms", optional=1), lambda one: format_ms(one["row"]["spread_ms"])),
     (Column("of bound"), lambda one: f"{one['row']['rates']['share'] or 0:.0%}"),
-    (Column("bound by", left=True, optional=3), lambda one: one["row"]["rates"]["limit"]),
+    (Column("bound of", left=True, optional=3), lambda one: one["row"]["rates"]["limit"]),
     (Column("× library", optional=2), lambda one: format_factor(one["row"]["rates"]["library_ratio"])),
     (Column("behind", left=True), lambda one: "".join(one["behind"][-1:])),
     (Column("beats", left=True), lambda one: _first_of(one["beats"])),
