@@ -22,7 +22,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
     "lines of sources": 60_300,
-    "lines of Python in app without comments, docstrings and blank lines": 33_300,
+    "lines of Python in app without comments, docstrings and blank lines": 33_600,
     "lines of tests": 47_000,
     "tracked files": 1_040,
 }

@@ -21,10 +21,12 @@ MORE = {  # document → the section about it
     "evaluate": "evaluate.md",
     "export": "export.md",
     "import": "import.md",
+    "kernel-record": "your-kernel.md#records-and-rankings",
     "languages": "languages.md",
     "peer-settings": "bench_json.md#bench---peers",
     "peers": "bench_json.md#bench---peers",
     "predict": "predict.md",
+    "ranking": "your-kernel.md#records-and-rankings",
     "report": "report.md",
     "scale": "scale.md#measured",
 }

@@ -179,6 +179,7 @@ CASES = {
     "check --conv direct --shape 1,4,9,2,5,1": "the window must be at most as large as the image",
     "check --conv toom-cook --shape 1,9,9,2,5,2 --device cpu": "'toom-cook' cannot compute that: .*stride",
     "check --fc naive --shape 0,3": f"give {SIZES['gemm']} as whole",
+    "rank none": "none is not a folder: name one with records",
     "learn nxet": "invalid choice: 'nxet' .*; did you mean next",
     "learn next 11": "there is no exercise '11': choose one of 01_thread_index, .*, or its number",
     "learn hint 01_thread_idnex": "did you mean 01_thread_index",

@@ -29,6 +29,7 @@ from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
 from app.lab.user_kernel.child import CardProcess
+from app.lab.user_kernel.record import describe_source, write_record
 from app.lab.user_kernel.row import UserVariant, opened_kernel
 from app.lab.user_kernel.timing import FileTimer
 from app.main_job.statistics import describe_stopping_rule
@@ -69,11 +70,15 @@ def bench(request: BenchRequest) -> int:
 
 
 def time_kernels(request: BenchRequest) -> int:
-    """Check and time the kernels, print and write the tables. Return 1 if one was wrong, else 0. Raises UserError."""
+    """Check and time the kernels, print and write the tables. Raises UserError.
+
+    Return 1 if a result was wrong, or if the record that was asked for cannot be written for that reason; else 0.
+    """
     with ExitStack() as opened:
         with exit_on_interrupt():
             mine = None if request.file is None else opened.enter_context(opened_kernel(request.file, request.like))
             job = job_from_request(request, mine)
+            source = None if mine is None else describe_source(mine)
         device.require_gpu("bench")
         if request.plot is not None:
             svg.create_chart_folder(request.plot)
@@ -83,7 +88,10 @@ def time_kernels(request: BenchRequest) -> int:
     publish_report(document, as_text, request.output)
     if request.plot is not None:
         plots.draw_charts(document, request.plot)
-    return int(any(row.wrong for table in tables for row in table.rows))
+    output, wrong = request.output, any(row.wrong for table in tables for row in table.rows)
+    if request.record is not None and source is not None:
+        wrong |= not write_record(document, source, request.author, request.record, overwrite=output.overwrite)
+    return int(wrong)
 
 
 def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> Job:

@@ -24,15 +24,9 @@ def _describe_row(table: Table, mine: Row, rows: Sequence[Row]) -> str:
     where = f"{mine['name']} on {table['item']}, {SHORT[mine['dtype']]}: "
     if mine["ms"] is None or mine["rates"] is None:
         return f"{where}{'WRONG: ' if mine['wrong'] else 'not timed: '}{mine['reason']}"
-    steps = [
-        row
-        for row in rows
-        if row["ms"] is not None and row["kind"] in ("kernel", "library") and row["step"] is not None
-    ]
-    timed = sorted(steps, key=lambda row: row["ms"] or 0.0)
-    slower = [row for row in timed if (row["ms"] or 0.0) > mine["ms"]]
-    faster = timed[: len(timed) - len(slower)]
-    told = [f"{format_ms(mine['ms'])} ms, place {len(faster) + 1} of {len(timed) + 1}; every output is right"]
+    faster, slower = split_steps(rows, mine)
+    place = f"place {len(faster) + 1} of {len(faster) + len(slower) + 1}"
+    told = [f"{format_ms(mine['ms'])} ms, {place}; every output is right"]
     if slower:
         told.append(f"it beats {_named(slower[0], mine['ms'])}" + _others(len(slower) - 1))
     if faster:
@@ -57,9 +51,23 @@ def _bound(mine: TimedRow) -> str:
     return f"{least}: neither arithmetic nor memory, but {other}"
 
 
-def _named(row: Row, ms: float) -> str:
-    name = row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}"
-    return f"{name} ({format_ms(row['ms'])} ms, {(row['ms'] or 0.0) / ms:.2f} of its time)"
+def split_steps(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], list[TimedRow]]:
+    """Return the timed steps in the type of a user's row that are at least as fast, and the slower ones, by time."""
+    steps = [row for row in rows if row["dtype"] == mine["dtype"] and row["kind"] in ("kernel", "library")]
+    timed = sorted(
+        (row for row in steps if row["ms"] is not None and row["step"] is not None), key=lambda row: row["ms"]
+    )
+    slower = [row for row in timed if row["ms"] > mine["ms"]]
+    return timed[: len(timed) - len(slower)], slower
+
+
+def step_name(row: Row) -> str:
+    """Return a step's number and name."""
+    return f"{row['step']:02} {row['name']}"
+
+
+def _named(row: TimedRow, ms: float) -> str:
+    return f"{step_name(row)} ({format_ms(row['ms'])} ms, {row['ms'] / ms:.2f} of its time)"
 
 
 def _others(count: int) -> str:
