@@ -21,9 +21,7 @@ from app.kernels.plain_problems import (
     input_output_arguments,
 )
 
-# Terms of a sum from which kernels cut it, so that blocks can share it if images are few. One warp takes 4.4 ns for a
-# term, so it would sum 4,096 of them in 18 us.
-LONG_SUM = 4096
+LONG_SUM = 4096  # terms from which a sum is cut, so that blocks share it; one warp would take 18 us for so many
 
 
 def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:

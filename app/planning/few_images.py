@@ -62,16 +62,14 @@ def _product_kernels_for_few_images(
     problem: LinearProblem, row: Variant, settings: Parameters
 ) -> Iterator[FewImagesKernel]:
     """Yield the kernel of one warp per block; then, of long sums on tensor cores, large tiles with a block per part."""
+    spread = row.name == "tensor-core" and "PART" in settings
     name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
-    warps_kernel = find_variant("gemm", name)
-    assert warps_kernel is not None
-    per_warp, warps = PRODUCTS[name]
+    warp_kernel = find_variant("gemm", name)
+    assert warp_kernel is not None
     part = {name: value for name, value in settings.items() if name == "PART"}
-    blocks = prod(warps_kernel.launch_config(problem, part).launches[0].grid(1))
-    spread = part and row.name == "tensor-core"
-    if not spread:
-        blocks //= ceil_div(problem.inputs, part.get("PART", problem.inputs))
-    yield FewImagesKernel(warps_kernel, part, min(per_warp * warps // blocks, MOST_ROWS))
+    _, down, parts = warp_kernel.launch_config(problem, part).launches[0].grid(1)
+    per_warp, warps = PRODUCTS[name]
+    yield FewImagesKernel(warp_kernel, part, min(per_warp * warps // (down * parts if spread else down), MOST_ROWS))
     if spread:
         yield FewImagesKernel(row, {**settings, "SPREAD": 1}, MOST_IMAGES)
 
