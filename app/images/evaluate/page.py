@@ -266,7 +266,7 @@ def _html_figure(picture: str) -> str:
 
 
 def _html_table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
-    """Return an HTML table; empty without rows. sides: ``l`` or ``r`` aligns each column; first cells are heads."""
+    """Return an HTML table; "" without rows. sides: ``l`` or ``r`` for each column, to align it left or right."""
     kinds = [' class="number"' if side == "r" else "" for side in sides]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     lines = [
