@@ -30,7 +30,7 @@ REMEDY = "`python -m data_tools fetch` gets them; then make the pages again"
 
 
 def playground_page(samples: Split | None) -> ExtraPage:
-    """Return the page of ``lenet5`` with its shipped weights. samples: the first 100 are offered; None: no images.
+    """Return the page of ``lenet5`` with its shipped weights. samples: its first 100 images are offered; None for none.
 
     Raises UserError if the weights are missing or damaged.
     """
