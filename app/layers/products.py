@@ -64,7 +64,7 @@ def measure_row_rounding(inputs: int, outputs: int, dtype: str) -> RowRounding:
 
 
 def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
-    """Multiply BLOCK rows at once. It transposes both, because OpenBLAS rounds more rows alike along that axis."""
+    """Multiply BLOCK rows at once, with both factors transposed: OpenBLAS rounds more rows alike along that axis."""
     if margin:
         rows = np.empty((margin + BLOCK + margin, x.shape[1]), x.dtype)
         rows[:margin], rows[margin:-margin], rows[-margin:] = 0, x, 0
