@@ -20,10 +20,10 @@ LARGE_LAYER = "fc1"
 def step_sections(operation: str, figures: Figures) -> str:
     """Return the sections of one ladder, in order."""
     card = Card({EXAMPLE: figures.bench(EXAMPLE).document}, {})
-    return "\n\n".join(_section(step, card, figures) for step in ladder_steps(operation))
+    return "\n\n".join(_step_section(step, card, figures) for step in ladder_steps(operation))
 
 
-def _section(step: Step, card: Card, figures: Figures) -> str:
+def _step_section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
     layers = [*card.layers(step)]
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names

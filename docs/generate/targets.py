@@ -33,7 +33,7 @@ EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa
 
 
 def targets_table(figures: Figures) -> str:
-    """Return each target beside its measurement: convolutions in all, first layers, and ``auto``."""
+    """Return a table of target and measured times: all convolutions together, first layers, and ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
