@@ -43,10 +43,10 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
 
 def _origin_sentence(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
-        return "The reports had no such kernel."
+        return "None of the older reports had such a kernel."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
-    reports = f"reports of {', '.join(others)} and {last}" if others else f"report of {last}"
-    return f"The idea comes from the {reports}."
+    reports = f"reports on {', '.join(others)} and {last}" if others else f"report on {last}"
+    return f"The older {reports} had this idea."
 
 
 def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
@@ -81,13 +81,13 @@ def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dty
             gained = speedup(base_ms, ms)
             parts.append(f"{format_ms(ms)} ms for `{network}`" + (f" (×{format_factor(gained)})" if gained else ""))
     kind = f" in {SHORT[base_dtype]}" if base_dtype != dtype else ""
-    against = f" Brackets give the speed-up over `{base}`{kind}." if base else ""
+    against = f"; × is the speed-up over `{base}`{kind}" if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.convolution_tables]
     shares = [
         f"{text} on {item}" for item in items if (text := format_share(first.row(item, name, dtype), "of the {} peak"))
     ]
-    peaks = f" `{first.network}` reaches {' and '.join(shares)}." if shares else ""
+    peaks = f" On `{first.network}` the step reaches {' and '.join(shares)}." if shares else ""
     takes = f"{item} takes" if item else "conv1 and conv2 together take"
     times_text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    return f"In {SHORT[dtype]}, {takes} {times_text}.{against}{peaks}"
+    return f"In {SHORT[dtype]}, {takes} {times_text}{against}.{peaks}"
