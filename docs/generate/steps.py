@@ -43,7 +43,7 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
 
 def _origin_sentence(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
-        return "None of the older reports had such a kernel."
+        return "No older report had such a kernel."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
     reports = f"reports on {', '.join(others)} and {last}" if others else f"report on {last}"
     return f"The older {reports} had this idea."
