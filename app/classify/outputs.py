@@ -51,7 +51,7 @@ class OutputFolder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """windows: (first image, number of images) to classify in each shard. logits: whether to store logits.
+        """Name the result files. windows: for each shard, (first image, number of images). logits: also store logits.
 
         resume: keep complete, verified results of earlier runs. overwrite: replace them. Raises UserError if two shards
         would have the same result files.

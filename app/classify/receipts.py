@@ -71,7 +71,7 @@ class TempFiles:
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """folder: for temporary files. paths: final path of each file, by kind. shapes: shape of each array, by kind.
+        """Create the files in ``folder``. paths: final path of each file, by kind. shapes: of each array, by kind.
 
         Raises UserError.
         """

@@ -106,7 +106,7 @@ def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str
 
 
 def _add_bias_names(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the file's name of each of our arrays, existing biases included. prefixes: layer → name in the file."""
+    """Return our array name → the name in the file, including existing biases. prefixes: layer → name in the file."""
     names: dict[str, str] = {}
     for ours, prefix in prefixes.items():
         names[ours] = f"{prefix}{WEIGHT}"

@@ -63,7 +63,7 @@ def find_samples() -> Split | None:
 
 
 def page_script(names: tuple[str, ...] = SCRIPTS) -> str:
-    """Return the text of these scripts, one after the other."""
+    """Return the texts of the named scripts, joined into one."""
     return "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 

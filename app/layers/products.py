@@ -73,7 +73,7 @@ def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarr
 
 
 def _multiply_in_groups(x: np.ndarray, weights: np.ndarray, used: int, straight: bool) -> np.ndarray:
-    """Multiply x (B, in) in products of GROUP rows: the first ``used``, 1 or all, are from x, the others are zeros."""
+    """Multiply x (B, in) in products of GROUP rows, of which ``used`` (1 or all) are from x; the others are zeros."""
     products = -(-len(x) // used)
     rows = x
     if len(x) != products * GROUP:

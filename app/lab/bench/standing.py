@@ -1,4 +1,4 @@
-"""Say where a user's kernel stands in a table of ``bench``: what it beats, what beats it, and what bounds it. Pure."""
+"""Describe a user's kernel's place in a table of ``bench``: what it beats, what beats it, and what bounds it."""
 
 from collections.abc import Sequence
 
