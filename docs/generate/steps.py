@@ -43,10 +43,10 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
 
 def _origin_sentence(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
-        return "No older report had such a kernel."
+        return f"No older report had a kernel like `{row.name}`."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
     reports = f"reports on {', '.join(others)} and {last}" if others else f"report on {last}"
-    return f"The older {reports} had this idea."
+    return f"The older {reports} had the idea of `{row.name}`."
 
 
 def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
