@@ -27,7 +27,7 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
     layers = [*card.layers(step)]
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names
-    since = f" The step continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
+    since = f" `{row.name}` continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")
     texts = (
         f"[{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} "
@@ -87,7 +87,7 @@ def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dty
     shares = [
         f"{text} on {item}" for item in items if (text := format_share(first.row(item, name, dtype), "of the {} peak"))
     ]
-    peaks = f" On `{first.network}` the step reaches {' and '.join(shares)}." if shares else ""
+    peaks = f" On `{first.network}`, `{name}` reaches {' and '.join(shares)}." if shares else ""
     takes = f"{item} takes" if item else "conv1 and conv2 together take"
     times_text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"In {SHORT[dtype]}, {takes} {times_text}{against}.{peaks}"
