@@ -25,10 +25,10 @@ LONG_SUM = 4096  # terms from which a sum is cut, so that blocks share it; one w
 
 
 def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels and padding, at least ``window`` together.
+    """Return the number of pooling windows along an axis of ``size`` pixels plus padding, at least ``window`` in all.
 
-    ceil: pixels left over get one more window, which crosses the end of the padding, if that window begins before the
-    end of the image. before, behind: pixels of padding.
+    ceil: remaining pixels get one more window, which ends beyond the padding, if that window begins before the end of
+    the image. before, behind: pixels of padding.
     """
     padded = before + size + behind
     if ceil:

@@ -1,7 +1,7 @@
-"""Choose more kernels for few images, because the large tiles of the first would occupy few multiprocessors.
+"""Choose further kernels for few images, because the large tiles of the usual one would occupy few multiprocessors.
 
-All add the terms of each sum in the same order, so results do not depend on the batch size. A convolution keeps its
-kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.
+All kernels of a layer add the terms of each sum in the same order, so results do not depend on the batch size. A
+convolution keeps its kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def kernels_for_few_images(
 
 
 def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
-    """Return the parameter of both kernels of a product with long sums that cuts the sums into parts; else nothing."""
+    """Return {"PART": n} for a product whose kernels add long sums in parts of n terms; {} for any other layer."""
     in_parts = isinstance(problem, LinearProblem) and row.name in PARTED and problem.dtype in PARTED[row.name]
     long = isinstance(problem, LinearProblem) and problem.inputs >= LONG_SUM and not problem.argmax
     return {"PART": PART} if in_parts and long else {}

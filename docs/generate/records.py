@@ -52,7 +52,7 @@ def field_table(name: str, figures: Figures) -> str:
 
 
 def field_tables(*names: str) -> dict[str, Any]:
-    """Return, for each of these documents, its block's name and the function that writes the block."""
+    """Return the block's name and the function that writes the block, for each of the named documents."""
     return {name.replace("-", "_"): partial(field_table, name) for name in names}
 
 

@@ -55,7 +55,7 @@ def _wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str 
 
 
 def _configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
-    """Configure one block per multiprocessor, or one per image if there are fewer images."""
+    """Return a launch configuration with one block per multiprocessor, or one per image if there are fewer images."""
     integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
         Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),

@@ -102,7 +102,7 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
 
 
 def _is_long(problem: LinearPairProblem) -> bool:
-    """Return whether the first sum is one that wgmma-any cuts into slices."""
+    """Return whether the first layer's sums are so long that ``wgmma-any`` cuts them into slices."""
     return problem.first.inputs >= LONG_SUM
 
 

@@ -50,7 +50,7 @@ def size_defines(problem: LinearProblem) -> dict[str, str | int]:
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
 
-def part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
+def sum_part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
     """Return the constant PART: terms that are summed before they are added to the total, by default all."""
     return {"PART": min(parameters.get("PART", problem.inputs), problem.inputs)}
 
@@ -143,7 +143,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     spread = int("SPREAD" in parameters)
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax), "SPREAD": spread}
-    constants |= {"SPLIT": int(split), "W_PARTS": parts} | part_define(problem, parameters)
+    constants |= {"SPLIT": int(split), "W_PARTS": parts} | sum_part_define(problem, parameters)
     defines = type_defines(problem) | size_defines(problem) | constants
     if spread:
         return spread_parts(problem, defines, launch, "gemm_tensor_core_finish")
@@ -212,7 +212,7 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
     if problem.argmax and problem.outputs > parameters["BN"]:
         raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
     config = _configure_vector_tiles(problem, parameters, stages=2)
-    constants = part_define(problem, parameters) | {"ARGMAX": int(problem.argmax)}
+    constants = sum_part_define(problem, parameters) | {"ARGMAX": int(problem.argmax)}
     return LaunchConfig(config.defines | constants, config.actions)
 
 

@@ -8,9 +8,9 @@ from app.kernels.gemm.gemm import (
     TILE_TUNABLES,
     argmax_limit_reason,
     argmax_refusal_reason,
-    part_define,
     size_defines,
     spread_parts,
+    sum_part_define,
 )
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LinearProblem
@@ -56,7 +56,7 @@ def _configure_warps(
     grid: rows of a block, blocks along the columns. finish: name of the second kernel.
     """
     rows, blocks = grid
-    defines = type_defines(problem) | size_defines(problem) | constants | part_define(problem, constants)
+    defines = type_defines(problem) | size_defines(problem) | constants | sum_part_define(problem, constants)
     defines["ARGMAX"] = int(problem.argmax)
     sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, 1))
     if defines["PART"] == problem.inputs:
@@ -117,7 +117,7 @@ def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> Lau
         raise Unfit("the two stages exceed 48 KB of shared memory")
     threads = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP) * WARP
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
-    defines = type_defines(problem) | size_defines(problem) | dict(parameters) | part_define(problem, parameters)
+    defines = type_defines(problem) | size_defines(problem) | dict(parameters) | sum_part_define(problem, parameters)
     return LaunchConfig(defines, (launch,))
 
 

@@ -43,7 +43,7 @@ from app.terminal.output import publish_report
 class Job(Frozen):
     """What to time. graph: None with ``--shape``. batches: batch sizes, ascending; the tables show the last one.
 
-    mine: the row of a user's file, of whose kind the items then are.
+    mine: the registry row of a user's kernel; all items then have its operation.
     """
 
     subject: str
@@ -110,17 +110,17 @@ def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> 
     if request.shape is not None:
         items = parse_shape_items(request.shape)
         subject = f"convolution {request.shape} (C,H,W,M,K,S)"
-        return Job(subject, None, items, batches, only, _serving(mine, items, subject))
+        return Job(subject, None, items, batches, only, _check_operation_served(mine, items, subject))
     graph = network_graph(request.network)
     items = [item for item in network_items(graph) if item_variants(item, only, mine)]
     subject = f"network {graph.network.name}"
     if mine is not None:
         items = [item for item in items if item.operation == mine.operation and len(item.layers) == 1]
-    return Job(subject, graph, items, batches, only, _serving(mine, items, subject))
+    return Job(subject, graph, items, batches, only, _check_operation_served(mine, items, subject))
 
 
-def _serving(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
-    """Return the user's row. Raise UserError if it computes none of the items on any card."""
+def _check_operation_served(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
+    """Return ``mine``, a user's row or None. Raise UserError if no item has the row's operation."""
     if mine is None or any(item.operation == mine.operation for item in items):
         return mine
     raise UserError(f"{mine.name} is a {mine.operation} kernel, and {subject} has no layer for it: name another")

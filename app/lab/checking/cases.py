@@ -86,15 +86,15 @@ class Case(Frozen):
         return found.exact, allowed_errors(self.problem, found)[0]
 
     @cached_property
-    def other(self) -> "Case":
+    def rerun_case(self) -> "Case":
         """Return the case with other images and weights, on which a kernel runs again."""
         return replace(self, seed=self.seed + 1)
 
     def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Compare flat outputs of a run on these images, then of one on the other case's, as below."""
+        """Compare flat outputs of two runs, of this case and ``rerun_case``; describe the first error, or None."""
         half = len(outputs) // 2
         first = self.describe_first_error(outputs[:half])
-        if first is not None or (second := self.other.describe_first_error(outputs[half:])) is None:
+        if first is not None or (second := self.rerun_case.describe_first_error(outputs[half:])) is None:
             return first
         return f"run again on other images and weights, {second}"
 

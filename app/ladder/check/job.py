@@ -147,7 +147,7 @@ def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
 
     def run() -> list[np.ndarray]:
         program.run(inputs, low=True)  # arrays begin at a fence, then they end at one
-        return program.run(inputs, case.other.inputs(), low=False)
+        return program.run(inputs, case.rerun_case.inputs(), low=False)
 
     return _first_error(case, run)
 

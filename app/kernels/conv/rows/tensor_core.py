@@ -137,7 +137,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
 
 
 def _most_staged(problem: ConvProblem) -> int:
-    """Return the most channels of a step: all, in pairs unless there is only one."""
+    """Return the most channels that a step can stage: all of them, rounded up to pairs unless there is only one."""
     return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
 
 

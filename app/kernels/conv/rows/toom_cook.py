@@ -149,7 +149,7 @@ TUNABLES = {
 
 
 def _refusal_reason(problem: ConvProblem) -> str | None:
-    """Return why no parameters suit the problem, or None: outputs computed together must share pixels."""
+    """Return why no parameters suit the problem, or None. Neighbouring outputs must share pixels, hence stride 1."""
     if problem.stride != 1:
         return f"computes with stride 1 alone, not {problem.stride}"
     if problem.kernel not in POINTS:
