@@ -1,4 +1,4 @@
-"""A variant with two parameters and invented times, to sweep without a card."""
+"""Provide a variant with two parameters and invented times, to sweep without a GPU."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -43,7 +43,7 @@ def target(known: Tuning = Tuning(), *, tiles: Values = TILES, depths: Values = 
 def measured(
     fail: Callable[[dict[str, int]], None] = lambda _: None, rival_ms: float = 9.0
 ) -> Callable[[Target], AbstractContextManager[Measure]]:
-    """Canned times in place of a card: 1.0 at TILE 12, DEPTH 4, slower away from there. ``fail`` may raise instead."""
+    """Return a stand-in for measuring: 1.0 ms at TILE 12, DEPTH 4, more at other points. ``fail`` may raise instead."""
 
     def measure(variant: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
         if variant is not ROW:
@@ -56,7 +56,7 @@ def measured(
 
 
 def failing(error: Exception | type[BaseException], tile: int | None = None) -> Callable[[dict[str, int]], None]:
-    """Raises the error at every point, or at those of one tile."""
+    """Return a function that raises the error at every point, or only at points with this TILE."""
 
     def fail(parameters: dict[str, int]) -> None:
         if tile in (None, parameters["TILE"]):
