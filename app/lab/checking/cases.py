@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,11 @@ SHAPES: dict[str, Sequence[Single]] = {
 IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a matrix product
 # The sizes that --shape gives for each operation.
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
+# Two bytes, repeated in an element, that are a NaN of every type → where it comes from.
+NANS = {
+    b"\xff\xff": "nothing was written, or only added (outputs begin as NaN)",
+    b"\xfe\xff": "found NaN from shared memory that no thread had written",  # by the emulation
+}
 
 
 class Fault(Exception):  # noqa: N818 - a verdict, not an error
@@ -106,8 +112,7 @@ class Case(Frozen):
             wrong = ~(np.abs(y.astype(np.float64) - exact) <= each)  # NaN is wrong, too
         if wrong.any():
             first = int(wrong.ravel().argmax())
-            untouched = y.ravel()[first : first + 1].tobytes() == b"\xff" * y.itemsize
-            found = "nothing was written" if untouched else f"found {y.ravel()[first]:.7g}"
+            found = _describe_value(y.ravel()[first])
             count = f"the first of {wrong.sum():,} wrong among {wrong.size:,} outputs"
             return f"{self._describe_position(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
         if len(outputs) > 1:
@@ -123,6 +128,12 @@ class Case(Frozen):
         maps = self.problem.maps if isinstance(self.problem, ConvProblem) else self.problem.channels
         places = np.unravel_index(at, (self.images, maps, *self.problem.pooled_size))
         return "image {}, map {}, row {}, column {}".format(*places)
+
+
+def _describe_value(value: Any) -> str:
+    """Return a description of a wrong element of y, a NumPy scalar, or of where its NaN comes from."""
+    words = (value.tobytes()[at : at + 2] for at in range(0, value.nbytes, 2))
+    return NANS.get(b"".join(set(words)), f"found {value:.7g}")
 
 
 def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:

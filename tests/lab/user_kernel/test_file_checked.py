@@ -89,6 +89,26 @@ def test_a_mistake_is_found(old: str, new: str, place: Path, capsys: pytest.Capt
     assert code == 1 and re.search(MISTAKES[old, new], text), text
 
 
+DYNAMIC = "    extern __shared__ float tile[];\n"
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_shared_memory_that_no_thread_has_written(kind: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Zeros, as a static array of C++ has them, would make such a kernel right here, and wrong on a card."""
+    text = SQUARE.replace("tile[i * SIDE + j] = h", "if (h > 0) tile[i * SIDE + j] = h")
+    if kind == "static":
+        text = text.replace(DYNAMIC, "").replace("+ K;\n", "+ K;\n    __shared__ float tile[SIDE * SIDE];\n", 1)
+    (place / "mine.cu").write_text(text)
+    code, said, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 1 and said.count("map 0, row 0, column 0: found NaN from shared memory that no thread had written")
+
+
+def test_an_output_that_is_only_added_to(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.cu").write_text(SQUARE.replace("OW + column] =", "OW + column] +="))
+    code, said, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 1 and "nothing was written, or only added (outputs begin as NaN)" in said
+
+
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:warpgroup", "gemm:split-k", "conv:unrolled"])
 def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Tensor cores, Hopper's instructions, several launches, packed filters."""
