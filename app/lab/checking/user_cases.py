@@ -25,7 +25,7 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     found = small_cases(row, arch)
     usual = [problem_in_type(problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
     known = {case.problem for case in found}
-    plain = [problem_in_type(_plain(one), row.dtypes[0]) for one in SHAPES[row.operation] if not _needs_padding(one)]
+    plain = [problem_in_type(form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
     lost = sum(row.refusal_reason(problem, arch) is not None for problem in usual)
     added = (one for one in dict.fromkeys(plain) if one not in known and row.refusal_reason(one, arch) is None)
     found += [Case(row, problem, IMAGES[row.operation]) for problem in islice(added, lost)]
@@ -45,20 +45,17 @@ def with_new_data(cases: Iterable[Case], rng: np.random.Generator) -> list[Case]
     return [replace(case, seed=int(rng.integers(2**31))) for case in cases]
 
 
-def _needs_padding(problem: Single) -> bool:
-    """Return whether the window is larger than the image."""
-    return isinstance(problem, ConvProblem) and problem.kernel > min(problem.height, problem.width)
-
-
-def _plain(problem: Single) -> Single:
-    """Return the problem without bias, activation, padding and pooling, in numbers of one type."""
+def _plain_forms(problem: Single) -> list[Single]:
+    """Return the problem without bias, activation and pooling, in numbers of one type; then also without padding."""
     if isinstance(problem, ConvProblem):
         channels, height, width, maps, window, stride = problem.sizes
-        return ConvProblem(channels, height, width, maps, window, stride)
+        fits = window <= min(height, width)
+        paddings = dict.fromkeys((problem.padding, 0) if fits else (problem.padding,))
+        return [ConvProblem(channels, height, width, maps, window, stride, padding=padding) for padding in paddings]
     if isinstance(problem, LinearProblem):
-        return LinearProblem(problem.inputs, problem.outputs)
+        return [LinearProblem(problem.inputs, problem.outputs)]
     sizes = problem.channels, problem.height, problem.width, problem.window, problem.stride
-    return PoolProblem(*sizes, is_max=problem.is_max)
+    return [PoolProblem(*sizes, is_max=problem.is_max)]
 
 
 def _drawn(operation: str, rng: np.random.Generator) -> Single:
@@ -71,4 +68,5 @@ def _drawn(operation: str, rng: np.random.Generator) -> Single:
     channels, height, width = one(1, 6), one(window, 24), one(window, 24)
     if operation == "pool":
         return PoolProblem(channels, height, width, window, stride, is_max=rng.random() < 0.5)
-    return ConvProblem(channels, height, width, one(1, 40), window, stride, bias=rng.random() < 0.5)
+    bias, padding = rng.random() < 0.5, one(0, window // 2)
+    return ConvProblem(channels, height, width, one(1, 40), window, stride, bias=bias, padding=padding)

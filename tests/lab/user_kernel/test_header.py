@@ -4,6 +4,7 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.cli import main
@@ -11,6 +12,7 @@ from app.kernels import registry
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem
 from app.kernels.variant import ceil_div
 from app.lab.checking.cases import SHAPES
+from app.lab.checking.user_cases import user_cases
 from app.lab.user_kernel.expressions import BadExpressionError, evaluate, names_in, parse_expressions
 from app.lab.user_kernel.row import UserVariant, find_row, opened_kernel
 from app.lab.user_kernel.template import LAUNCHES, template
@@ -103,6 +105,14 @@ def test_a_row_like_any_other(tmp_path: Path) -> None:
     assert row.refusal_reason(ConvProblem(3, 9, 8, 5, 3, padding=1), "sm_75") == "is without padding"
     assert row.refusal_reason(ConvProblem(3, 9, 8, 5, 2, input_dtype="uint8"), "sm_75") == "is without bytes"
     assert row.refusal_reason(ConvProblem(3, 9, 8, 5, 2, pool=2), "sm_75") == "does not pool"
+
+
+def test_padding_is_tried_without_bias_too(tmp_path: Path) -> None:
+    """A kernel without bias and activation, which all usual shapes with padding have, still has its padding tried."""
+    for without, tried in (("bias, activation", True), ("bias, activation, padding", False)):
+        row = opened(tmp_path / "mine.cu", f"{GOOD}//@ without: {without}\n")
+        shapes = [case.problem for case in user_cases(row, "sm_90a", np.random.default_rng(0))]
+        assert any(isinstance(one, ConvProblem) and one.padding > 0 for one in shapes) == tried
 
 
 def test_another_rows_launch(tmp_path: Path) -> None:
