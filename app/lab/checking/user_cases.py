@@ -35,7 +35,9 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     numbers = (most, *(int(number) for number in rng.integers(1, most, DRAWN - 1)))  # one more than usual
     found += [Case(row, one, number) for one, number in zip(served, numbers, strict=False)]
     if not found:
-        why = row.refusal_reason(plain[1], arch)
+        why = row.refusal_reason(plain[1], arch) or ""
+        if why.startswith(f"{row.name}:"):  # a fault of the header's line
+            raise UserError(why)
         raise UserError(f"{row.name} serves none of the shapes on {arch}: {why}; name a shape by --shape")
     return with_new_data(found, rng)
 

@@ -212,15 +212,15 @@ def test_a_function_that_cannot_be_launched(code: str, pattern: str, tmp_path: P
 def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
     problem = ConvProblem(1, 9, 8, 5, 3)
     for old, new, reason in (
-        ("256", "2048", "line 2: block is 2,048, not 1 to 1,024"),
-        ("256", "64, 32", "needs more than 1,024 threads a block"),
-        ("256", "256 / (S - 1)", "line 2: block divides by zero"),
+        ("256", "2048", "mine.cu:2: block is 2,048, not 1 to 1,024"),
+        ("256", "64, 32", "mine.cu:2: block has 2,048 threads, more than 1,024"),
+        ("256", "256 / (S - 1)", "mine.cu:2: block divides by zero"),
         ("//@ block", "//@ shared: 300000\n//@ block", "needs 300,000 bytes of shared memory"),
     ):
         assert reason in str(opened(tmp_path / "mine.cu", GOOD.replace(old, new)).refusal_reason(problem, "sm_90a"))
     large = opened(tmp_path / "mine.cu", GOOD.replace("images, M", "images, M * 99999"))
     (launch,) = large.launch_config(problem).launches
-    assert user_error(lambda: launch.grid(3)) == "line 3: grid is 499,995, not 1 to 65,535"
+    assert user_error(lambda: launch.grid(3)) == "mine.cu:3: grid is 499,995, not 1 to 65,535"
     row = opened(tmp_path / "mine.cu", "//@ kernel: pool\n//@ block: 1\n//@ grid: PH\n")
     assert row.launch_config(PoolProblem(3, 7, 9, 3, 2, True)).launches[0].grid(1) == (3, 1, 1)
     row = opened(tmp_path / "mine.cu", "//@ kernel: fc\n//@ block: 1\n//@ grid: N, DEPTH\n")
