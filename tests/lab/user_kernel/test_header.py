@@ -234,6 +234,6 @@ def test_init_never_replaces(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     before = listing(tmp_path)
     for options in ([], ["--overwrite"]):
         assert main(["check", "--init", str(path), *options]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        assert capsys.readouterr().err == f"error: {path} exists: name another --init, or remove it first\n"
     assert main(["check", "--init", str(tmp_path / "a b.cu")]) == 2
     assert "name the file with letters" in capsys.readouterr().err and listing(tmp_path) == before
