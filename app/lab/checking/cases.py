@@ -190,7 +190,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
-        problems = [*_shape_problems(row, shape)]
+        problems = [_plainer_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
     else:
         graph = network_graph(network)
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
@@ -207,7 +207,14 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
     return [Case(row, problem, 2) for problem in served]
 
 
-def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
+def _plainer_if_refused(row: Variant, problem: Single, arch: str) -> Single:
+    """Return the problem; without bias, or as a mean, if the row refuses it as it is."""
+    if row.refusal_reason(problem, arch) is None:
+        return problem
+    return replace(problem, is_max=False) if isinstance(problem, PoolProblem) else replace(problem, bias=False)
+
+
+def _shape_problems(row: Variant, text: str) -> Iterator[Single]:
     names = SIZES[row.operation]
     try:
         sizes = [*map(int, text.split(","))]
@@ -230,7 +237,7 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
     return (problem_in_type(problem, dtype) for dtype in row.dtypes)
 
 
-def problem_in_type(problem: Single, dtype: str) -> Problem:
+def problem_in_type(problem: Single, dtype: str) -> Single:
     """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)

@@ -109,6 +109,12 @@ def test_an_output_that_is_only_added_to(place: Path, capsys: pytest.CaptureFixt
     assert code == 1 and "nothing was written, or only added (outputs begin as NaN)" in said
 
 
+def test_a_named_shape_leaves_out_what_the_file_does(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.cu").write_text(SQUARE.replace("without:", "without: bias,"))
+    code, text, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 0 and "C1 7x9 M3 K3 S1 float32" in text and "right: 1 of 1" in text
+
+
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:warpgroup", "gemm:split-k", "conv:unrolled"])
 def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Tensor cores, Hopper's instructions, several launches, packed filters."""
