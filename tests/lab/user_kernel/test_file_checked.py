@@ -116,6 +116,16 @@ def test_a_named_shape_leaves_out_what_the_file_does(place: Path, capsys: pytest
     assert code == 0 and "C1 7x9 M3 K3 S1 float32" in text and "right: 1 of 1" in text
 
 
+def test_the_first_errors_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.cu").write_text(SQUARE.replace("* K + q) * M", "* K + q + 1) * M"))
+    code, text, _ = run(capsys, "mine.cu")
+    wrong = len(re.findall(r" WRONG(?!:)", text))
+    assert code == 1 and text.count("expected") + text.count("it reads") == 3 < wrong
+    assert f"({wrong - 3} more wrong; --wide says what is wrong with each)" in text
+    code, text, _ = run(capsys, "mine.cu", "--wide")
+    assert text.count("expected") + text.count("it reads") == len(re.findall(r" WRONG(?!:)", text))
+
+
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:warpgroup", "gemm:split-k", "conv:unrolled"])
 def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Tensor cores, Hopper's instructions, several launches, packed filters."""
