@@ -214,6 +214,7 @@ def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
     for old, new, reason in (
         ("256", "2048", "mine.cu:2: block is 2,048, not 1 to 1,024"),
         ("256", "64, 32", "mine.cu:2: block has 2,048 threads, more than 1,024"),
+        ("256", "9" * 20, f"mine.cu:2: block '{'9' * 20}' is too large"),
         ("256", "256 / (S - 1)", "mine.cu:2: block divides by zero"),
         ("//@ block", "//@ shared: 300000\n//@ block", "needs 300,000 bytes of shared memory"),
     ):
