@@ -141,6 +141,14 @@ def test_a_launch_that_is_written_out_is_that_of_its_row(entry: str, tmp_path: P
                 own.check_signatures(problem)
 
 
+@pytest.mark.parametrize("entry", LAUNCHES)
+def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
+    text = template(find_row(entry.replace("_", ":")), "new.cu")
+    more = re.findall(r"^//   (//@ (?:TILE|shared|without).*?)  ", text, re.MULTILINE)
+    row = opened(tmp_path / "new.cu", "\n".join([*more, text]), "")
+    assert len(more) == 3 and row.launch_config(SHAPES[row.operation][0]).launches[0].shared_bytes == 1024
+
+
 @pytest.mark.parametrize("row", [one for kind in SHAPES for one in registry.variants(kind) if not one.needs_cublas],
                          ids=lambda row: f"{row.operation}:{row.name}")  # fmt: skip
 def test_every_row_can_be_started_from(row: object, tmp_path: Path) -> None:
