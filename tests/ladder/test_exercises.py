@@ -150,7 +150,9 @@ def test_a_right_kernel_without_the_idea_solves_nothing(
 def test_files_of_the_learner_stay(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "05_halo.cu").write_text("mine")
     assert main(["learn", "next", "5"]) == 0
-    assert "05_halo.cu is here already and stays as it is" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "05_halo.cu is here already and stays as it is" in said
+    assert "python main.py learn check 5 judges it" in said  # without a number: the first unsolved one
     assert (place / "05_halo.cu").read_text() == "mine"
 
 
