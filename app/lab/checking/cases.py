@@ -190,7 +190,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
-        problems = [_plainer_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
+        problems: list[Problem] = [_plainer_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
     else:
         graph = network_graph(network)
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
