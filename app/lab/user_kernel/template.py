@@ -65,7 +65,7 @@ def write_template(path: Path, like: str) -> str:
     row = find_row(like)
     with replace_atomically(path, overwrite=False) as temporary:
         temporary.write_text(template(row, path.name), encoding="utf-8")
-    return f"wrote {path}, a copy of {row.operation} {row.name}: change it, then run python main.py check {path}"
+    return f"wrote {path}, a copy of {row.operation} {row.name}: change it, then run\npython main.py check {path}"
 
 
 def template(row: Variant, name: str) -> str:
@@ -78,7 +78,10 @@ def template(row: Variant, name: str) -> str:
         lines += f"//   (its launch and constants; a line '//@ {constant} = …' changes a constant)"
     else:
         lines = f"//@ kernel: {row.operation}\n{launch}".rstrip()
-        text = re.sub(rf"\b{row.entry}\b", f"my_{row.operation}", text)
+        function = f"my_{row.operation}"
+        text = re.sub(rf"\b{row.entry}\b", function, text)
+        # The parameters' second line stays below the first.
+        text = re.sub(rf"({function}\(.*\n) {{{len(row.entry) - len(function)}}}", r"\1", text)
     head = HEAD.format(
         operation=row.operation,
         name=row.name,

@@ -146,6 +146,8 @@ def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
     text = template(find_row(entry.replace("_", ":")), "new.cu")
     more = re.findall(r"^//   (//@ (?:TILE|shared|without).*?)  ", text, re.MULTILINE)
     row = opened(tmp_path / "new.cu", "\n".join([*more, text]), "")
+    aligned = re.search(r'^(extern "C" .*\()const .*\n( +)', text, re.MULTILINE)
+    assert aligned is None or len(aligned[1]) == len(aligned[2])  # the second line of parameters
     assert len(more) == 3 and row.launch_config(SHAPES[row.operation][0]).launches[0].shared_bytes == 1024
 
 
@@ -239,7 +241,11 @@ def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
 def test_init_never_replaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new.cu"
     assert main(["check", "--init", str(path), "--as", "direct"]) == 0
-    assert "wrote" in capsys.readouterr().out and "//@ kernel: conv" in path.read_text()
+    said = capsys.readouterr().out
+    assert (
+        said.startswith(f"wrote {path}, a copy of conv direct: change it, then run\n")
+        and "//@ kernel: conv" in path.read_text()
+    )
     before = listing(tmp_path)
     for options in ([], ["--overwrite"]):
         assert main(["check", "--init", str(path), *options]) == 2
