@@ -15,7 +15,8 @@ examples:
                                         small odd shapes, without a GPU
   python main.py check --conv shared-tile --layer conv2 --network fa19
   python main.py check --conv unrolled --shape 3,13,10,17,3,1
-                                        C,H,W,M,K,S
+                                        C,H,W,M,K,S: channels, height, width,
+                                        maps, side of the filters, stride
   python main.py check --fc naive       shapes of products: INPUTS,OUTPUTS
   python main.py check --pool shared    of pooling: C,H,W,WINDOW,STRIDE
   python main.py check --init mine.cu --as direct

@@ -181,7 +181,7 @@ CASES = {
     "check --fc naive --shape 0,3": f"give {SIZES['gemm']} as whole",
     "rank none": "none is not a folder: name one with records",
     "learn nxet": "invalid choice: 'nxet' .*; did you mean next",
-    "learn next 11": "there is no exercise '11': choose one of 01_thread_index, .*, or its number",
+    "learn next 11": "there is no exercise '11': name its number, or choose one of 01_thread_index, .*",
     "learn hint 01_thread_idnex": "did you mean 01_thread_index",
     "learn list 3": "list shows all exercises: leave 3 out",
     "learn check 4": "04_barriers.cu is not in this folder: python main.py learn next 4 copies it here",

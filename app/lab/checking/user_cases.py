@@ -25,7 +25,7 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     found = small_cases(row, arch)
     usual = [problem_in_type(problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
     known = {case.problem for case in found}
-    plain = [problem_in_type(_simplify(one), row.dtypes[0]) for one in SHAPES[row.operation] if not _needs_padding(one)]
+    plain = [problem_in_type(form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
     lost = sum(row.refusal_reason(problem, arch) is not None for problem in usual)
     added = (one for one in dict.fromkeys(plain) if one not in known and row.refusal_reason(one, arch) is None)
     found += [Case(row, problem, IMAGES[row.operation]) for problem in islice(added, lost)]
@@ -35,7 +35,9 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     numbers = (most, *(int(number) for number in rng.integers(1, most, DRAWN - 1)))  # one more than usual
     found += [Case(row, one, number) for one, number in zip(served, numbers, strict=False)]
     if not found:
-        why = row.refusal_reason(plain[1], arch)
+        why = row.refusal_reason(plain[1], arch) or ""
+        if why.startswith(f"{row.name}:"):  # a fault of the header's line
+            raise UserError(why)
         raise UserError(f"{row.name} serves none of the shapes on {arch}: {why}; name a shape by --shape")
     return with_new_data(found, rng)
 
@@ -45,20 +47,17 @@ def with_new_data(cases: Iterable[Case], rng: np.random.Generator) -> list[Case]
     return [replace(case, seed=int(rng.integers(2**31))) for case in cases]
 
 
-def _needs_padding(problem: Single) -> bool:
-    """Return whether the window is larger than the image."""
-    return isinstance(problem, ConvProblem) and problem.kernel > min(problem.height, problem.width)
-
-
-def _simplify(problem: Single) -> Single:
-    """Return the problem without bias, activation, padding and pooling, in numbers of one type."""
+def _plain_forms(problem: Single) -> list[Single]:
+    """Return the problem without bias, activation and pooling, in numbers of one type; then also without padding."""
     if isinstance(problem, ConvProblem):
         channels, height, width, maps, window, stride = problem.sizes
-        return ConvProblem(channels, height, width, maps, window, stride)
+        fits = window <= min(height, width)
+        paddings = dict.fromkeys((problem.padding, 0) if fits else (problem.padding,))
+        return [ConvProblem(channels, height, width, maps, window, stride, padding=padding) for padding in paddings]
     if isinstance(problem, LinearProblem):
-        return LinearProblem(problem.inputs, problem.outputs)
+        return [LinearProblem(problem.inputs, problem.outputs)]
     sizes = problem.channels, problem.height, problem.width, problem.window, problem.stride
-    return PoolProblem(*sizes, is_max=problem.is_max)
+    return [PoolProblem(*sizes, is_max=problem.is_max)]
 
 
 def _random_problem(operation: str, rng: np.random.Generator) -> Single:
@@ -71,4 +70,5 @@ def _random_problem(operation: str, rng: np.random.Generator) -> Single:
     channels, height, width = draw(1, 6), draw(window, 24), draw(window, 24)
     if operation == "pool":
         return PoolProblem(channels, height, width, window, stride, is_max=rng.random() < 0.5)
-    return ConvProblem(channels, height, width, draw(1, 40), window, stride, bias=rng.random() < 0.5)
+    bias, padding = rng.random() < 0.5, draw(0, window // 2)
+    return ConvProblem(channels, height, width, draw(1, 40), window, stride, bias=bias, padding=padding)

@@ -31,13 +31,14 @@ from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, build_varia
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
 from app.terminal.output import publish_report
-from app.terminal.text import Column, paragraph, table
+from app.terminal.text import UNLIMITED, Column, paragraph, table
 
 LIKE = "sm_90a"  # architecture whose limits apply on the CPU
 RIGHT: Final = "right"
 WRONG: Final = "WRONG"
 NOT_TRIED: Final = "not tried"
 MEND = "each shape may take as long to stop; mend the loop without an end first"
+TOLD = 3  # errors that the text describes without --wide: those of other shapes are mostly the same
 DEFAULT = "direct"  # the kernel that --init copies
 OFF_THE_CARD = "check --device cpu names the line"
 
@@ -222,7 +223,7 @@ def _verdict_word(reason: str | None) -> Verdict:
 
 
 def as_text(document: Check, width: int) -> str:
-    """Return the verdict on each shape, each first error, and the number of right shapes."""
+    """Return the verdict on each shape, the first errors, and the number of right shapes."""
     file = "" if document["source"] == document["kernel"] else f" ({document['source']})"
     kernel = f"{document['operation']} {document['kernel']}{file}"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
@@ -230,9 +231,12 @@ def as_text(document: Check, width: int) -> str:
     cells = [[row["shape"], row["types"], str(row["images"]), row["verdict"]] for row in shapes]
     title = f"{kernel} on {document['device']}, against the reference in float64"
     lines = [*paragraph(title, width), *table(columns, cells, width)]
-    for row in shapes:
-        if row["verdict"] == WRONG:
-            lines += ["", *paragraph(f"{row['shape']}, {row['types']}: {row['reason']}", width)]
+    wrong = [row for row in shapes if row["verdict"] == WRONG]
+    told = wrong if width == UNLIMITED else wrong[:TOLD]
+    for row in told:
+        lines += ["", *paragraph(f"{row['shape']}, {row['types']}: {row['reason']}", width)]
+    if more := len(wrong) - len(told):
+        lines += ["", f"({more} more wrong; --wide says what is wrong with each)"]
     right = sum(row["verdict"] == RIGHT for row in shapes)
     skipped = dict.fromkeys(row["reason"] or "" for row in shapes if row["verdict"] == NOT_TRIED)
     lines += ["", *(line for reason in skipped for line in paragraph(reason, width))]

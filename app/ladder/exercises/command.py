@@ -49,16 +49,16 @@ def learn(request: LearnRequest) -> int:
 
 def _copy_exercise(exercise: Exercise) -> list[str]:
     """Write the exercise's file to the current folder unless it is there; return what to do next. Raises UserError."""
-    path = Path(exercise.file)
+    path, number = Path(exercise.file), exercise.number
     done = "is here already and stays as it is"
     if not path.exists():
         with replace_atomically(path, overwrite=False) as temporary:
             temporary.write_text(exercise.text, encoding="utf-8")
         done = "is written"
     return [
-        f"exercise {exercise.number} of {len(all_exercises())}: {exercise.title}",
+        f"exercise {number} of {len(all_exercises())}: {exercise.title}",
         f"{path} {done}; its first lines are the task",
-        "python main.py learn check judges it, python main.py learn hint shows a hint",
+        f"python main.py learn check {number} judges it, python main.py learn hint {number} shows a hint",
     ]
 
 
@@ -93,7 +93,8 @@ def _judge_solution(request: LearnRequest, exercise: Exercise | None, progress: 
     elif code == 0:
         said = [f"right, but the code has no {unused}, which exercise {exercise.number} is about: not solved yet"]
     else:
-        said = [f"exercise {exercise.number} is not solved yet; python main.py learn hint shows a hint"]
+        hint = f"python main.py learn hint {exercise.number} shows a hint"
+        said = [f"exercise {exercise.number} is not solved yet; {hint}"]
     if request.output.json != "-":
         print("\n".join(["", *(line for text in said for line in paragraph(text))]))
     return int(code != 0 or unused is not None)

@@ -104,7 +104,7 @@ def find_exercise(word: str) -> Exercise:
         if asked in (exercise.name, plain) or (asked.isdecimal() and int(asked) == exercise.number):
             return exercise
     names = [exercise.name for exercise in all_exercises()]
-    raise UserError(f"there is no exercise '{word[:60]}': {choices_hint(word, names)}, or its number")
+    raise UserError(f"there is no exercise '{word[:60]}': name its number, or {choices_hint(word, names)}")
 
 
 def progress_path() -> Path:

@@ -89,6 +89,43 @@ def test_a_mistake_is_found(old: str, new: str, place: Path, capsys: pytest.Capt
     assert code == 1 and re.search(MISTAKES[old, new], text), text
 
 
+DYNAMIC = "    extern __shared__ float tile[];\n"
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_shared_memory_that_no_thread_has_written(kind: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Zeros, as a static array of C++ has them, would make such a kernel right here, and wrong on a card."""
+    text = SQUARE.replace("tile[i * SIDE + j] = h", "if (h > 0) tile[i * SIDE + j] = h")
+    if kind == "static":
+        text = text.replace(DYNAMIC, "").replace("+ K;\n", "+ K;\n    __shared__ float tile[SIDE * SIDE];\n", 1)
+    (place / "mine.cu").write_text(text)
+    code, said, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 1 and said.count("map 0, row 0, column 0: found NaN from shared memory that no thread had written")
+
+
+def test_an_output_that_is_only_added_to(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.cu").write_text(SQUARE.replace("OW + column] =", "OW + column] +="))
+    code, said, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 1 and "nothing was written, or only added (outputs begin as NaN)" in said
+
+
+def test_a_named_shape_leaves_out_what_the_file_does(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also in a file that begins with a byte order mark, as editors on Windows write it."""
+    (place / "mine.cu").write_text(SQUARE.replace("without:", "without: bias,"), encoding="utf-8-sig")
+    code, text, _ = run(capsys, "mine.cu", *SHAPE)
+    assert code == 0 and "C1 7x9 M3 K3 S1 float32" in text and "right: 1 of 1" in text
+
+
+def test_the_first_errors_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.cu").write_text(SQUARE.replace("* K + q) * M", "* K + q + 1) * M"))
+    code, text, _ = run(capsys, "mine.cu")
+    wrong = len(re.findall(r" WRONG(?!:)", text))
+    assert code == 1 and text.count("expected") + text.count("it reads") == 3 < wrong
+    assert f"({wrong - 3} more wrong; --wide says what is wrong with each)" in text
+    code, text, _ = run(capsys, "mine.cu", "--wide")
+    assert text.count("expected") + text.count("it reads") == len(re.findall(r" WRONG(?!:)", text))
+
+
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:warpgroup", "gemm:split-k", "conv:unrolled"])
 def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Tensor cores, Hopper's instructions, several launches, packed filters."""
@@ -109,7 +146,7 @@ def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixt
         (["huge.cu"], "1,048,576 that are read"),
         (["ptx.cu"], "'ptx.cu' runs on a GPU alone: it has PTX"),
         (["grammar.cu"], r"grammar.cu does not compile for the processor: grammar.cu:\d+: "),
-        (["never.cu"], "never.cu serves none of the shapes on sm_90a: line 3: block is 0"),
+        (["never.cu"], "never.cu:3: block is 0, not 1 to 1,024"),
     ],
 )
 def test_one_line(words: list[str], pattern: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
