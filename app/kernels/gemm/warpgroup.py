@@ -121,7 +121,7 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
     slices = slice_count(problem)
     steps = ceil_div(problem.inputs, DEPTH) // slices  # of a block, at least
     stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), 1)
-    producers = 80 if problem.input_dtype == "uint8" else 64 if problem.activation_parts == 2 else 40
+    producers = 80 if problem.input_dtype == "uint8" or problem.activation_parts == 2 else 40
     return {
         "INPUTS": problem.inputs,
         "INPUT": problem.input_dtype,
