@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,27 +56,27 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.ladder.exercises.command.check", check)
 
 
-def judge(path: Path, folder: Path) -> list[str | None]:
-    """The first error of each of some shapes: two usual ones, and one that is drawn. It compiles for a card, too."""
+def judge(path: Path, folder: Path) -> Iterator[str | None]:
+    """Yield the first error of each of some shapes: two usual ones, and one that is drawn. It compiles for a card."""
     skip_without_compiler()
     with opened_kernel(path) as row:
         cases: list[Case] = user_cases(row, job.LIKE, np.random.default_rng(0))
         for case in cases:
             row.check_signatures(case.problem)
         job._require_compilation_for_card(row, cases[0])
-        chosen = [*cases[:2], cases[-1]]
-        return [job.check_case_on_cpu(one, folder / str(at), shared=True) for at, one in enumerate(chosen)]
+        for at, one in enumerate([*cases[:2], cases[-1]]):
+            yield job.check_case_on_cpu(one, folder / str(at), shared=True)
 
 
 @EACH
 def test_an_exercise_is_wrong_as_handed_out(exercise: Exercise, tmp_path: Path) -> None:
-    found = [error for error in judge(HERE / exercise.file, tmp_path) if error is not None]
-    assert found and re.search(VERDICTS[exercise.name], found[0]), found
+    found = next(error for error in judge(HERE / exercise.file, tmp_path) if error is not None)
+    assert re.search(VERDICTS[exercise.name], found), found
 
 
 @EACH
 def test_a_solution_is_right(exercise: Exercise, tmp_path: Path) -> None:
-    assert judge(exercise.solution, tmp_path) == [None, None, None]
+    assert [*judge(exercise.solution, tmp_path)] == [None, None, None]
     assert exercise.unused_word(exercise.solution.read_text(encoding="utf-8")) is None
 
 

@@ -22,8 +22,7 @@ from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, build_program
 from app.layers import Layer, Shape
 
-# Without unique symbols: the "shared memory" of two kernels must not become one. gold links in a third of the time.
-FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique", *(["-fuse-ld=gold"] if shutil.which("ld.gold") else []))
+FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique")  # the "shared memory" of two kernels must not become one
 BUILDS = "LENET_TEST_BUILDS"  # names the folder for what the processes of a test run compile, each thing once
 _compile_shared = program._compile_shared
 MAIN = """\

@@ -27,6 +27,7 @@ from app.lab.checking.user_cases import user_cases, with_new_data
 from app.lab.user_kernel.child import CardProcess, LostError
 from app.lab.user_kernel.row import UserVariant, opened_kernel
 from app.lab.user_kernel.template import write_template
+from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
@@ -131,7 +132,7 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
             if endless.is_set():
                 return f"{NOT_TRIED}: {MEND}"
             try:
-                found = check_case_on_cpu(case, Path(folder) / str(number), shared=len(cases) > 3)
+                found = check_case_on_cpu(case, Path(folder) / str(number), shared=len(cases) >= program.SHARED_FROM)
                 if found is not None and ENDLESS in found:
                     endless.set()
                 return found
@@ -143,12 +144,12 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
 
 def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
-    program = build_variant(case.row, case.problem, {}, case.images, folder, shared)
+    built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
     inputs = case.inputs()
 
     def run() -> list[np.ndarray]:
-        program.run(inputs, low=True)  # arrays begin at a fence, then they end at one
-        return program.run(inputs, case.rerun_case.inputs(), low=False)
+        built.run(inputs, low=True)  # arrays begin at a fence, then they end at one
+        return built.run(inputs, case.rerun_case.inputs(), low=False)
 
     return _first_error(case, run)
 

@@ -37,9 +37,9 @@ IN_PLACE_OF = {
     "dependent_launch.cuh": "host_cluster.h",
     "wgmma.cuh": "host_wgmma.h",
 }
-# Without contraction, each operation is rounded separately, as the kernels say. Ubuntu's g++ would reject jumps to
-# another stack, which threads here have.
-FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fmax-errors=9")
+# Without contraction each operation is rounded separately. Ubuntu's g++ would reject jumps to another thread's stack.
+FLAGS = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fmax-errors=9"]
+FLAGS += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # which links in a third of the time
 # A declaration of dynamic shared memory; the groups are its element type and its name.
 _SHARED = re.compile(r"extern +__shared__ +(?:__align__\(\d+\) +)?((?:unsigned +)?\w+) +(\w+)\[\];")
 _PTX = re.compile(r"\basm\b")
@@ -53,10 +53,13 @@ WAIT = 20  # times as long may pass until a run is ended that waits without comp
 # Of a compiler: seconds of CPU time, KB of memory. The shell's limits reach the processes that g++ starts.
 COMPILE_SECONDS = 60
 LIMITED = ("/bin/sh", "-c", 'ulimit -S -t "$0" && ulimit -v 8000000 && exec "$@"')
+SHARED_FROM = 4  # kernels: for fewer it takes longer to compile first what all share
 _ONE_AT_A_TIME = Lock()  # compiles what is shared
 ENDLESS = "does not come to an end"  # the message in host_program.h
-# For line numbers in reports, and index checks. (-fsanitize=address would lose track of threads' stacks.)
-CHECKED = ("-g1", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
+# Line numbers in reports (addr2line takes DWARF 5's first file for another), and index checks. (-fsanitize=address
+# would lose track of threads' stacks.)
+CHECKED = ["-gdwarf-4", "-g1", "-fno-omit-frame-pointer", "-no-pie"]
+CHECKED += ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=all"]
 _MISUSE = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
 _FAULT = re.compile(r"^FAULT (.*)$", re.MULTILINE)
 _THREAD = re.compile(r"^THREAD (.*)$", re.MULTILINE)
@@ -111,7 +114,7 @@ def build_program(
 ) -> Path:
     """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
 
-    shared: first compile what all kernels share, once in this process; this saves time from the fourth kernel on.
+    shared: first compile what all kernels share, once in this process.
     Raises UserError without a compiler, or with the compiler's first error.
     """
     if COMPILER is None:
@@ -223,9 +226,8 @@ class BuiltKernel(Frozen):
         misuse, fault = _MISUSE.search(said), _FAULT.search(said)
         what = f"it {fault[1]}" if fault else misuse[2] if misuse else f"its program {describe_exit_code(code)}"
         place = misuse[1] if misuse else self._find_source_line(_CALLERS.search(said))
-        at = f"{place}: " if place else ""
         thread = _THREAD.search(said)
-        return f"{at}{what}" + ("" if thread is None else f" (thread {thread[1]})")
+        return (f"{place}: " if place else "") + what + (f" (thread {thread[1]})" if thread else "")
 
     def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
         """Return the first line of the kernel's own file in the call stack ``callers``, or None."""
@@ -247,11 +249,11 @@ def build_variant(
     taken = config.packing.takes if config.packing else [argument for argument in others if not argument.per_image]
     arguments = (x, *taken, *outputs, *config.workspace)
     lines = [
-        "host::Program program(arguments);",
+        "const host::Program program = host::begin_program(arguments);",
         *(_array_declaration(argument, images, "input") for argument in (x, *taken)),
         *(_array_declaration(argument, images, "array") for argument in (*outputs, *config.workspace)),
         f"int images = {images};",
-        "for (int run = 0; run < program.runs; run++) { if (run) program.refill();",
+        "for (int run = 0; run < program.runs; run++) { if (run) host::refill_inputs();",
     ]
     for action in config.actions:
         match action:
@@ -265,14 +267,12 @@ def build_variant(
                 lines.append(f"std::memcpy((void *){action.symbol}, {source}, {action.count * size});")
             case _:
                 raise UserError(f"{row.source} cannot run on the processor: it multiplies in a library")
-    lines += [*(f'program.output("{argument.name}");' for argument in outputs), "}"]
+    lines += [*(f'host::output(program, "{argument.name}");' for argument in outputs), "}"]
     body = "".join(f"    {line}\n" for line in lines)
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
-    seconds = SECONDS + int(images * problem.flops / RATE)
-    return BuiltKernel(
-        build_program(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds
-    )
+    path = build_program(folder, row.path, main, config.defines, CHECKED, shared)
+    return BuiltKernel(path, row.source, outputs, images, SECONDS + int(images * problem.flops / RATE))
 
 
 def _array_declaration(argument: Argument, images: int, kind: str) -> str:
@@ -280,7 +280,7 @@ def _array_declaration(argument: Argument, images: int, kind: str) -> str:
     if argument.optional:
         return f"void *{argument.name} = nullptr;"
     count = argument.fixed + argument.per_image * images
-    return f'void *{argument.name} = program.{kind}("{argument.name}", {ITEMSIZE[argument.dtype]}, {count});'
+    return f'void *{argument.name} = host::{kind}(program, "{argument.name}", {ITEMSIZE[argument.dtype]}, {count});'
 
 
 def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
