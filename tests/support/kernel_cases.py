@@ -170,9 +170,12 @@ def batches(problem: Problem) -> tuple[int, ...]:
     return {67: (67, 5, 1), 1: (1,)}.get(most, (most, 1))
 
 
-def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> Iterator[Case]:
-    """Yield the problems that the row can compute, in each of its types. store: store activations in that type, too."""
-    for dtype in row.dtypes:
+def served(row: Variant, problems: Iterable[Problem], *types: str, store: bool = True) -> Iterator[Case]:
+    """Yield the problems that the row can compute, in each of its types or of ``types``.
+
+    store: store activations in that type, too.
+    """
+    for dtype in [dtype for dtype in row.dtypes if dtype in types or not types]:
         for problem in (problem for problem in problems if exists_in(problem, dtype)):
             case = Case(row, (typed if store else multiplied)(problem, dtype))
             if case.refusal is None:
