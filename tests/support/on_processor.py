@@ -6,7 +6,7 @@ import numpy as np
 
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant
-from app.ladder.emulation.program import emulated_grid
+from app.ladder.emulation.main_function import emulated_grid
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded
 from tests.support.kernel_cases import input_shape

@@ -79,6 +79,8 @@ def time_kernels(request: BenchRequest) -> int:
             mine = None if request.file is None else opened.enter_context(opened_kernel(request.file, request.like))
             job = job_from_request(request, mine)
             source = None if mine is None else describe_source(mine)
+        if mine is not None and (no_gpu := device.why_no_gpu()) is not None:
+            raise UserError(f"bench needs an NVIDIA GPU: {no_gpu}; without one, check {mine.name} --counts places it")
         device.require_gpu("bench")
         if request.plot is not None:
             svg.create_chart_folder(request.plot)

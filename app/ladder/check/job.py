@@ -27,6 +27,7 @@ from app.lab.checking.user_cases import user_cases, with_new_data
 from app.lab.user_kernel.child import CardProcess, LostError
 from app.lab.user_kernel.row import UserVariant, opened_kernel
 from app.lab.user_kernel.template import write_template
+from app.ladder.check.loads import find_places, places_as_text
 from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
@@ -87,8 +88,13 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
     if isinstance(row, UserVariant) and not on_card and not any(verdicts):
         _require_compilation_for_card(row, cases[0])
-    publish_report(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
-    return int(any(verdict is not None for verdict in verdicts))
+    document = _check_document(row, card["name"], cases, verdicts)
+    right = not any(verdict is not None for verdict in verdicts)
+    if request.counts and right:
+        _require_cpu_support(row)
+        document["places"] = find_places(row)
+    publish_report(document, as_text, request.output)
+    return int(not right)
 
 
 def _require_cpu_support(row: Variant) -> None:
@@ -242,4 +248,7 @@ def as_text(document: Check, width: int) -> str:
     skipped = dict.fromkeys(row["reason"] or "" for row in shapes if row["verdict"] == NOT_TRIED)
     lines += ["", *(line for reason in skipped for line in paragraph(reason, width))]
     verdict = RIGHT if right == len(shapes) else WRONG
-    return "\n".join([*lines, f"{verdict}: {right} of {len(shapes)} shapes are right"])
+    lines.append(f"{verdict}: {right} of {len(shapes)} shapes are right")
+    if places := document.get("places"):
+        lines += ["", *places_as_text(places, document["operation"], document["kernel"], width)]
+    return "\n".join(lines)

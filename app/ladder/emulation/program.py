@@ -20,8 +20,9 @@ from app.base.processes import describe_exit_code
 from app.cuda.compiler import INCLUDE_DIR, read_with_includes
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import Problem
-from app.kernels.variant import ConstantCopy, Grid, KernelLaunch, Parameters, Variant
+from app.kernels.variant import Parameters, Variant
 from app.lab.checking.cases import Fault
+from app.ladder.emulation.main_function import write_main_function
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
@@ -101,12 +102,6 @@ def replace_ptx(name: str, text: str) -> str:
 def emulation_headers() -> dict[str, str]:
     """Return the text of each header of this folder, by name."""
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
-
-
-def emulated_grid(launch: KernelLaunch, images: int) -> Grid:
-    """Return the launch's grid on a card of two multiprocessors; a persistent launch has at most two blocks."""
-    x, *others = launch.grid(images)
-    return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
 
 
 def build_program(
@@ -240,61 +235,21 @@ class BuiltKernel(Frozen):
 
 
 def build_variant(
-    row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
+    row: Variant,
+    problem: Problem,
+    parameters: Parameters,
+    images: int,
+    folder: Path,
+    shared: bool = True,
+    counting: Sequence[str] = (),
 ) -> BuiltKernel:
-    """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
+    """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError.
+
+    counting: flags with which the program counts loads instead of checking accesses (host_counts.h).
+    """
     config = row.launch_config(problem, parameters)
-    x, *others = problem.arguments()
-    outputs = [argument for argument in others if argument.per_image]
-    taken = config.packing.takes if config.packing else [argument for argument in others if not argument.per_image]
-    arguments = (x, *taken, *outputs, *config.workspace)
-    lines = [
-        "const host::Program program = host::begin_program(arguments);",
-        *(_array_declaration(argument, images, "input") for argument in (x, *taken)),
-        *(_array_declaration(argument, images, "array") for argument in (*outputs, *config.workspace)),
-        f"int images = {images};",
-        "for (int run = 0; run < program.runs; run++) { if (run) host::refill_inputs();",
-    ]
-    for action in config.actions:
-        match action:
-            case KernelLaunch():
-                lines += _launch_lines(
-                    action, action.entry or row.entry, [argument.name for argument in arguments], images
-                )
-            case ConstantCopy():
-                size = ITEMSIZE[taken[0].dtype]
-                source = f"(char *){taken[0].name} + {action.first * size}"
-                lines.append(f"std::memcpy((void *){action.symbol}, {source}, {action.count * size});")
-            case _:
-                raise UserError(f"{row.source} cannot run on the processor: it multiplies in a library")
-    lines += [*(f'host::output(program, "{argument.name}");' for argument in outputs), "}"]
-    body = "".join(f"    {line}\n" for line in lines)
-    included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
-    main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
-    path = build_program(folder, row.path, main, config.defines, CHECKED, shared)
+    headers = ("common.cuh", row.source, "host_program.h", *(["host_counts.h"] if counting else []))
+    main = write_main_function(row, problem, config, images, headers)
+    path = build_program(folder, row.path, main, config.defines, counting or CHECKED, shared and not counting)
+    outputs = [argument for argument in problem.arguments()[1:] if argument.per_image]
     return BuiltKernel(path, row.source, outputs, images, SECONDS + int(images * problem.flops / RATE))
-
-
-def _array_declaration(argument: Argument, images: int, kind: str) -> str:
-    """Return the line of C++ that declares an argument. kind: ``input`` if it is read from standard input."""
-    if argument.optional:
-        return f"void *{argument.name} = nullptr;"
-    count = argument.fixed + argument.per_image * images
-    return f'void *{argument.name} = host::{kind}(program, "{argument.name}", {ITEMSIZE[argument.dtype]}, {count});'
-
-
-def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
-    """Return the lines of C++ that launch a kernel."""
-    scalars = ", ".join(map(str, action.scalars))
-    places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
-    cluster = action.cluster(images) if action.cluster else 1
-    sizes = (emulated_grid(action, images), action.block or (action.threads, 1, 1))
-    grid, block = (", ".join(map(str, size)) for size in sizes)
-    shape = f"{{{{{grid}}}, {{{block}}}, {action.shared_bytes}, {cluster}}}"
-    return [
-        "{",
-        *([f"    int scalars[] = {{{scalars}}};"] if scalars else []),
-        f"    void *values[] = {{{', '.join(places)}}};",
-        f"    host::launch({entry}, {shape}, values, program.low);",
-        "}",
-    ]
