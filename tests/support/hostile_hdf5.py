@@ -25,7 +25,7 @@ def write_hdf5(path: Path, datasets: Mapping[str, object], **attributes: object)
     return path
 
 
-def own_child() -> bytes:
+def node_that_is_its_own_child() -> bytes:
     """Return a file in which a node of a group's B-tree is its own child, so that HDF5 descends for ever."""
     content = bytearray(build_hdf5_bytes(ARRAYS, {"network": "mlp"}))
     node = content.index(b"TREE")

@@ -102,12 +102,12 @@ def check_gemm(case: GemmCase, spoiled: bool = False) -> None:
         results.append(fetched(y, before.shape))
     np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
 
-    def value(of: Callable[[Any], Any]) -> np.ndarray:
+    def expected_product(of: Callable[[Any], Any]) -> np.ndarray:
         total = of(case.alpha) * (of(a.astype(np.float64)) @ of(b.astype(np.float64)))
         return total + of(case.beta) * of(before.astype(np.float64)) + (of(bias) if case.bias else 0)
 
     with np.errstate(invalid="ignore"):
-        check(results[0], value(lambda x: x), value(np.abs), case.k, case.activation)
+        check(results[0], expected_product(lambda x: x), expected_product(np.abs), case.k, case.activation)
 
 
 def conv_products(

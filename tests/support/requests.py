@@ -25,7 +25,7 @@ def resolved(arguments: str = "") -> tuple[Graph, Choices]:
 def named_choices(
     precision: str = "fp32", fuse: bool = True, kernels: Mapping[str, str] | None = None, tuning: Tuning | None = None
 ) -> Choices:
-    """Return a plan's choices. kernels: names by operation, or by a layer such as ``conv1`` (option and number)."""
+    """Return a plan's choices. kernels: operation such as ``conv``, or layer such as ``conv1``, → kernel's name."""
     rows = {
         target: registry.find_variant(OPERATIONS.get(target.rstrip("0123456789"), target), name)
         for target, name in (kernels or {}).items()

@@ -7,7 +7,7 @@ from typing import Any
 from app.commands.sweep import SweepRequest
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
-from app.lab.sweep.grid import Measure, Target, make_target, measure_all
+from app.lab.sweep.grid import Measure, Target, make_sweep_target, measure_all
 from app.main_job.result import Timing
 from app.planning.tuning import Tuning
 from tests.support.kernel_grid import toy_variant
@@ -37,7 +37,7 @@ ROW, RIVAL = toy_variant(97, "swept", **TUNABLE), toy_variant(98, "rival", **TUN
 
 
 def target(known: Tuning = Tuning(), *, tiles: Values = TILES, depths: Values = DEPTHS) -> Target:  # noqa: B008
-    return make_target("conv1", PROBLEM, ROW, 100, ARCH, {"TILE": tiles, "DEPTH": depths}, known)
+    return make_sweep_target("conv1", PROBLEM, ROW, 100, ARCH, {"TILE": tiles, "DEPTH": depths}, known)
 
 
 def measured(

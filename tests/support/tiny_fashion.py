@@ -17,7 +17,7 @@ FILES = tuple(DataFile(n, a.shape, content_sha256(a)) for n, a in zip(NAMES, (IM
 
 
 def write(directory: Path, suffix: str = ".gz") -> Path:
-    """Write good copies of the stand-in's files to ``directory``."""
+    """Write the images and labels as valid IDX files to ``directory``, gzipped unless ``suffix`` is empty."""
     directory.mkdir(exist_ok=True)
     for name, array in zip(NAMES, (IMAGES, LABELS), strict=True):
         write_idx(directory / f"{name}{suffix}", array)

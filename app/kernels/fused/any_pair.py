@@ -1,4 +1,4 @@
-"""Define the row of the kernel that computes any two convolutions in one launch; pack its parameters."""
+"""Define the registry row of the kernel that computes any two convolutions in one launch; pack its parameters."""
 
 from collections.abc import Callable
 from functools import partial

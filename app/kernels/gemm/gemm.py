@@ -1,4 +1,4 @@
-"""Define the rows of the matrix products of fully connected layers."""
+"""Define the registry rows of the matrix products of fully connected layers."""
 
 from dataclasses import replace
 from functools import partial

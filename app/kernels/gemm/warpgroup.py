@@ -1,4 +1,4 @@
-"""Define the row of the wgmma matrix product, and pack its parameters."""
+"""Define the registry row of the wgmma matrix product, and pack its parameters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
