@@ -1,4 +1,4 @@
-"""Define the registry row of the kernel that computes any two convolutions by warpgroups on Hopper; pack its filters."""
+"""Define the registry row of the kernel for any two convolutions by warpgroups on Hopper; pack its filters."""
 
 from functools import cache, partial
 

@@ -1,4 +1,4 @@
-"""Define the registry rows of the kernels that compute two convolutions in one launch, with ReLU and pooling after each."""
+"""Define the registry rows of the kernels for two convolutions in one launch, with ReLU and pooling after each."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Define the registry rows of the kernels that compute two products in one launch, with ReLU between and argmax after them."""
+"""Define the registry rows of the kernels for two products in one launch, with ReLU between and argmax after them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Define the registry row of the Toom-Cook convolution: its transforms, the bound of their error, and its packed filters.
+"""Define the registry row of the Toom-Cook convolution: its transforms, their error bound, and its packed filters.
 
 It computes two neighbouring outputs of a row of K taps with K + 1 products. The outputs y[i] = Σ g[k] d[i + k], i = 0
 and 1, follow from the Toom-Cook multiplication of polynomials by transposition: y = A ((G g) * (B d)), with points p[0]
