@@ -10,7 +10,7 @@ GIVEN := $(filter command,$(origin PY))
 READY := $(if $(GIVEN),,$(VENV)/.dev)
 SELF := $(MAKE) --no-print-directory# by this name, make --dry-run runs nothing
 GPU = $(PY) -c 'from app.cuda.device import why_no_gpu; raise SystemExit(why_no_gpu() is not None)'
-# What depends on how the processor multiplies matrices, as pooling does not; that other ways to the same session keep its bits needs no second processor.
+# What depends on how the processor multiplies matrices, as pooling does not, nor how threads share work; that other ways to the same session keep its bits needs no second processor.
 NUMERIC := $(addprefix tests/,layers/test_layers.py layers/test_gradients.py network/test_graph.py \
   engine/test_cpu_engine.py)
 
@@ -40,7 +40,7 @@ test-all: lint ## run all tests in long form, in PARTS (8) parts; the next call 
 # One process for each kind, side by side: for a process to collect the tests takes half as long as all of them.
 numeric: $(READY) ## the tests of numbers again, with the matrix kernels of other processors
 	@kinds=$$($(PY) -m tests.support.cpu_bits --kinds) && echo $$kinds | xargs -r -n 1 -P 2 sh -c 'said=$$(OPENBLAS_CORETYPE=$$0 \
-	  $(PY) -m pytest -q -m "not gpu" -k "not one_thread and not pool" $(NUMERIC)); code=$$?; \
+	  $(PY) -m pytest -q -m "not gpu" -k "not pool and not thread and not progress and not report" $(NUMERIC)); code=$$?; \
 	  echo "with the matrix kernels of OpenBLAS for $$0:"; echo "$$said"; exit $$code'
 
 lint: $(READY) ## ruff (lint and format) and mypy

@@ -70,7 +70,7 @@ def _target(weights: Weights) -> Path:
 
 
 def _ship_file(weights: Weights, data_dir: Path | None) -> Weights:
-    """Ship a weights file; return its weights. Everything is computed before it writes; writing defers Ctrl-C."""
+    """Ship weights; return the shipped ones. Everything is computed before the first write; writing defers Ctrl-C."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
     reference = compute_reference(build_graph(network, weights), images[:, None])

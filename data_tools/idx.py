@@ -145,9 +145,9 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
 
 
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
-    """Return the one of ``shapes`` that fits the length of the content; an old header leaves several open.
+    """Return the one of ``shapes`` that fits the length of the content; an old system's header permits several.
 
-    most: limit of the size of the items in bytes.
+    most: largest accepted size of the items in bytes.
     """
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _open_content(file, size), 4 + 4 * len(min(shapes))

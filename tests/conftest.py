@@ -150,12 +150,13 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 def one_reader() -> Iterator[None]:
     """One process reads the HDF5 files of all tests: to start one for each file would take a minute in all.
 
-    And what g++ compiles for all kernels is compiled once.
+    And what g++ compiles for all kernels is compiled once, even for a single one.
     """
     with Reader() as reader, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
         patch.setattr(hdf5_start, "start_children_early", lambda paths: None)
         patch.setattr(program, "_compile_shared", compile_shared)
+        patch.setattr(program, "SHARED_FROM", 1)
         yield
 
 

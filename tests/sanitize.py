@@ -15,13 +15,16 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 
 from app.base.errors import UserError
@@ -55,25 +58,41 @@ class Check:
     def __str__(self) -> str:
         return f"{'planted: ' * self.planted}{self.tool}: {self.name}"
 
-    def run(self) -> tuple[bool, str]:
-        """Return whether it went as it must, and what to print."""
-        done = subprocess.run(
-            ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "9", sys.executable, *self.arguments],
-            cwd=ROOT,
-            env=os.environ | {"LENET_NO_POOL": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+    def run(self, stop: Event) -> tuple[bool, str]:
+        """Return whether it went as it must, and what to print. stop: ends it."""
+        tool = ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "9", sys.executable]
+        code, said = run_alone([*tool, *self.arguments], stop)
         if not self.planted:
-            failed = done.returncode != 0
-            return not failed, f"FAILED\n{done.stdout}" if failed else "clean"
+            return code == 0, f"FAILED\n{said}" if code else "clean"
         # The tool itself must have counted an error: a program that fails for another reason proves nothing.
-        found = CAUGHT.search(done.stdout)
-        if done.returncode and found:
-            return True, f"caught: {found[0]}"
-        return False, f"MISSED\n{done.stdout}"
+        found = CAUGHT.search(said)
+        return (True, f"caught: {found[0]}") if code and found else (False, f"MISSED\n{said}")
+
+
+def run_alone(command: Sequence[str], stop: Event) -> tuple[int, str]:
+    """Run a command in a process group of its own, of which nothing is left. Return its exit code and what it said.
+
+    So what a tool sends to its group does not reach the caller's; compute-sanitizer, ended by a signal, leaves a helper
+    process behind. stop: ends the command.
+    """
+    said: str | None = None
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"LENET_NO_POOL": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    with process:
+        while said is None and not stop.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                said, _ = process.communicate(timeout=0.2)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, said or ""
 
 
 def jobs() -> Iterator[Program]:
@@ -137,9 +156,9 @@ def run(todo: Sequence[Check], at_once: int, finished: Finished) -> int:
     begin, failed = perf_counter(), 0
     left = [check for check in todo if str(check) not in finished]
     print(f"{len(todo)} checks, {len(todo) - len(left)} of them clean before, {at_once} at once", flush=True)
-    pool = ThreadPoolExecutor(at_once)
+    pool, stop = ThreadPoolExecutor(at_once), Event()
     try:
-        running = {pool.submit(check.run): check for check in left}
+        running = {pool.submit(check.run, stop): check for check in left}
         for number, done in enumerate(as_completed(running), 1):
             check, (good, text) = running[done], done.result()
             print(f"{number}/{len(left)}, {perf_counter() - begin:.0f} s: {check}: {text}", flush=True)
@@ -147,6 +166,7 @@ def run(todo: Sequence[Check], at_once: int, finished: Finished) -> int:
                 finished.add(str(check))
             failed += not good
     finally:
+        stop.set()
         pool.shutdown(cancel_futures=True)  # else all that are left would run first
     return failed
 

@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from app.kernels.plain_problems import ActivationProblem
 from tests import parts, sanitize
 from tests.parts import Finished
 from tests.planted.__main__ import STEPS, planted
+from tests.support.shell import wait_for
 
 
 @pytest.fixture
@@ -98,12 +101,23 @@ def test_planted_errors_compile_and_are_checked(technique: str) -> None:
     assert technique in sanitize.PLANTED
 
 
-def run(record: Path, *options: str, path: str) -> subprocess.CompletedProcess[str]:
-    """The script's planted errors, with that PATH. record: folder."""
-    command = [sys.executable, "-m", "tests.sanitize", "--kinds", "planted", "--record", str(record), *options]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300
-    )
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The script's planted errors, under the tool itself or a stand-in of that body: its exit code and its output."""
+
+    def program(*options: str, body: str | None = None) -> tuple[int, str]:
+        if body is not None:
+            tool = tmp_path / "compute-sanitizer"
+            tool.write_text(FAKE_TOOL.format(body=body), encoding="utf-8")
+            tool.chmod(0o755)
+            monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        code = sanitize.main(["--kinds", "planted", "--record", str(tmp_path / "record"), *options])
+        return code, capsys.readouterr().out
+
+    return program
 
 
 @pytest.mark.parametrize(
@@ -116,33 +130,43 @@ def run(record: Path, *options: str, path: str) -> subprocess.CompletedProcess[s
         ("echo 'no module named cupy'; exit 1", False),
     ],
 )
-def test_only_what_the_tool_counted_is_caught(body: str, caught: bool, tmp_path: Path) -> None:
+def test_only_what_the_tool_counted_is_caught(body: str, caught: bool, run: Run) -> None:
     """Without a GPU: a program that fails by itself does not pass for a planted error that was found."""
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(FAKE_TOOL.format(body=body), encoding="utf-8")
-    tool.chmod(0o755)
-    done = run(tmp_path, path=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert (done.returncode == 0) is caught, done.stdout + done.stderr
-    assert all(f": {technique}: {'caught' if caught else 'MISSED'}" in done.stdout for technique in STEPS)
+    code, said = run(body=body)
+    assert (code == 0) is caught, said
+    assert all(f": {technique}: {'caught' if caught else 'MISSED'}" in said for technique in STEPS)
 
 
-def test_clean_checks_are_not_repeated_and_parts_are_all_of_them(tmp_path: Path) -> None:
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(FAKE_TOOL.format(body="echo '========= ERROR SUMMARY: 1 error'; exit 9"), encoding="utf-8")
-    tool.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    record = tmp_path / "record"
-    first = run(record, "--part", "1/2", path=path).stdout
+def test_clean_checks_are_not_repeated_and_parts_are_all_of_them(run: Run) -> None:
+    _, first = run("--part", "1/2", body="echo '========= ERROR SUMMARY: 1 error'; exit 9")
     assert first.startswith("2 checks, 0 of them clean before") and "\n2/2, " in first
-    both = run(record, path=path).stdout
+    _, both = run()
     assert both.startswith("3 checks, 2 of them clean before") and "\n1/1, " in both
     done = re.findall("planted: (.*): caught", first + both)
     assert sorted(done) == sorted(f"{tool}: {error}" for error, tool in sanitize.PLANTED.items())
-    assert run(record, "--again", path=path).stdout.startswith("3 checks, 0 of them clean before")
+    assert run("--again")[1].startswith("3 checks, 0 of them clean before")
+
+
+def test_a_signal_ends_the_tools_and_nobody_else(tmp_path: Path) -> None:
+    """As ``timeout`` sends it, to a whole group. compute-sanitizer leaves a helper behind; this one ends its group."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f"#!/bin/sh\ntrap 'kill -KILL 0' TERM\nsleep 60 & echo $! >> {tmp_path}/helpers\nwait\n")
+    tool.chmod(0o755)
+    said = 'trap : TERM; "$@"; echo survived $?'
+    command = ["sh", "-c", said, "sh", sys.executable, "-m", "tests.sanitize", "--kinds", "planted", "--jobs", "3"]
+    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    with subprocess.Popen(
+        [*command, "--record", str(tmp_path)], cwd=ROOT, env=os.environ | path, stdout=-1, start_new_session=True
+    ) as caller:
+        wait_for(lambda: (tmp_path / "helpers").exists() and (tmp_path / "helpers").read_text().count("\n") == 3)
+        os.killpg(caller.pid, signal.SIGTERM)
+        assert caller.communicate(timeout=30)[0].endswith(b"survived 2\n")
+    for helper in (tmp_path / "helpers").read_text().split():
+        wait_for(lambda helper=helper: not Path(f"/proc/{helper}").exists())  # type: ignore[misc]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not on PATH")
-def test_the_sanitizers_catch_the_planted_errors(tmp_path: Path) -> None:
-    done = run(tmp_path, path=os.environ["PATH"])
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_sanitizers_catch_the_planted_errors(run: Run) -> None:
+    code, said = run()
+    assert code == 0, said

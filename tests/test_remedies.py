@@ -142,8 +142,8 @@ def test_modules_that_are_run() -> None:
 
 def extras() -> Iterator[str]:
     """Every extra that ``app.base.errors.pip_install_command`` is asked for."""
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for content in (path.read_text(encoding="utf-8") for path in SOURCES):
+        for node in ast.walk(ast.parse(content)) if "pip_install_command(" in content else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "pip_install_command":
                 yield from (str(one.value) for one in node.args if isinstance(one, ast.Constant))
 
@@ -175,21 +175,15 @@ def test_files_that_git_restores() -> None:
         assert (ROOT / one.words[0]).exists(), one
 
 
-HERE = sorted(
-    {
-        one.words
-        for one in named(r"(?:python )?main\.py(?= )")
-        if one.words and one.words[0] in READS_ONLY and not {*one.words} & {"--instructions", "--json", "--resources"}
-        if HOLE not in "".join(one.words)
-    }
-)
-
-
-@pytest.mark.parametrize("words", HERE, ids=" ".join)
-def test_commands_that_need_nothing_run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    ends = [end for end in range(len(words), 0, -1) if parses(parser_of(words[0]), words[1:end])]
-    assert main([*words[: ends[0]]]) == 0
-    assert capsys.readouterr().out
+def test_commands_that_need_nothing_run(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = {one.words for one in named(r"(?:python )?main\.py(?= )") if one.words and one.words[0] in READS_ONLY}
+    found = [one for one in commands if not {*one} & {"--instructions", "--json", "--resources"}]
+    found = [one for one in found if HOLE not in "".join(one)]
+    assert len(found) > 5
+    for words in found:
+        ends = [end for end in range(len(words), 0, -1) if parses(parser_of(words[0]), words[1:end])]
+        assert main([*words[: ends[0]]]) == 0, words
+        assert capsys.readouterr().out, words
 
 
 WRONG = {

@@ -112,7 +112,7 @@ def _exit_on_unraisable_interrupt(lost: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yield a function that adds to the count, and raises deferred Ctrl-C."""
+    """Show a progress bar on a terminal. Yield a function that adds to its count and raises a deferred Ctrl-C."""
     bar: Any = None
     if sys.stderr.isatty():
         from tqdm import tqdm  # imported only here: without a bar, its import would take as long as much of the work

@@ -9,11 +9,11 @@ class Precision(Frozen):
     name: its name on the command line and in reports. dtype: type of the multiplication, the ``dtype`` of a problem.
     near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its CSS class in charts. stored:
     type of activations in memory between the layers. coarse: whether operands are rounded to 11 significant bits before
-    the multiplication. calibrated: whether the weights file needs numbers that were calibrated on images; not for every
-    network. offered: whether the command line has it. paired: whether some kernels compute two layers in it. fallback:
-    dtype of the layers that no kernel computes in this precision, or none as fast; empty if one always does. peers: the
-    precision of equal accuracy for other systems; empty if none. jax: JAX's name for the multiplication of float32.
-    cudnn: name of cuDNN's row in ``bench``.
+    the multiplication. calibrated: whether the weights file needs numbers that were calibrated on images, which not
+    every network's has. offered: whether the command line accepts the name. paired: whether kernels exist that compute
+    two layers in this precision. fallback: dtype of layers for which no kernel, or no fast one, has this precision; ""
+    if every layer has one. peers: the precision of equal accuracy for other systems; "" if none. jax: JAX's name for
+    the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
 
     name: str

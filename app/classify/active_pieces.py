@@ -22,7 +22,7 @@ class ActivePiece:
     """A piece that is being classified, with result arrays and an error, if any. done: set when no feeder uses it."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
-        """reader: reads the shard of the piece. classes: number of logits; None if the caller wants no logits."""
+        """Allocate the results. reader: reads the piece's shard. classes: number of logits; None for no logits."""
         self.piece = piece
         self.reader = reader
         self.labels = np.empty(piece.count, np.uint8)

@@ -42,7 +42,7 @@ NAMED = 3  # most unreadable shards that the final error names
 
 @dataclass
 class UnreadableShards:
-    """The unreadable ones among ``shards`` shards, with the reason for each; ``add`` prints each at once."""
+    """Collects the unreadable ones of a run's ``shards`` shards, with reasons; ``add`` prints each reason at once."""
 
     shards: int
     found: dict[Path, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class UnreadableShards:
 
 @dataclass
 class ClassifyRun:
-    """One run of ``classify``. windows: (first image, number of images) to classify in each shard. place: a device."""
+    """One run of ``classify``. windows: for each shard, (first image, number of images). place: device that is used."""
 
     shards: Sequence[Shard]
     windows: Sequence[Window]

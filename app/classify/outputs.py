@@ -51,7 +51,7 @@ class OutputFolder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """windows: (first image, number of images) to classify in each shard. logits: whether to store logits.
+        """Name the result files. windows: for each shard, (first image, number of images). logits: also store logits.
 
         resume: keep complete, verified results of earlier runs. overwrite: replace them. Raises UserError if two shards
         would have the same result files.
@@ -239,7 +239,7 @@ class OutputFolder:
         return None
 
     def _has_expected_array(self, file: Path, number: int, kind: str) -> bool:
-        """Return whether the file contains an array of the type for ``kind`` and the shape for the shard."""
+        """Return whether the file contains an array with the type of ``kind`` and the shape of the shard's results."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):

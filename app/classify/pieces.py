@@ -50,9 +50,9 @@ class DeviceInfo(Frozen):
 
 @dataclass
 class ActivitySeconds:
-    """ActivitySeconds that a worker's feeders spent on each activity, summed over the feeders.
+    """Seconds that a worker's feeder threads spent on each activity, summed over the threads.
 
-    read, decompress: reading plain and compressed shards into memory. wait: waiting until the device frees a buffer.
+    read, decompress: reading uncompressed, or compressed, shards. wait: waiting until the device frees a buffer.
     compute: computing on the processor.
     """
 

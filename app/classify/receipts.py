@@ -67,11 +67,11 @@ def _check_receipt(value: Any) -> Receipt:
 class TempFiles:
     """The temporary files of a shard's results; the caller publishes or removes them.
 
-    correct: number of right labels so far; None once a part's number is unknown.
+    correct: number of right labels so far; None as soon as it is unknown for some images.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """folder: for temporary files. paths: final path of each file, by kind. shapes: shape of each array, by kind.
+        """Create the files in ``folder``. paths: final path of each file, by kind. shapes: of each array, by kind.
 
         Raises UserError.
         """

@@ -82,7 +82,7 @@ class ClusterRunner:
     def __init__(
         self, cluster: AbstractAsyncContextManager[Client], name: str, estimate: Estimate, check: Check
     ) -> None:
-        """name: name of the workers' plugin. estimate: returns roughly how many seconds a piece takes.
+        """Store the arguments. name: of the workers' plugin. estimate: returns roughly how many seconds a piece takes.
 
         check: is called regularly in the thread that called ``run``; it may raise KeyboardInterrupt.
         """

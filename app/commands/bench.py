@@ -6,7 +6,8 @@ from pathlib import Path
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.engine.request import gpu_option
-from app.terminal.console import whole_number_type
+from app.files.checks import text_check
+from app.terminal.console import argparse_type, whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -19,6 +20,8 @@ examples:
   python main.py bench --shape 12,33,33,24,5,1
                                              one convolution: C,H,W,M,K,S
   python main.py bench mine.cu               your own file among all steps
+  python main.py bench mine.cu --record mine.json --author Ada
+                                             for python main.py rank
   python main.py bench --peers               the application, PyTorch and JAX
   python main.py bench --peers --batch 1 --only ours,torch
   python main.py bench --peers --network lenet5,mlp --batches 1,100,10000
@@ -52,6 +55,15 @@ class BenchRequest(Frozen, kw_only=True):
     like: str | None = option(
         "FILE takes the arguments, launch and constants of this kernel, such as conv:direct",
         name="--as",
+        metavar="NAME",
+    )
+    record: Path | None = option(
+        "if FILE is right, write its times, source hash and card to REC as JSON", metavar="REC"
+    )
+    author: str = option(
+        "name of FILE's author, for REC (default: none)",
+        "",
+        type=argparse_type(str, "a name", text_check(100)),
         metavar="NAME",
     )
     network: str = option(
@@ -97,8 +109,11 @@ class BenchRequest(Frozen, kw_only=True):
     def __post_init__(self) -> None:
         if self.file is not None:
             self._refuse_options(OF_FILES, f"does not go with a file of your own ({self.file}): leave it out")
-        elif self.like is not None:
-            raise UserError(f"--as {self.like} is for a file of your own: name FILE.cu, or leave it out")
+        elif self.like is not None or self.record is not None:
+            given = f"--as {self.like}" if self.like is not None else f"--record {self.record}"
+            raise UserError(f"{given} is for a file of your own: name FILE.cu, or leave it out")
+        if self.author and self.record is None:
+            raise UserError("--author is written into a record: add --record FILE, or leave it out")
         if self.peers:
             self._refuse_options(OF_KERNELS, "is for timing kernels: leave it out with --peers")
             if self.search:

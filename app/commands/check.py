@@ -15,12 +15,16 @@ examples:
                                         small odd shapes, without a GPU
   python main.py check --conv shared-tile --layer conv2 --network fa19
   python main.py check --conv unrolled --shape 3,13,10,17,3,1
-                                        C,H,W,M,K,S
+                                        C,H,W,M,K,S: channels, height, width,
+                                        maps, side of the filters, stride
   python main.py check --fc naive       shapes of products: INPUTS,OUTPUTS
   python main.py check --pool shared    of pooling: C,H,W,WINDOW,STRIDE
   python main.py check --init mine.cu --as direct
                                         a file of your own to start from
   python main.py check mine.cu          is it right?
+  python main.py check mine.cu --counts
+                                        and its place among the steps by its
+                                        loads, without a GPU
 
 On the processor, g++ compiles the kernel's file and runs it thread by thread,
 kernels with Hopper's warpgroup instructions (--fc warpgroup) too.
@@ -50,6 +54,9 @@ class CheckRequest(Frozen, kw_only=True):
         metavar="NAME",
     )
     shape: str | None = option("check this shape alone (default: small odd ones)", metavar="N,N,…")
+    counts: bool = option(
+        "if it is right, also count its loads by g++ and place it among the steps, without a GPU", False
+    )
     layer: str | None = option("check the shape of this layer of --network alone", metavar="NAME")
     network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
     device: str = device_option(group="where")

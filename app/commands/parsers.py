@@ -24,6 +24,7 @@ COMMANDS = {
     "precompile": "Compile the kernels of python main.py before its first run.",
     "check": "Check one kernel on small shapes, also without a GPU.",
     "bench": "Check and time every kernel, layer by layer (GPU).",
+    "rank": "Rank kernels of your own by records that bench wrote.",
     "learn": "Mend and write ten kernels, exercises that check judges.",
     "ladder": "Climb the ladder: each step's predicted and measured time.",
     "sweep": "Find the best tile sizes of one kernel for this card (GPU).",

@@ -46,7 +46,7 @@ another GPU (98, 200, 209), captures (900 to 908).
 
 
 def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None = None) -> str | None:
-    """Return why no GPU can be used, in one line; None if one can. This is fast if there is no driver.
+    """Return why no GPU can be used, in one line; None if one can. Without a driver the answer is immediate.
 
     lap: called after each slow step with its name: ``context`` (including the driver's start), ``cupy``,
     ``import_nvrtc``. number: number of the GPU that is needed; None for the current one.

@@ -118,7 +118,7 @@ class KernelGraph:
     def add_kernel(
         self, function: int, values: int, grid: Size, block: Size, shared_bytes: int, *, dependent: bool, cluster: int
     ) -> None:
-        """Add a kernel after the last one, and copy its arguments. values: address of an array of their addresses.
+        """Add a kernel after the last one, and copy its arguments. values: address of an array of argument addresses.
 
         dependent, cluster: as for ``LoadedKernel``.
         """

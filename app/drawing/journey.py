@@ -15,7 +15,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 class Layout(Frozen):
-    """Pixels: where bars begin, how wide they are, and the texts behind them. ratios: whether these texts have them."""
+    """Sizes of a chart in pixels. right: space for the text behind each bar. ratios: whether it includes the ratio."""
 
     left: int
     top: int

@@ -135,8 +135,8 @@ class CardRunner:
     def _run_parts(self, images: int, results: tuple[int, int], parts: Iterable[tuple[int, int]], spare: int) -> None:
         """Run kernels on page-locked images part by part, each when its bounds arrive; wait for the results.
 
-        images, results: addresses of the images, and of labels and scores. spare: number of images for whose logits
-        this allocates an array while the kernels run, because the next call would wait for the allocation; 0 for none.
+        images, results: addresses of the images, and of labels and scores. spare: number of images in the next call's
+        array of logits, allocated while the kernels run so that the next call need not wait; 0 for none.
         """
         bases = (images, *results)
         try:

@@ -113,9 +113,9 @@ class CpuEngine(Engine):
             yield self.run(images, outputs, progress).labels[: len(images)]
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare a feeding thread as ``Engine.prepare_feeding`` does; zeros fill the last block of ``block`` images.
+        """Prepare a feeding thread as ``Engine.prepare_feeding`` does; zeros fill a block up to ``block`` images.
 
-        NumPy gives an image the same bits in every block; ONNX Runtime does only in blocks of one shape.
+        ONNX Runtime computes the same bits for an image only in blocks of equal size; NumPy does so in any block.
         """
         images = np.zeros((self.block, *self.graph.network.input_shape), self.dtype)
 

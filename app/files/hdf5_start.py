@@ -1,6 +1,6 @@
 """Start the process that reads HDF5 files early, so that it starts up while this process imports NumPy.
 
-To start, it takes as long as the imports of NumPy and h5py. This module must therefore not import NumPy.
+The process needs as long to start as it takes to import NumPy and h5py. So this module must not import NumPy.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Read HDF5 files strictly: check the header and the chunks of every dataset before reading it.
 
-Links and datasets may refer to other files, even if the file was opened from memory. Two kilobytes can declare
-petabytes. Compressed data may expand without limit. Missing data reads as zeros.
+An HDF5 file can harm its reader: links and datasets may refer to other files, even if the file was opened from memory;
+two kilobytes can declare petabytes; compressed data may expand without limit; missing data reads as zeros.
 """
 
 import math

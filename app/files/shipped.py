@@ -57,7 +57,7 @@ def is_shipped_weights(path: Path) -> bool:
 
 
 def is_shipped(path: Path) -> bool:
-    """Return whether the path, with links resolved, is a file that SHA256SUMS lists or would list."""
+    """Return whether the path, with links resolved, is SHA256SUMS, a file that it lists, or a shipped weights file."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
         is_shipped_weights(path) or real.name == CHECKSUMS or real.name in read_checksums(FOLDER)

@@ -110,7 +110,7 @@ class LayerStack:
         return self._pending is not None
 
     def add(self, layer: Layer) -> None:
-        """Add a layer without weights. Raises BadValueError if what is pending cannot be applied before it."""
+        """Add a layer without weights. Raises BadValueError if the pending factor and shift cannot precede it."""
         kept = isinstance(layer, Flatten)
         if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
             kept = _commutes_with_pooling(layer, self._pending.factor, self._pending.shift)
@@ -126,7 +126,7 @@ class LayerStack:
         self.shape = after
 
     def add_weighted(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
-        """Add a layer with weights, "" (out, in, …), and perhaps "_bias"; fold into them what is pending."""
+        """Add a layer with weights "" (out, in, …), maybe "_bias"; fold the pending factor and shift into both."""
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
             self.add_pending_as_convolution("padding follows, whose zeros are not shifted")
@@ -166,7 +166,7 @@ class LayerStack:
         return None
 
     def add_pending_as_convolution(self, why: str) -> None:
-        """Add a 1 x 1 convolution that applies what is pending. why: for notes. Raises BadValueError for features."""
+        """Add a 1 x 1 convolution for the pending factor and shift. why: for notes. Raises BadValueError."""
         waits = self._pending
         if waits is None:
             return

@@ -16,7 +16,7 @@ REMEDY = "name the file's own network with --network"
 
 
 class ConvertedArray(Frozen):
-    """An array of the weights file. before, after: its shape and order in the source and there, as text."""
+    """An array of the weights file. before, after: shape and axis order in the source and in the file, as text."""
 
     name: str
     array: np.ndarray

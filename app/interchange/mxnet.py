@@ -90,7 +90,7 @@ def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, i
 
 
 def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return our array name → the file's: the same name if the file has it, else that of an equal shape."""
+    """Return our name → the name in the file: our name if the file has it, else the only name of that shape."""
     wanted = {ours: shape for ours, shape in source_array_shapes(network).items() if not ours.endswith("_bias")}
     prefixes = {ours: ours for ours in wanted}
     if any(f"{ours}{WEIGHT}" not in arrays for ours in wanted):
@@ -106,7 +106,7 @@ def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str
 
 
 def _add_bias_names(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the file's name of each of our arrays, existing biases included. prefixes: layer → name in the file."""
+    """Return our array name → the name in the file, including existing biases. prefixes: layer → name in the file."""
     names: dict[str, str] = {}
     for ours, prefix in prefixes.items():
         names[ours] = f"{prefix}{WEIGHT}"

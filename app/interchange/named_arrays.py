@@ -37,7 +37,7 @@ KEYS = ("classes", "class_names", "labels", "names", "id2label")  # of metadata,
 
 
 class Description(Frozen):
-    """What an exported file contains besides its arrays. input_scale: the weights' factor of bytes 0 to 255."""
+    """What an exported file contains besides its arrays. input_scale: factor for pixel bytes before the first layer."""
 
     network: Network
     input_scale: float

@@ -129,7 +129,7 @@ def _byte_factor(chain: OnnxGraph) -> float:
 
 
 def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
-    """Return the network's factor of bytes 0 to 255, which follows from the graph's constants and image type."""
+    """Return the network's factor for pixel bytes, which follows from the graph's constants and image type."""
     unit, factor = _byte_factor(chain), 1.0 if chain.factor is None else chain.factor
     if unit != 1:
         scaled = "does not scale" if chain.contrast is None else f"scales by {chain.contrast:.3g}"

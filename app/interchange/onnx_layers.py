@@ -20,8 +20,8 @@ class OnnxLayers(WeightlessLayers):
     """The layers to which the nodes so far were converted.
 
     floats: whether the activations are floats, or still bytes. factor: number by which the images are multiplied first;
-    None if there is none. contrast: the same, including factors of single maps, of which the largest counts. left_out:
-    names of nodes without effect, by operator.
+    None if there is none. contrast: the largest such number for any map. left_out: names of nodes without effect, by
+    operator.
     """
 
     def __init__(self, constants: Constants, batch: int, shape: Shape, floats: bool) -> None:
@@ -185,7 +185,7 @@ class OnnxLayers(WeightlessLayers):
         self._flatten()
 
     def read_unsqueeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Read a node that adds the channel axis to images (N, H, W); here they have one from the beginning."""
+        """Read a node that adds the channel axis to images (N, H, W); the shapes in ``stack`` always have this axis."""
         axes = self._reduction_axes(node, values)
         if self.stack.found or self.stack.shape[0] != 1 or axes not in ([1], [3]):
             raise node.fault("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")

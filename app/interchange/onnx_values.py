@@ -47,8 +47,8 @@ def load_external_data(model: Any, path: Path | None) -> None:
     """Load the numbers that a model stores in other files into the model. path: file of the model, or None.
 
     Raises BadValueError for files outside the model's folder, for links and for the model itself, and for ranges that
-    leave their file or overlap: no byte is used twice, so a model takes no more memory than its files. UserError as
-    ``read_file``.
+    leave their file or overlap: no byte is used twice, so a model takes no more memory than its files. Raises UserError
+    as ``read_file`` does.
     """
     ranges: dict[str, list[tuple[int, int, Any]]] = {}
     contents: dict[str, memoryview] = {}

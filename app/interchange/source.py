@@ -132,8 +132,8 @@ class Source(Frozen):
     arrays: finite float32, named as in our weights files: filters (M, C, K, K), fully connected weights (out, in) over
     features in C, H, W order, biases <layer>_bias (out,). origins: our name → the name in the file, if it has one.
     notes: what the reader converted, assumed or omitted, one sentence each. engine: None if only NumPy can check the
-    import. unchanged: whether the file already has the layout of weights files. input_scale, classes: the file's factor
-    of bytes 0 to 255 and names of the classes; None if the file has none.
+    import. unchanged: whether the file already has the layout of weights files. input_scale, classes: factor for pixel
+    bytes and names of the classes; None if the file has none.
     """
 
     network: Network
@@ -147,7 +147,7 @@ class Source(Frozen):
 
     @property
     def scale(self) -> float:
-        """Return the factor of bytes 0 to 255: that of the file if it has one, else that of the network."""
+        """Return the factor for pixel bytes: that of the file if it has one, else that of the network."""
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
 
 

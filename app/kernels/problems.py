@@ -21,12 +21,14 @@ from app.kernels.plain_problems import (
     input_output_arguments,
 )
 
+LONG_SUM = 4096  # terms from which a sum is cut, so that blocks share it; one warp would take 18 us for so many
+
 
 def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels and padding, at least ``window`` together.
+    """Return the number of pooling windows along an axis of ``size`` pixels plus padding, at least ``window`` in all.
 
-    ceil: pixels left over get one more window, which crosses the end of the padding, if that window begins before the
-    end of the image. before, behind: pixels of padding.
+    ceil: remaining pixels get one more window, which ends beyond the padding, if that window begins before the end of
+    the image. before, behind: pixels of padding.
     """
     padded = before + size + behind
     if ceil:
@@ -291,9 +293,8 @@ def tuning_key(problem: Problem) -> str:
     """Return the problem's unique key in tuning tables: the operation and every field that is not at its default."""
     if isinstance(problem, PairProblem):
         form = " exact" * problem.exact + " sparse" * getattr(problem, "sparse", False)
-        resize = getattr(problem, "resize", None)
-        parts = [tuning_key(part) for part in (resize, problem.first, problem.second) if part is not None]
-        return f"{operation(problem)}{form}: {'; '.join(parts)}"
+        layers = getattr(problem, "resize", None), problem.first, problem.second
+        return f"{operation(problem)}{form}: " + "; ".join(tuning_key(layer) for layer in layers if layer is not None)
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
     changed = (f"{field.name}={value}" for field, value in values if value != field.default)
     return " ".join([operation(problem), *changed])

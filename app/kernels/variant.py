@@ -103,7 +103,7 @@ class LaunchConfig(Frozen):
 class Variant(Frozen):
     """One kernel. ``configure`` returns its configuration for a problem; ``refuses`` returns why none suits, or None.
 
-    system: the seed systems that had it. since: name of the row of this operation that it continues; None for the first
+    system: the old systems that had it. since: name of the row of this operation that it continues; None for the first
     of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
     words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep.
     reads_host: it reads its input just once and in long runs, so the input may be page-locked host memory. automatic:

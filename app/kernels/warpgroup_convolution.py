@@ -76,7 +76,7 @@ class WarpgroupConvolution(Frozen):
         return (tile_rows - 1) * self.stride + self.kernel
 
     def maps_bytes(self, height: int, tile_rows: int) -> int:
-        """Return the bytes of one part of maps of ``height`` rows, read by tiles of ``tile_rows`` result rows."""
+        """Return the bytes, for one float16 part, of maps of ``height`` rows, read by tiles of ``tile_rows`` rows."""
         phase_bytes = ceil_div(self.padded_width, self.stride) * 16
         row_bytes = self.stride * phase_bytes
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride
@@ -86,7 +86,7 @@ class WarpgroupConvolution(Frozen):
 
 
 class Tiles(Frozen):
-    """The tiles of a convolution. warpgroups: number per block; each has its maps in shared memory.
+    """The tiles of a convolution. warpgroups: number per block; each keeps its input maps in shared memory.
 
     rows: pixel rows per tile. chunks: tiles per band of an image, which a warpgroup computes one after another.
     """
@@ -141,7 +141,7 @@ class FilterRing(Frozen):
         return cls(staged, True, stages, stage_taps, size)
 
     def defines(self) -> dict[str, str | int]:
-        """Return the ring's constants."""
+        """Return the compile-time constants that describe the place of the filters."""
         return {
             "STAGED": int(self.staged),
             "STREAMED": int(self.streamed),

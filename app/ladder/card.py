@@ -48,7 +48,7 @@ class Layer(Frozen):
 
     @property
     def issue_slot_source(self) -> str:
-        """Return the source of the issue slots' number: ``executed``, ``loop`` (of the machine code), ``formula``."""
+        """Return the source of the number of issue slots: ``executed``, ``loop`` (in machine code) or ``formula``."""
         return "executed" if self.executed is not None else "loop" if self.per_product is not None else "formula"
 
     @property

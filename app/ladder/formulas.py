@@ -96,7 +96,7 @@ def banks_touched(rows: int, pitch: int) -> int:
 
 
 def input_transform_products(taps: int) -> int:
-    """Return the multiply-adds that transform K + 1 consecutive pixels to values at the Toom-Cook points. taps: K."""
+    """Return the multiply-adds that transform taps + 1 consecutive pixels to values at the Toom-Cook points."""
     return sum(factor != 0 for row in toom_cook_matrices(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 

@@ -68,7 +68,7 @@ def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
 
 
 def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Check and time each step; yield the results. A layer's data stay on the card for all steps of a format."""
+    """Check and time each step; yield the results. A layer's data stay on the card for all steps of a number format."""
     trials: dict[str, Trial] = {}
     before = ("", "")
     for step, item in rungs:

@@ -44,7 +44,7 @@ def pictures_page(card: Card) -> ExtraPage:
 class Journey(Frozen):
     """A ladder in one picture. wide, narrow: SVG, for screens and for phones.
 
-    first, fastest: the bars of its first and its fastest step. same: of the fastest in the first one's number format.
+    first, fastest: bars of the first and of the fastest step. same: the fastest step's bar in the format of ``first``.
     """
 
     wide: str

@@ -30,7 +30,7 @@ REMEDY = "`python -m data_tools fetch` gets them; then make the pages again"
 
 
 def playground_page(samples: Split | None) -> ExtraPage:
-    """Return the page of ``lenet5`` with its shipped weights. samples: the first 100 are offered; None: no images.
+    """Return the page of ``lenet5`` with its shipped weights. samples: its first 100 images are offered; None for none.
 
     Raises UserError if the weights are missing or damaged.
     """
@@ -63,7 +63,7 @@ def find_samples() -> Split | None:
 
 
 def page_script(names: tuple[str, ...] = SCRIPTS) -> str:
-    """Return the text of these scripts, one after the other."""
+    """Return the texts of the named scripts, joined into one."""
     return "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 

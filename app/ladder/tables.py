@@ -181,7 +181,7 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
 
 
 def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
-    """Return a table of hardware counters; None without any.
+    """Return a table of hardware counters; None if no layer has any.
 
     earlier: layers of the step that this one continues; their counters come first.
     """
@@ -211,7 +211,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of the counts, including wasted work, beside the hardware's; None without counters."""
+    """Return a table of the counts, including wasted work, beside hardware counters; None if no layer has these."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None

@@ -12,10 +12,10 @@ from app.layers.base import Layer, Parameters, Shape
 class Pool(Layer):
     """Reduce each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels, to one value.
 
-    The first windows begin ``padding`` rows and columns ahead of the image, the last ones end at most as many and
-    ``extra_padding`` behind it. Windows reduce only their pixels inside the image; a mean divides by their number, with
-    ``count_padding`` by the number of pixels of image and padding. Without ``ceil``, rows and columns that do not fill
-    a window are dropped. With it, the last windows may reach beyond the padding, if they begin before the image's end.
+    The first windows begin ``padding`` rows and columns before the image; the last ones end at most ``padding`` +
+    ``extra_padding`` behind it. Windows reduce only their pixels inside the image. A mean divides by the number of
+    these pixels, or with ``count_padding`` by that of image and padding. Without ``ceil``, rows and columns that do not
+    fill a window are dropped; with it, windows that begin before the image's end may reach beyond the padding.
     This equals PyTorch's padding, ceil_mode and count_include_pad.
     """
 

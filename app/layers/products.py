@@ -64,7 +64,7 @@ def measure_row_rounding(inputs: int, outputs: int, dtype: str) -> RowRounding:
 
 
 def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
-    """Multiply BLOCK rows at once. It transposes both, because OpenBLAS rounds more rows alike along that axis."""
+    """Multiply BLOCK rows at once, with both factors transposed: OpenBLAS rounds more rows alike along that axis."""
     if margin:
         rows = np.empty((margin + BLOCK + margin, x.shape[1]), x.dtype)
         rows[:margin], rows[margin:-margin], rows[-margin:] = 0, x, 0
@@ -73,7 +73,7 @@ def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarr
 
 
 def _multiply_in_groups(x: np.ndarray, weights: np.ndarray, used: int, straight: bool) -> np.ndarray:
-    """Multiply x (B, in) in products of GROUP rows: the first ``used``, 1 or all, are from x, the others are zeros."""
+    """Multiply x (B, in) in products of GROUP rows, of which ``used`` (1 or all) are from x; the others are zeros."""
     products = -(-len(x) // used)
     rows = x
     if len(x) != products * GROUP:

@@ -39,7 +39,7 @@ TRACES = 9
 class CardTimes(Frozen):
     """Times with ``images`` images resident on the card, as one chunk, without transfers.
 
-    op_times: each convolution and its bias alone. raw_copy: one copy of the images' bytes from page-locked memory.
+    op_times: times of single convolutions with bias. raw_copy: time to copy the images once from page-locked memory.
     """
 
     images: int

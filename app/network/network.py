@@ -93,7 +93,7 @@ class LayerStep(Frozen):
 class Network(Frozen):
     """A network: its input shape and its layers, of which the last is an Argmax.
 
-    pixel_scale: factor of pixels 0 to 255 before the first layer with weights.
+    pixel_scale: factor for pixels from 0 to 255, applied before the first layer with weights.
     """
 
     name: str

@@ -194,7 +194,7 @@ def _round_to_steps(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def _input_map_limits(graph: Graph, images: np.ndarray) -> np.ndarray:
-    """Return the limit of each input map, (maps,) float32."""
+    """Return for each input map of the second convolution the activation that becomes byte 255: (maps,) float32."""
     chunks = range(0, len(images), REFERENCE_CHUNK)
     found = [graph.input_of_step(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in chunks]
     best = np.array([_best_limit(x) for x in np.concatenate(found).swapaxes(0, 1)])

@@ -37,7 +37,7 @@ class Weights(Frozen):
     """A network's parameters, as float32 arrays, and the other facts in its file.
 
     arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on. network: the network's name.
-    definition: the network; None in files that only name it. input_scale: factor of uint8 pixels before the first
+    definition: the network; None in files that only name it. input_scale: factor for uint8 pixels before the first
     layer; None for the pixel scale of the network. expected_correct: number of first test images → promised number of
     correct answers; {} without a promise. storage: type in the file; ``float16`` only if every array has it, so that
     writing the file again loses nothing more. quantised: 8-bit filters of a convolution; None in files without.

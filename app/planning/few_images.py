@@ -1,14 +1,15 @@
-"""Choose more kernels for few images, because the large tiles of the first would occupy few multiprocessors.
+"""Choose further kernels for few images, because the large tiles of the usual one would occupy few multiprocessors.
 
-All add the terms of each sum in the same order, so results do not depend on the batch size. A convolution keeps its
-kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.
+All kernels of a layer add the terms of each sum in the same order, so results do not depend on the batch size. A
+convolution keeps its kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.
 """
 
 from collections.abc import Iterator
 from itertools import accumulate
 from math import prod
 
-from app.kernels.problems import ConvProblem, LinearProblem, Problem
+from app.kernels.gemm.gemm import MOST_IMAGES
+from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import find_variant
 from app.kernels.variant import Parameters, Variant, ceil_div
 from app.planning.matching import FewImagesKernel
@@ -25,8 +26,7 @@ PRODUCTS = {"few-rows": (2, 2000), "few-rows-mma": (8, 1000)}
 MOST_ROWS = 960
 # Kernels of products for many images.
 LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")
-# Terms of a long sum and of its parts. One warp takes 4.4 ns for a term, so it would sum 4,096 of them in 18 us.
-LONG_SUM, PART = 4096, 512
+PART = 512  # terms of a part of a long sum
 # Those of the kernels that cut sums into parts, and their types.
 PARTED = {"register-tiled": ("float32",), "wide-tiles": ("float32",), "tensor-core": ("tfloat32",)}
 MOST_CHANNELS = 8  # in shared memory at a time
@@ -41,8 +41,7 @@ def kernels_for_few_images(
     arch: such as ``sm_90a``.
     """
     if isinstance(problem, LinearProblem) and row.name in LARGE_TILE_PRODUCTS:
-        name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
-        found = [_product_kernel_for_few_images(problem, name, settings)]
+        found = [*_product_kernels_for_few_images(problem, row, settings)]
     elif isinstance(problem, ConvProblem) and row.name in CONVOLUTIONS:
         found = [*_convolution_kernels_for_few_images(problem, row, {**row.defaults(problem), **settings})]
     else:
@@ -53,19 +52,26 @@ def kernels_for_few_images(
 
 
 def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
-    """Return the parameter of both kernels of a product with long sums that cuts the sums into parts; else nothing."""
+    """Return {"PART": n} for a product whose kernels add long sums in parts of n terms; {} for any other layer."""
     in_parts = isinstance(problem, LinearProblem) and row.name in PARTED and problem.dtype in PARTED[row.name]
     long = isinstance(problem, LinearProblem) and problem.inputs >= LONG_SUM and not problem.argmax
     return {"PART": PART} if in_parts and long else {}
 
 
-def _product_kernel_for_few_images(problem: LinearProblem, name: str, settings: Parameters) -> FewImagesKernel:
-    row = find_variant("gemm", name)
-    assert row is not None
-    per_warp, warps = PRODUCTS[name]
-    (launch,) = row.launch_config(problem).launches
+def _product_kernels_for_few_images(
+    problem: LinearProblem, row: Variant, settings: Parameters
+) -> Iterator[FewImagesKernel]:
+    """Yield the kernel of one warp per block; then, of long sums on tensor cores, large tiles with a block per part."""
+    spread = row.name == "tensor-core" and "PART" in settings
+    name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
+    warp_kernel = find_variant("gemm", name)
+    assert warp_kernel is not None
     part = {name: value for name, value in settings.items() if name == "PART"}
-    return FewImagesKernel(row, part, min(per_warp * warps // launch.grid(1)[1], MOST_ROWS))
+    _, down, parts = warp_kernel.launch_config(problem, part).launches[0].grid(1)
+    per_warp, warps = PRODUCTS[name]
+    yield FewImagesKernel(warp_kernel, part, min(per_warp * warps // (down * parts if spread else down), MOST_ROWS))
+    if spread:
+        yield FewImagesKernel(row, {**settings, "SPREAD": 1}, MOST_IMAGES)
 
 
 def _convolution_kernels_for_few_images(

@@ -163,8 +163,8 @@ class KernelSelector(Frozen):
     ) -> tuple[Parameters, FeatureScaling | None]:
         """Scale a kernel's results if the kernel at step ``after`` divides the factors out.
 
-        A kernel for a pair does so, and one that splits its inputs. Return the parameters, and the results' scaling,
-        None if they are not scaled.
+        Kernels for pairs and kernels that split their inputs divide factors out. Return the parameters, and the
+        scaling of the results, None if they are not scaled.
         """
         steps = self.graph.steps[after:]
         if not steps or steps[self._count_leading_flattens(after)].layer.operation not in PAIRS:

@@ -122,6 +122,15 @@ class Shape(TypedDict):
     reason: Annotated[str | None, "the first mistake, or why it was not tried; null if right"]
 
 
+class Place(TypedDict):
+    """A kernel's loads for each multiply-add, counted without a GPU, and the time predicted from them."""
+
+    name: str
+    global_loads: Annotated[Amount, "from global memory"]
+    shared_loads: Annotated[Amount, "from shared or constant memory"]
+    predicted_ms: Amount
+
+
 class Check(TypedDict):
     """Verdict on a kernel's results for each shape that was tried (`check --json FILE`)."""
 
@@ -131,6 +140,7 @@ class Check(TypedDict):
     source: Annotated[str, "file of the kernel"]
     device: Annotated[str, "a GPU's name, or the processor"]
     shapes: Annotated[list[Shape], Length(1)]
+    places: NotRequired[Annotated[list[Place], "the kernel among the steps, the fastest predicted first (`--counts`)"]]
 
 
 class Exercise(TypedDict):

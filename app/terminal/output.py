@@ -22,7 +22,7 @@ INPUTS = (
     *("weights", "data", "labels", "against", "resume", "start", "teacher"),
     *("file", "symbol", "paths", "shards", "before", "after"),
 )
-OUTPUTS = ("out", "show", "html", "json", "trace", "timeline", "init")
+OUTPUTS = ("out", "show", "html", "json", "trace", "timeline", "init", "record")
 POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
 NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that names no file
 OVERWRITE = "replace the files that this command writes, if they exist"
@@ -56,7 +56,11 @@ def check_outputs(options: Mapping[str, object]) -> None:
     resumed = options.get("resume")
     for name, path in written:
         # A resumed training recognises the files that it has written.
-        if not options.get("overwrite") and os.path.lexists(path) and not (name == "out" and resumed):
+        if (
+            (name == "init" or not options.get("overwrite"))
+            and os.path.lexists(path)
+            and not (name == "out" and resumed)
+        ):
             remedy = "remove it first" if resumed or name == "init" else "replace it with --overwrite"
             raise UserError(f"{path} exists: name another --{name}, or {remedy}")
     if options.get("overwrite") and not written and "resume" not in options:  # other commands have default files

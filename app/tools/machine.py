@@ -155,7 +155,7 @@ def _cache_finding(folder: Path) -> Finding:
 
 
 def _bytecode_finding() -> Finding:
-    """Return whether Python stores the program's bytecode; if so, that of this module is already stored."""
+    """Return whether Python stores the program's bytecode, judged by this module's, which it then has stored."""
     kept = Path(importlib.util.cache_from_source(__file__))
     if kept.exists():
         return make_finding(FILES, "bytecode", str(kept.parent))

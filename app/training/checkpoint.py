@@ -55,8 +55,9 @@ class Progress(Frozen):
     """The state after ``len(history)`` epochs.
 
     best: parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
-    that shared the batches of the last epoch, and their device; others round sums differently. options: options that
-    --resume need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
+    that shared the batches of the last epoch, and their device; another number or device rounds sums differently.
+    options: those that --resume need not repeat. There is no random state: random numbers depend only on seed, epoch
+    and image.
     """
 
     parameters: Arrays

@@ -50,7 +50,7 @@ class OutputFiles(Frozen):
             raise UserError(f"{self.output} exists: name another --out, or replace it with --overwrite")
 
     def resume_hint(self) -> str:
-        """Return how to resume, to end an error message; "" without a checkpoint."""
+        """Return the end of an error message that says how to resume; "" without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
             return ""
@@ -60,7 +60,7 @@ class OutputFiles(Frozen):
 
     @contextmanager
     def lock_and_check(self) -> Iterator[None]:
-        """Lock the files while the block runs. Raises UserError if another training writes them, or just has."""
+        """Lock the files while the block runs. Raises UserError if another training writes them or has just done so."""
         with lock_files(self.output, self.checkpoint):
             self.check_output()
             if file_stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):

@@ -17,7 +17,7 @@ def calls_table(figures: Figures) -> str:
     software = ", ".join(f"{name} {document['software'][name]}" for name in ("torch",) if name in document["software"])
     about = f"Medians in µs ({', '.join(filter(None, (document['device']['name'], document['date'], software)))})."
     head = ["call", "as", TITLES[OURS], "p99", TITLES[EAGER], TITLES[COMPILE], "best ÷ ours"]
-    table = markdown_table(head, map(_cells, document["rows"]), 2)
+    table = markdown_table(head, map(_call_cells, document["rows"]), 2)
     reasons = {
         caller["reason"]: row["what"] for row in document["rows"] for caller in row["callers"] if caller["reason"]
     }
@@ -25,7 +25,7 @@ def calls_table(figures: Figures) -> str:
     return "\n\n".join([wrap_paragraph(about), table, *missing])
 
 
-def _cells(row: Row) -> list[str]:
+def _call_cells(row: Row) -> list[str]:
     same = row["callers"][1]["precision"]
     found = [first_row(row["callers"], engine=OURS)]
     found += [first_row(row["callers"], engine=engine, precision=same) for engine in (EAGER, COMPILE)]

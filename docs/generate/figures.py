@@ -63,7 +63,7 @@ def command_for_file(name: str) -> str:
 
 
 def check_for_file(name: str) -> Check:
-    """Return the check for a JSON file: the cycle's, a comparison, or one of ``FILES`` or ``MODULES``."""
+    """Return the check for a JSON file's content. name: ``CYCLE``, a comparison's, or a key of ``FILES | MODULES``."""
     if name.startswith(PEERS_PREFIX):
         return partial(check_document, "peers")
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])

@@ -21,10 +21,12 @@ MORE = {  # document → the section about it
     "evaluate": "evaluate.md",
     "export": "export.md",
     "import": "import.md",
+    "kernel-record": "your-kernel.md#records-and-rankings",
     "languages": "languages.md",
     "peer-settings": "bench_json.md#bench---peers",
     "peers": "bench_json.md#bench---peers",
     "predict": "predict.md",
+    "ranking": "your-kernel.md#records-and-rankings",
     "report": "report.md",
     "scale": "scale.md#measured",
 }
@@ -50,7 +52,7 @@ def field_table(name: str, figures: Figures) -> str:
 
 
 def field_tables(*names: str) -> dict[str, Any]:
-    """Return, for each of these documents, its block's name and the function that writes the block."""
+    """Return the block's name and the function that writes the block, for each of the named documents."""
     return {name.replace("-", "_"): partial(field_table, name) for name in names}
 
 

@@ -20,14 +20,14 @@ LARGE_LAYER = "fc1"
 def step_sections(operation: str, figures: Figures) -> str:
     """Return the sections of one ladder, in order."""
     card = Card({EXAMPLE: figures.bench(EXAMPLE).document}, {})
-    return "\n\n".join(_section(step, card, figures) for step in ladder_steps(operation))
+    return "\n\n".join(_step_section(step, card, figures) for step in ladder_steps(operation))
 
 
-def _section(step: Step, card: Card, figures: Figures) -> str:
+def _step_section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
     layers = [*card.layers(step)]
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names
-    since = f" The step continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
+    since = f" `{row.name}` continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")
     texts = (
         f"[{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} "
@@ -43,10 +43,10 @@ def _section(step: Step, card: Card, figures: Figures) -> str:
 
 def _origin_sentence(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
-        return "The reports had no such kernel."
+        return f"No older report had a kernel like `{row.name}`."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
-    reports = f"reports of {', '.join(others)} and {last}" if others else f"report of {last}"
-    return f"The idea comes from the {reports}."
+    reports = f"reports on {', '.join(others)} and {last}" if others else f"report on {last}"
+    return f"The older {reports} had the idea of `{row.name}`."
 
 
 def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
@@ -81,13 +81,13 @@ def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dty
             gained = speedup(base_ms, ms)
             parts.append(f"{format_ms(ms)} ms for `{network}`" + (f" (×{format_factor(gained)})" if gained else ""))
     kind = f" in {SHORT[base_dtype]}" if base_dtype != dtype else ""
-    against = f" Brackets give the speed-up over `{base}`{kind}." if base else ""
+    against = f"; × is the speed-up over `{base}`{kind}" if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.convolution_tables]
     shares = [
         f"{text} on {item}" for item in items if (text := format_share(first.row(item, name, dtype), "of the {} peak"))
     ]
-    peaks = f" `{first.network}` reaches {' and '.join(shares)}." if shares else ""
+    peaks = f" On `{first.network}`, `{name}` reaches {' and '.join(shares)}." if shares else ""
     takes = f"{item} takes" if item else "conv1 and conv2 together take"
     times_text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    return f"In {SHORT[dtype]}, {takes} {times_text}.{against}{peaks}"
+    return f"In {SHORT[dtype]}, {takes} {times_text}{against}.{peaks}"

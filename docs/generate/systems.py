@@ -232,7 +232,7 @@ def _yes_or_no(fulfilled: bool) -> str:
 
 
 def commands_block(figures: Figures) -> str:
-    """Return the command that wrote each figure outside kernels.md, and the command for each missing one."""
+    """Return the commands that measured the numbers in all documents but kernels.md, and those still to be run."""
     files = {network: file for (network, *_), (file, _) in figures.comparisons.items()}
     makers = [f"python main.py bench --peers --search --network {','.join(COMPARED.values())} --batches {SIZES}"]
     makers += [command_for_file(file) for network, file in PEERS.items() if network not in files]

@@ -33,7 +33,7 @@ EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa
 
 
 def targets_table(figures: Figures) -> str:
-    """Return each target beside its measurement: convolutions in all, first layers, and ``auto``."""
+    """Return a table of target and measured times: all convolutions together, first layers, and ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
@@ -47,8 +47,8 @@ def targets_table(figures: Figures) -> str:
             ),
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
-            "that rate on the card, and the targets are based on it. The last two columns use the arithmetic rate that "
-            "was measured in registers instead.",
+            f"{FP32_RATE:g} TFLOP/s on the card, and the targets are based on this rate. The last two columns use the "
+            "arithmetic rate that was measured in registers instead.",
             table_from_lines(
                 f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2
             ),

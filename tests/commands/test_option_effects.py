@@ -221,6 +221,7 @@ def test_every_command_has_a_frozen_request_that_its_types_describe(name: str) -
         "compare": ["before.json", "after.json"],
         "import": ["weights.bin", "--out", "weights.h5"],
         "export": ["--out", "model.onnx"],
+        "rank": ["records"],
     }
     line = {"sweep": ["--pipeline"], **needed}.get(name, [])
     check(request_of(name, parser_of(name).parse_args(line)))

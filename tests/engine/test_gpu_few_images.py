@@ -19,7 +19,8 @@ pytestmark = pytest.mark.gpu
 ALL = {**NETWORKS, ODD.name: ODD}
 
 
-SLICED = [("fa19", "fp16"), ("k7", "fp16")]  # whose sums are cut into slices
+# Whose sums are cut into slices.
+SLICED = [(name, precision) for name in ("fa19", "k7") for precision in ("fp16", "fp32x")]
 
 
 @pytest.mark.parametrize(

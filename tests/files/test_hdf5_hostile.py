@@ -20,7 +20,7 @@ from tests.support.hostile_hdf5 import (
     damaged,
     endless,
     new_format,
-    own_child,
+    node_that_is_its_own_child,
     write_hdf5,
 )
 from tests.support.shell import user_error
@@ -97,7 +97,12 @@ def test_files_that_crash_hdf5(monkeypatch: pytest.MonkeyPatch) -> None:
     content = new_format()
     blocks = checked_blocks(content)
     assert len(blocks) > 10
-    files = [own_child(), circle_of_free_names(), endless(), *(damaged(content, blocks, s) for s in HOSTILE_SEEDS)]
+    files = [
+        node_that_is_its_own_child(),
+        circle_of_free_names(),
+        endless(),
+        *(damaged(content, blocks, s) for s in HOSTILE_SEEDS),
+    ]
     monkeypatch.setattr(hdf5_process, "SECONDS", 1)
     monkeypatch.setattr(hdf5_process, "WAITING", 60)
     refused = []

@@ -10,11 +10,13 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
+from app.base.errors import UserError
 from app.cuda import compiler
 from app.files import shipped
 from app.kernels.problems import tuning_key
 from app.lab.bench.cases import network_items
 from app.lab.compare import command as compare_command
+from app.lab.user_kernel.rank import as_text, build_html_page, build_ranking
 from app.network.graph import network_graph
 from app.planning import tuning
 from docs.generate import systems
@@ -122,7 +124,31 @@ def make_kernels(folder: Path) -> Pair:
     return lambda rng: damaged(rng, content), read
 
 
+def make_records(folder: Path) -> Pair:
+    """Records of users' kernels, as ``rank`` reads them: what is ranked has a time and a page."""
+    report = json.loads((FIGURES / "h100_bench_lenet5.json").read_text())
+    first = next(one for one in report["tables"] if one["item"] == "conv1")
+    row = next(one for one in first["rows"] if one["name"] == "direct")
+    rates = row["rates"] | {"library_ratio": None, "previous_ratio": None}
+    mine = row | {"kind": "file", "name": "mine.cu", "step": None, "rates": rates}
+    report |= {"tables": [first | {"rows": [mine]}], "totals": [], "batches": [], "whole_program": []}
+    source = {"file": "mine.cu", "sha256": DIGEST, "like": None}
+    about = {"schema": "lenet5-inference/kernel-record/1", "version": "1", "nvrtc": "12.9", "author": "Ada"}
+    good = about | {"source": source, "bench": report}
+
+    def read(path: Path) -> None:
+        linked(folder / "mine.json", path)
+        found = build_ranking(folder)
+        for refused in found["unranked"]:
+            raise UserError(refused["reason"])
+        assert as_text(found) and "<h2>Rules" in build_html_page(found)
+        assert all(one["row"]["ms"] > 0 for part in found["problems"] for one in part["kernels"])
+
+    return lambda rng: other_json(rng, good), read
+
+
 TARGETS = (
+    Target("records", 1000, make_records),
     Target("tuning", 5000, make_tuning),
     Target("figures", 1600, make_figures),
     Target("compared", 4000, make_compared),

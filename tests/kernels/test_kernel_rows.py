@@ -11,7 +11,7 @@ from app.base.precision import DTYPES
 from app.cuda.compiler import ARCHITECTURES, architecture_number
 from app.kernels import registry
 from app.kernels.plain_problems import ITEMSIZE
-from app.kernels.problems import ConvProblem, LinearProblem, Problem
+from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
 from app.planning.tuning import Tuning
@@ -277,8 +277,8 @@ def test_what_no_block_can_have_is_refused(arch: str, threads: int, kilobytes: i
     ],
 )
 def test_tiles_that_do_not_fit_are_refused(parameters: dict[str, int], reason: str | None) -> None:
-    """Each alone, where the others have their defaults: 64 x 64 a block, 32 x 32 a warp."""
+    """Each alone, where the others have their defaults: 64 x 64 a block, 32 x 32 a warp, 16 terms of a long sum."""
     refusal = row_of("gemm", "tensor-core").refusal_reason(
-        LinearProblem(200, 100, dtype="tfloat32"), "sm_90a", parameters
+        LinearProblem(LONG_SUM, 100, dtype="tfloat32"), "sm_90a", parameters
     )
     assert refusal is None if reason is None else reason in str(refusal)

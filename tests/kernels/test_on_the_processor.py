@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.problems import LinearProblem, PoolProblem, Problem
+from app.kernels.problems import LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.lab.checking.cases import Fault
@@ -48,11 +48,16 @@ WARPGROUP = row_of("gemm", "warpgroup")
 ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
 
 
+def soon(problem: Problem, most: int) -> bool:
+    """Whether the processor is done with it in at most so many operations."""
+    return IMAGES[operation(problem)] * problem.flops <= most
+
+
 def spread(cases: Iterable[Case]) -> list[Case]:
     """Cases in float32 with which the processor is done soon, some for each row."""
     cases = [case for case in cases if case.row in STEPS and case.problem.dtype == "float32"]
-    soon = [case for case in cases if IMAGES[case.row.operation] * case.problem.flops <= 1_200_000]
-    return [case for at, row in enumerate(STEPS) for case in [case for case in soon if case.row is row][at::SPREAD]]
+    cases = [case for case in cases if soon(case.problem, 1_200_000)]
+    return [case for at, row in enumerate(STEPS) for case in [case for case in cases if case.row is row][at::SPREAD]]
 
 
 def split() -> list[Case]:
@@ -60,9 +65,10 @@ def split() -> list[Case]:
     found: list[Case] = []
     for row in (row_of("conv", "tensor-core"), row_of("gemm", "tensor-core")):
         name = row.operation
-        cases = [*served(row, GRID[name]), *served(row, STORED[name], store=False), *tuned_cases()]
-        own = [case for case in cases if case.row is row and case.problem.dtype == "float16x2"]
-        found += [case for case in own if IMAGES[name] * case.problem.flops <= 6_000_000][::12]
+        grid, stored = ([one for one in some if soon(one, 6_000_000)] for some in (GRID[name], STORED[name]))
+        tuned = [case for case in tuned_cases() if case.row is row and case.problem.dtype == "float16x2"]
+        own = [*served(row, grid, "float16x2"), *served(row, stored, "float16x2", store=False)]
+        found += [*own, *(case for case in tuned if soon(case.problem, 6_000_000))][::12]
     return found
 
 
@@ -86,7 +92,10 @@ def small() -> list[Case]:
     return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
 
 
-ONE_BY_ONE = [*spread(case for row in STEPS for case in served(row, GRID[row.operation])), *spread(tuned_cases())]
+ONE_BY_ONE = [
+    *spread(case for row in STEPS for case in served(row, GRID[row.operation], "float32")),
+    *spread(tuned_cases()),
+]
 PAIRS = drawn_pairs()
 OF_TENSOR_CORES = [*small(), *ragged()]
 

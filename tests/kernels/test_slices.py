@@ -1,6 +1,7 @@
 """Long sums of the wgmma products, by g++: few images, a block for each slice, get the bits of one block of many."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,41 +11,68 @@ from app.kernels.gemm import warpgroup
 from app.kernels.problems import LinearPairProblem, LinearProblem, operation
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import row_of
+from tests.support.kernel_oracle import check, expected
 from tests.support.on_processor import run_row
 
-IMAGES = 11  # more than one tile of eight columns
+IMAGES = 43  # more than 40, a block's
 LONG = LinearProblem(1096, 72, bias=True, activation="tanh")  # 18 steps, the last one short, in three slices
-HIDDEN = replace(LONG, outputs=40, activation="relu", output_dtype="float32")
-ROWS = {"ROWS": 40}
+HALF = replace(LONG, dtype="float16", input_dtype="float16")
+SPLIT = replace(LONG, dtype="float16x2", input_dtype="float32")
+
+
+def pair(first: LinearProblem) -> LinearPairProblem:
+    first = replace(first, activation="relu", output_dtype="float32", exact=False)
+    return LinearPairProblem(first, LinearProblem(first.outputs, 10, bias=True, argmax=True, dtype=first.dtype))
 
 
 @pytest.mark.parametrize(
-    ("row", "dtype", "stored"), [("warpgroup", "float16x2", "float32"), ("wgmma-any", "float16", "float16")]
+    ("problem", "rows"),
+    [
+        (SPLIT, 40),
+        (pair(replace(HALF, outputs=40)), 40),
+        # Totals in shared memory: half a warp of outputs, all of three warpgroups, two tiles; exact weights and bytes.
+        (replace(SPLIT, outputs=136), 80),
+        (replace(SPLIT, outputs=200, input_dtype="uint8"), 40),
+        (replace(SPLIT, outputs=192, exact=True), 40),
+        (pair(replace(SPLIT, outputs=136)), 80),
+        (pair(replace(SPLIT, outputs=192)), 40),
+        (replace(pair(replace(SPLIT, outputs=160)), exact=True), 80),
+        (pair(replace(SPLIT, outputs=150, input_dtype="uint8")), 40),
+    ],
 )
-def test_few_images_get_the_bits_of_many(row: str, dtype: str, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_images_get_the_bits_of_many(problem: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warpgroup, "LONG_SUM", 16)
-    first = replace(LONG if row == "warpgroup" else HIDDEN, dtype=dtype, input_dtype=stored)
-    problem: Any = first
-    if row == "wgmma-any":
-        problem = LinearPairProblem(first, LinearProblem(40, 10, bias=True, argmax=True, dtype=dtype))
-    variant = row_of(operation(problem), row)
+    variant = row_of(operation(problem), "wgmma-any" if isinstance(problem, LinearPairProblem) else "warpgroup")
+    settings = {"ROWS": rows}
+    assert variant.refusal_reason(problem, "sm_90a") is None
     x, arrays = host_arrays(problem, IMAGES)
-    kernels = [launch.entry for launch in variant.launch_config(problem, ROWS).launches if launch.grid(IMAGES)[0]]
+    kernels = [launch.entry for launch in variant.launch_config(problem, settings).launches if launch.grid(IMAGES)[0]]
     assert [entry.rpartition("_")[2] for entry in kernels] == ["slice", "finish"]
-    few = {images: run_row(variant, problem, x[:images], arrays, ROWS) for images in (1, IMAGES)}
+    few = {images: run_row(variant, problem, x[:images], arrays, settings) for images in (1, IMAGES)}
     monkeypatch.setattr(warpgroup, "FEW_IMAGES", 0)
-    whole = run_row(variant, problem, x, arrays, ROWS)
-    assert np.isfinite(whole[0]).all() and np.ptp(whole[0]) > 0
+    whole = run_row(variant, problem, x, arrays, settings)
+    check(whole[0], problem, expected(problem, IMAGES, variant))
+    assert np.ptp(whole[0]) > 0
     for results in few.values():
         for result, wanted in zip(results, whole, strict=True):
             np.testing.assert_array_equal(result.view(np.uint8), wanted[: len(result)].view(np.uint8))
 
 
 def test_short_sums_and_the_fused_argmax_are_one_slice() -> None:
-    """So are split numbers that leave three warpgroups no registers for it."""
-    wide = replace(LONG, inputs=8192, outputs=160, dtype="float16x2", input_dtype="float32")
-    assert [warpgroup.slice_count(replace(wide, outputs=outputs)) for outputs in (128, 136)] == [16, 1]
     for problem in (replace(LONG, inputs=4032), replace(LONG, inputs=4104, outputs=10, activation="", argmax=True)):
         problem = replace(problem, dtype="float16", input_dtype="float16")
         config = row_of("gemm", "warpgroup").launch_config(problem)
         assert len(config.launches) == 1 and not config.workspace and config.defines["SLICES"] == 1
+
+
+@pytest.mark.parametrize("stored", ["uint8", "float32"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_layer_is_cut_alike_alone_and_in_a_pair(stored: str, exact: bool) -> None:
+    """Whichever kernel a plan takes for it, its sums are the same; two stages remain."""
+    for outputs, rows in product(range(8, 193, 8), (40, 80)):
+        first = replace(SPLIT, inputs=20184, outputs=outputs, input_dtype=stored)
+        alone = row_of("gemm", "warpgroup").launch_config(replace(first, exact=exact), {"ROWS": rows})
+        both = row_of("gemm_pair", "wgmma-any").launch_config(replace(pair(first), exact=exact), {"ROWS": rows})
+        for config in (alone, both):
+            assert config.defines["SLICES"] == 40 and int(config.defines["STAGES"]) >= 2
+            assert max(launch.shared_bytes for launch in config.launches) <= warpgroup.SHARED

@@ -44,13 +44,7 @@ MISTAKES = {
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels share what is compiled before them, also if there are few."""
-    monkeypatch.setattr(job, "build_variant", lambda *given: program.build_variant(*given[:-1]))
-
-
-@pytest.fixture
-def plant(soon: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
     """Put a mistake into a copy of a kernel's file, which the registry then names."""
     skip_without_compiler()
     monkeypatch.setattr("app.ladder.emulation.program.SECONDS", 1)
@@ -117,7 +111,7 @@ def test_a_mistake_of_grammar_is_one_line(plant: Plant, capsys: pytest.CaptureFi
         {"pool": "shared", "layer": "pool1"},
     ],
 )
-def test_right_kernels_are_right(options: dict[str, str], soon: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_kernels_are_right(options: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     skip_without_compiler()
     code, text = run(capsys, **options)
     assert code == 0 and "right: " in text and "WRONG" not in text
@@ -126,12 +120,13 @@ def test_right_kernels_are_right(options: dict[str, str], soon: None, capsys: py
 def test_a_compiler_that_checks_jumps_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As Ubuntu's g++ does."""
+    """As Ubuntu's g++ does. It compiles everything for a single kernel."""
     skip_without_compiler()
     compiler = tmp_path / "g++"
     compiler.write_text(f'#!/bin/sh\nexec {program.COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
     compiler.chmod(0o700)
     monkeypatch.setattr(program, "COMPILER", str(compiler))
+    monkeypatch.setattr(program, "SHARED_FROM", 4)
     code, text = run(capsys, conv="direct", shape=WORKS)
     assert code == 0 and "WRONG" not in text
 

@@ -233,9 +233,17 @@ def test_names_of_headings() -> None:
 LOOKED_AT = ("index", "conv-direct", "learn", "playground", "pictures", "interactives")
 
 
-@pytest.mark.parametrize("name", LOOKED_AT)
-def test_a_browser_shows_the_page_without_a_complaint(name: str, site: Path, tmp_path: Path) -> None:
-    found = opened(site / f"{name}.html", tmp_path / "profile")
-    assert found.console == []
-    title = re.findall(r"<h1[^>]*>(.*?)</h1>", found.html, re.DOTALL)
-    assert title and unescape(re.sub(r"<[^>]+>", "", title[0])).strip()
+def test_a_browser_shows_the_pages_without_a_complaint(site: Path, tmp_path: Path) -> None:
+    """All in frames of one: Chromium starts once. The last one fails, which shows that frames are heard."""
+    (tmp_path / "bad.html").write_text("<!DOCTYPE html><title>x</title><script>throw Error('heard')</script>")
+    pages = [*((site / f"{name}.html").as_uri() for name in LOOKED_AT), (tmp_path / "bad.html").as_uri()]
+    loaded = "<script>let loaded = 0;</script><p id='loaded'></p>"
+    noted = "onload='document.getElementById(\"loaded\").textContent = ++loaded'"
+    frames = "".join(f'<iframe src="{page}" {noted}></iframe>' for page in pages)
+    (tmp_path / "all.html").write_text(f"<!DOCTYPE html><title>x</title>{loaded}{frames}")
+    found = opened(tmp_path / "all.html", tmp_path / "profile")
+    assert f'<p id="loaded">{len(pages)}</p>' in found.html
+    assert [line.partition(",")[0] for line in found.console] == ['"Uncaught Error: heard"']
+    for name in LOOKED_AT:
+        title = re.findall(r"<h1[^>]*>(.*?)</h1>", (site / f"{name}.html").read_text("utf-8"), re.DOTALL)
+        assert title and unescape(re.sub(r"<[^>]+>", "", title[0])).strip(), name

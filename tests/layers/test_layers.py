@@ -123,19 +123,15 @@ ALL = pytest.mark.parametrize(
 
 
 @ALL
-def test_float64_agrees_with_the_networks_oracle(layer: Layer, shape: Shape, bias: bool) -> None:
-    """Which computes a layer from its settings, by code of its own."""
+def test_a_layer_agrees_with_the_networks_oracle_and_onnx_runtime(layer: Layer, shape: Shape, bias: bool) -> None:
+    """In float64 with the oracle, which computes a layer from its settings by code of its own; in float32 with ONNX."""
     arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float64, images=2)
     settings = {name: value for name, value in vars(layer).items() if name != "name" and value is not None}
     described = Described(layer.kind, layer.name, settings, shape, shape_after(layer.kind, settings, shape))
     atol = 1e-12 if isinstance(layer, Conv2d) else 1e-14
     expected = computed(described, x, arrays)
     np.testing.assert_allclose(layer.reference(x.copy(), arrays), expected, rtol=0, atol=atol, strict=True)
-
-
-@ALL
-def test_float32_agrees_with_onnx_runtime(layer: Layer, shape: Shape, bias: bool) -> None:
-    arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float32)
+    x = _inputs(shape, np.float32)
     expected = onnx_outputs(Network("alone", "one layer", shape, (layer,)), arrays, x)[layer.name]
     np.testing.assert_allclose(layer.reference(x.copy(), arrays), expected, rtol=0, atol=1e-5, strict=True)
 

@@ -13,7 +13,8 @@ from app.records.derive import OneOf, Pattern, check_of, document_types, record_
 from docs.generate.figures import FIGURES
 from tests.support.schemas import mistakes, validator
 
-TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64}  # by what a pattern is of
+# By what a pattern is of.
+TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64, "name of a kernel's file": "a.cu"}
 
 
 def example(hint: Any) -> Any:

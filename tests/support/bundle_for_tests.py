@@ -1,4 +1,4 @@
-"""Shipped weights for tests: of two networks, random, in a folder apart."""
+"""Provide a separate folder of shipped weights for tests: random weights of two networks."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ FILES = {"SHA256SUMS", *(f"{name}_fashion{part}.h5" for name in STORAGE for part
 
 
 def trained(path: Path, network: str) -> Path:
-    """Random weights as ``train`` writes them, without promises."""
+    """Write random weights as ``train`` writes them, without promised counts."""
     parameters = random_graph(NETWORKS[network]).parameters
     save_weights(path, parameters, network=NETWORKS[network], recipe="random", storage=STORAGE[network])
     return path
@@ -28,7 +28,7 @@ def trained(path: Path, network: str) -> Path:
 
 @pytest.fixture
 def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of shipped weights, with two networks in it, written as the real ones are; test images are random."""
+    """Return a folder of shipped weights of two networks, written as the real ones are; test images are random."""
     monkeypatch.setattr(bundle, "open_split", lambda split, data_dir: Split(IMAGES, TRUTH, tmp_path))
     (tmp_path / "weights").mkdir()
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "weights")

@@ -1,4 +1,4 @@
-"""``main.py classify`` as a user runs it, on seven shards for a tiny network: what it writes, prints and leaves."""
+"""Run ``main.py classify`` as a user does, on seven shards for a tiny network; check what it writes and prints."""
 
 import os
 import re
@@ -21,7 +21,7 @@ HASTE = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "1s"}
 
 
 def write_shards(folder: Path) -> None:
-    """Seven shards of 10,000 images, and weights."""
+    """Write seven shards of 10,000 images, and weights."""
     save_weights(folder / "own.h5", random_graph(FLAT).parameters, network=FLAT)
     images = random_images(FLAT, IN_SHARD * len(SHARDS))[:, 0]
     for number, name in enumerate(SHARDS):
@@ -29,7 +29,7 @@ def write_shards(folder: Path) -> None:
 
 
 def check_notes(err: str, faults: Sequence[str], device: str) -> None:
-    """Standard error has a line for each process that ended, at least one for each fault, and nothing else.
+    """Check that standard error has a line for each process that ended, at least one for each fault, and nothing else.
 
     device: a pattern for the names of the devices.
     """
@@ -40,15 +40,15 @@ def check_notes(err: str, faults: Sequence[str], device: str) -> None:
 
 
 def labels(results: Path) -> dict[str, bytes]:
-    """Shard → the file of its labels, for all that have one."""
+    """Return the content of each shard's labels file, by shard, for the shards that have one."""
     return {path.name.removesuffix(".labels.npy"): path.read_bytes() for path in results.glob("*.labels.npy")}
 
 
 class Run(AbstractContextManager["Run"]):
-    """A run on files of ``shards``, in a session of its own, by which its processes are known.
+    """A run on files of ``shards``, in a separate session, which identifies its processes.
 
-    own: an empty folder for it; ``results`` in it is --out. faults: deeds of ``worker_faults``, in their order. slow:
-    seconds that each read of a worker takes longer. variables: of the environment. options: of subprocess.Popen.
+    own: an empty folder for the run; ``results`` in it is --out. faults: faults of ``worker_faults``, in order. slow:
+    extra seconds for each read of a worker. variables: of the environment. options: of subprocess.Popen.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Run(AbstractContextManager["Run"]):
         )
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for the end; return exit code, output and errors. No process and no file may be left, no deed undone."""
+        """Wait for the end; return exit code, output and errors. Check that no process, file or fault is left over."""
         out, err = self.process.communicate(timeout=SECONDS)
         told = f"exit code {self.process.returncode}, stderr:\n{err}"
         wait_for(lambda: not self.processes(), 5.0, told)  # some end with the first one, a moment later
@@ -103,16 +103,16 @@ class Run(AbstractContextManager["Run"]):
         self.process.communicate()
 
     def processes(self) -> list[int]:
-        """Those of the session that have not ended."""
+        """Return the ids of the session's processes that have not ended."""
         return [pid for pid, session in _sessions() if session == self.process.pid]
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Return when the condition is met, while the run goes on."""
+        """Wait until the condition is met. The run must not end before."""
         wait_for(lambda: condition() or self.process.poll() is not None, SECONDS)
         assert self.process.poll() is None, self.process.communicate()
 
     def listening(self) -> set[str]:
-        """The addresses that its processes listen on, as the system writes them: ``0100007F`` is 127.0.0.1."""
+        """Return the addresses on which the processes listen, as the system writes them: ``0100007F`` is 127.0.0.1."""
         sockets = set()
         for pid in self.processes():
             for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -128,7 +128,7 @@ class Run(AbstractContextManager["Run"]):
 
 
 def _sessions() -> Iterator[tuple[int, int]]:
-    """Yield (process, session) of everything that runs."""
+    """Yield (process id, session id) of every running process."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             state, _, _, session = (folder / "stat").read_text("utf-8").rpartition(")")[2].split()[:4]

@@ -1,4 +1,4 @@
-"""Convolutions that every kernel of one layer must serve: of the networks, of every size and step, off the tiles."""
+"""List convolutions that every kernel of one layer must compute: the networks', and many sizes, strides and shapes."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ SIZES = [(kernel, stride) for kernel in range(1, 8) for stride in (1, 2, 3)]
 
 
 def network_convolutions(*, fused: bool) -> list[ConvProblem]:
-    """Both convolutions of the four convolutional networks; fused: with the activation and pooling that follow."""
+    """Return the convolutions of the four convolutional networks. fused: with the activation and pooling after each."""
     found: list[ConvProblem] = []
     for network in (LENET5, FA19, K7, MINIDNN86):
         shape = network.input_shape
@@ -34,7 +34,7 @@ def network_convolutions(*, fused: bool) -> list[ConvProblem]:
 
 
 def _sized(at: int) -> ConvProblem:
-    """The ``at``-th filter size and stride; channels, maps, epilogue and H ≠ W change from one to the next."""
+    """Return a convolution with the ``at``-th filter size and stride; channels, maps, epilogue, H and W vary, too."""
     (kernel, stride), (bias, function) = SIZES[at], EPILOGUES[at % len(EPILOGUES)]
     short = kernel + 5 + at % 5
     long = short + 1 + 3 * at % 7
@@ -44,7 +44,7 @@ def _sized(at: int) -> ConvProblem:
 
 
 def _padded(at: int) -> ConvProblem:
-    """The ``at``-th of them with zeros around it: one, half the filter, or the most."""
+    """Return the convolution of ``_sized(at)`` with zero padding of one, half the filter, or the maximum."""
     problem = _sized(at)
     zeros = (1, problem.kernel // 2, problem.kernel - 1)[(at + at // 3) % 3]
     return replace(problem, height=problem.height - zeros, width=problem.width - 1, padding=zeros)

@@ -1,4 +1,4 @@
-"""Do an image's scores have the same bits in every batch, chunk and place? By NumPy, in this process.
+"""Check that NumPy gives an image's scores the same bits in every batch, in every chunk and at every index.
 
 ``python -m tests.support.cpu_bits`` prints where they do not, of all networks or of those named.
 ``OPENBLAS_CORETYPE`` and ``NPY_DISABLE_CPU_FEATURES`` choose the kernels of older processors; ``--kinds`` prints those
@@ -36,12 +36,12 @@ BATCHES = (1, 2, 7, 9, 31, 64, IMAGES - 1)
 
 
 def networks() -> list[Network]:
-    """All networks of the program, and odd ones."""
+    """Return all networks of the program, and some with unusual sizes."""
     return [*TEST_NETWORKS, find_network(str(ORIGINAL))]
 
 
 def why_not(kind: str) -> str | None:
-    """Why this processor cannot run the kernels of a kind; None: it can."""
+    """Return why this processor cannot run OpenBLAS's kernels of a kind; None if it can."""
     if platform.machine() != "x86_64":
         return f"{kind} is a kind of x86-64 processors"
     if kind == own_kind():
@@ -54,7 +54,7 @@ def why_not(kind: str) -> str | None:
 
 @cache
 def own_kind() -> str:
-    """The kind that NumPy's OpenBLAS has chosen in this process; empty if it does not say."""
+    """Return the kind of kernels that NumPy's OpenBLAS has chosen in this process; "" if it does not report one."""
     for path in (Path(np.__file__).parents[1] / "numpy.libs").glob("*openblas*"):
         name = getattr(ctypes.CDLL(str(path)), "scipy_openblas_get_corename64_", None)
         if name is not None:
@@ -65,14 +65,14 @@ def own_kind() -> str:
 
 @cache
 def crashes(kind: str) -> bool:
-    """Whether a product by NumPy alone ends its process: NumPy 2.5.5 does so with forced kernels on some processors."""
+    """Return whether a NumPy product crashes its process, as in NumPy 2.5.5 with forced kernels on some processors."""
     product = "import numpy as np; a = np.ones((1000, 1000)); a @ a; a.astype('f4') @ a.astype('f4')"
     child = [sys.executable, "-c", product]
     return subprocess.run(child, env=os.environ | {"OPENBLAS_CORETYPE": kind}, capture_output=True).returncode < 0
 
 
 def unlike(network: Network) -> Iterator[str]:
-    """Name the batches in which images get other scores than among all images, in one thread."""
+    """Yield a line for each batch in which images get other scores than in one batch of all images. One thread."""
     graph, images = random_graph(network), random_images(network, IMAGES)
     expected = _scores(graph, images, 1)
     assert len(np.unique(expected)) > IMAGES, "scores that are all the same would prove nothing"
@@ -93,7 +93,7 @@ def _scores(graph: Graph, images: np.ndarray, threads: int) -> np.ndarray:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     if sys.argv[1:] == ["--kinds"]:
         print(*(kind for kind in NUMERIC if why_not(kind) is None))
         return

@@ -1,4 +1,4 @@
-"""A scheduler and workers of Dask, as a user starts them on 127.0.0.1; they end with the block."""
+"""Start a scheduler and workers of Dask on 127.0.0.1, as a user does; they end with the block."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.support.shell import ROOT, wait_for
 
 
 class Cluster:
-    """scheduler: its process. address: where it listens."""
+    """A running Dask scheduler. scheduler: its process. address: where it listens."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "scheduler.json"
@@ -23,9 +23,9 @@ class Cluster:
         self.address: str = json.loads(self._file.read_text("utf-8"))["address"]
 
     def start_worker(self, path: Path = ROOT, *, slow: float = 0.0) -> None:
-        """Start a worker that finds Python modules in ``path``, and wait until it is there.
+        """Start a worker that finds Python modules in ``path``, and wait until it has joined the cluster.
 
-        slow: seconds that each read of images takes longer, by ``worker_faults``.
+        slow: extra seconds for each read of images, by ``worker_faults``.
         """
         name = str(len(self.workers))
         self.workers.append(self._dask("worker", path, "--nthreads", "2", "--no-nanny", "--name", name, slow=slow))
@@ -58,7 +58,7 @@ class Cluster:
 
 @contextmanager
 def dask_cluster(folder: Path) -> Iterator[Cluster]:
-    """Yield a cluster without workers yet. folder: for its files."""
+    """Yield a cluster that has no workers yet. folder: for the cluster's files."""
     cluster = Cluster(folder)
     try:
         yield cluster

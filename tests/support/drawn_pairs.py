@@ -1,4 +1,4 @@
-"""Pairs of convolutions of every kind that one kernel may compute: sizes, steps, borders, activations and poolings."""
+"""List random pairs of convolutions that one kernel may compute: sizes, strides, padding, activations, poolings."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""A card that computes nothing: CuPy's calls, replaced and noted, so that paths to the card run without one.
+"""Replace and record CuPy's calls, so that code for a GPU runs without one.
 
-Memory is the host's, copies copy, and launches only note which kernel they are of. Compiling is left out.
+Device memory is host memory, copies copy, and launches only record which kernel they launch. Nothing is compiled.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ DESCRIBED = {
 
 
 class FakeCard:
-    """calls: what was asked of the driver, in order: the name of a call, then what it was on."""
+    """A GPU that computes nothing. calls: recorded driver calls in order: the name of each call, then its operands."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -43,11 +43,11 @@ class FakeCard:
         self._numbers = count(1)
 
     def number(self) -> int:
-        """A number for a stream, an event or an allocation: no other has it."""
+        """Return a unique number for a stream, an event or an allocation."""
         return next(self._numbers)
 
     def memory(self, nbytes: int, kind: str) -> tuple[int, Any]:
-        """Allocate on a boundary of 256 bytes; return the address and what keeps it."""
+        """Allocate memory aligned to 256 bytes; return its address, and the object that keeps it alive."""
         owner = np.zeros(nbytes + 256, np.uint8)
         address = -(-owner.ctypes.data // 256) * 256
         number = self.number()
@@ -56,7 +56,7 @@ class FakeCard:
         return address, owner
 
     def place(self, address: int) -> tuple[str, int, int] | None:
-        """The kind of memory, the number of the allocation and the byte in it; None for other memory."""
+        """Return the kind of memory at an address, the allocation's number and the offset in bytes; None if unknown."""
         for number, (start, nbytes, kind) in [*self.allocated.items()]:
             if start <= address < start + max(nbytes, 1):
                 return kind, number, address - start
@@ -64,21 +64,21 @@ class FakeCard:
 
 
 class Noting:
-    """What streams and events have in common."""
+    """Base of streams and events that record their calls."""
 
     def __init__(self, card: FakeCard) -> None:
         self._card, self.ptr = card, card.number()
 
     def synchronize(self) -> None:
-        """Note the wait."""
+        """Record the wait."""
         self._card.calls.append(("wait", self.ptr))
 
 
 class Pointer(cupy.cuda.MemoryPointer):
-    """An address that the host may copy to."""
+    """A device pointer to which the host copies."""
 
     def copy_from_host_async(self, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy at once."""
+        """Copy ``nbytes`` bytes at once, without waiting for the stream."""
         ctypes.memmove(self.ptr, source, nbytes)
 
 
@@ -128,7 +128,7 @@ def _event_class(card: FakeCard) -> type[Noting]:
 
 
 class Device:
-    """The only card."""
+    """The only GPU."""
 
     attributes: ClassVar = {"MultiProcessorCount": DESCRIBED["multiprocessors"]}
 
@@ -142,25 +142,25 @@ class Device:
 
 
 class Module:
-    """Machine code that is none."""
+    """A loaded module without machine code."""
 
     def __init__(self, card: FakeCard) -> None:
         self._card = card
 
     def get_function(self, name: str) -> Any:
-        """A function whose address tells its name."""
+        """Return a function whose address identifies its name."""
         text = ctypes.create_string_buffer(name.encode())
         return SimpleNamespace(ptr=ctypes.addressof(text), text=text)
 
     def get_global_var(self, name: str) -> int:
-        """Memory of a constant."""
+        """Return the address of memory for the constant array ``name``."""
         address, self._owner = self._card.memory(1 << 16, "constant")
         return address
 
 
 @contextmanager
 def fake_card() -> Iterator[FakeCard]:
-    """Replace the card while the block runs, in every thread."""
+    """Replace the GPU by a ``FakeCard`` in every thread while the block runs."""
     card = FakeCard()
 
     def allocated(nbytes: int) -> Any:
@@ -183,7 +183,7 @@ def fake_card() -> Iterator[FakeCard]:
         ctypes.memmove(target, source, nbytes)
 
     def arguments(values: int, many: int = 3) -> list[Any]:
-        """The first arguments of a launch, of which all kernels have so many pointers."""
+        """Return the first ``many`` arguments of a launch, all of them pointers. values: address of their addresses."""
         addresses = ctypes.cast(values, ctypes.POINTER(ctypes.c_void_p))
         read = [ctypes.cast(addresses[at], ctypes.POINTER(ctypes.c_void_p))[0] for at in range(many)]
         return [None if address is None else card.place(address) for address in read]

@@ -1,4 +1,4 @@
-"""Writers of other systems' weights files, in their layouts."""
+"""Write weights files of other systems in their layouts."""
 
 import io
 import struct
@@ -22,7 +22,7 @@ SMALL = parse_network(
 
 
 def channels_first(network: Network, *, biases: frozenset[str], seed: int = 0) -> dict[str, np.ndarray]:
-    """Random filters (M, C, K, K), matrices (out, in) and biases (out,) of the named layers, by our names."""
+    """Return random filters (M, C, K, K), matrices (out, in), and biases (out,) of layers in ``biases``, by name."""
     rng = np.random.default_rng(seed)
     found: dict[str, np.ndarray] = {}
     shape = network.input_shape
@@ -42,7 +42,7 @@ def channels_first(network: Network, *, biases: frozenset[str], seed: int = 0) -
 
 
 def flat_dump(network: Network, arrays: Mapping[str, np.ndarray], order: str = "<") -> bytes:
-    """mini-dnn's file: per layer the number of floats and the floats, weights before biases."""
+    """Return mini-dnn's file: for each layer the number of floats, then the floats, weights before biases."""
     layers = [layer for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
     content = struct.pack(f"{order}i", len(layers))
     for layer in layers:
@@ -70,7 +70,7 @@ def state_dict_file(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def onnx_of_others(network: Network, arrays: Mapping[str, np.ndarray], scale: float) -> Any:
-    """The network's ONNX model as other systems write theirs: without our description."""
+    """Return the network's ONNX model as other systems write it: without this program's description."""
     model = onnx_model(Description(network, scale, None), arrays)
     del model.metadata_props[:]
     return model

@@ -1,4 +1,4 @@
-"""Kernels in this process, on NumPy arrays, compiled by app/ladder/emulation; also training's, in the card's place."""
+"""Run kernels in this process on NumPy arrays, compiled by app/ladder/emulation; also those of training."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, build_program
 from app.layers import Layer, Shape
 
-# Without unique symbols: the "shared memory" of two kernels must not become one. gold links in a third of the time.
-FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique", *(["-fuse-ld=gold"] if shutil.which("ld.gold") else []))
+FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique")  # the "shared memory" of two kernels must not become one
 BUILDS = "LENET_TEST_BUILDS"  # names the folder for what the processes of a test run compile, each thing once
 _compile_shared = program._compile_shared
 MAIN = """\
@@ -37,7 +36,7 @@ extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, uns
 
 
 def guarded(array: np.ndarray) -> np.ndarray:
-    """A copy that ends where memory ends, but for less than 16 bytes: the first access beyond is a crash."""
+    """Return a copy that ends less than 16 bytes before inaccessible memory, so that an access beyond it crashes."""
     size = (max(array.nbytes, 1) + 15) // 16 * 16
     pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
@@ -49,7 +48,7 @@ def guarded(array: np.ndarray) -> np.ndarray:
 
 
 class Memory:
-    """What is asked of a device array's memory."""
+    """The attributes of a device array's memory that the program reads."""
 
     def __init__(self, address: int) -> None:
         self.ptr = address
@@ -64,7 +63,7 @@ class Memory:
 
 
 class HostArray(np.ndarray):
-    """An array in place of one on the card."""
+    """A host array in place of a device array."""
 
     @property
     def data(self) -> Any:
@@ -75,17 +74,17 @@ class HostArray(np.ndarray):
 
 
 def uploaded(array: np.ndarray) -> HostArray:
-    """In place of ``app.cuda.memory.upload``."""
+    """Replace ``app.cuda.memory.upload``: return a copy of the array."""
     return guarded(array.ravel()).view(HostArray)
 
 
 def device_array(elements: int, dtype: str) -> HostArray:
-    """In place of ``app.cuda.memory.device_array``: NaN, or no place in any array."""
+    """Replace ``app.cuda.memory.device_array``: return an array of NaN, or of indices outside of any array."""
     return uploaded(np.full(elements * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype))
 
 
 class Stream:
-    """In place of CuPy's: everything on it is done at once."""
+    """Replaces CuPy's stream: all work is done at once."""
 
     ptr = 0
     null: Stream
@@ -98,14 +97,14 @@ class Stream:
     def __exit__(self, *_: object) -> None: ...
 
     def synchronize(self) -> None:
-        """It is."""
+        """Do nothing: all work is done already."""
 
 
 Stream.null = Stream()
 
 
 def inference_launch(site: Any, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Callable[[int, int], None]:
-    """The layer's reference in place of its kernel, which has tests of its own."""
+    """Return the layer's reference in place of the launch of its kernel, which other tests check."""
 
     def launch(_: int, images: int) -> None:
         inputs = np.array(x[: images * int(np.prod(shape))]).reshape(images, *shape)
@@ -117,7 +116,7 @@ def inference_launch(site: Any, layer: Layer, shape: Shape, x: Any, y: Any, dtyp
 
 @contextmanager
 def on_the_processor() -> Iterator[None]:
-    """Within the block training's kernels run on the processor; an access beyond an input's end is a crash."""
+    """Run the kernels of training on the processor in the block; an access beyond the end of an input crashes."""
     import cupy
 
     from app.cuda import memory
@@ -149,7 +148,7 @@ def skip_without_compiler() -> None:
 
 @contextmanager
 def _place_of(*what: object) -> Iterator[Path]:
-    """Where something compiled lies, or will when the block ends; other processes wait for it."""
+    """Yield, under a lock, the path of a compiled file, which exists at the latest when the block ends."""
     place = Path(os.environ[BUILDS]) / hashlib.sha256(repr(what).encode()).hexdigest()[:16]
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -157,7 +156,7 @@ def _place_of(*what: object) -> Iterator[Path]:
 
 
 def compile_shared(compiler: str, flags: Sequence[str]) -> Any:
-    """In place of ``program._compile_shared``."""
+    """Replace ``program._compile_shared``: compile the shared parts once for all test processes."""
     with _place_of(compiler, flags) as place:
         if not place.exists():
             shutil.copytree(_compile_shared(compiler, flags).name, place)
@@ -165,7 +164,7 @@ def compile_shared(compiler: str, flags: Sequence[str]) -> Any:
 
 
 class HostKernel:
-    """A kernel, compiled once in a test run. With a stream, the grid and its arguments, the processor runs it.
+    """A kernel, compiled once in a test run; a call with stream, grid and arguments runs it on the processor.
 
     threads: of a block; shared_bytes: its dynamic shared memory. library: has the kernel's constant memory by name.
     Skips the test where there is no compiler.
@@ -194,7 +193,7 @@ def _address(array: np.ndarray | None) -> int:
 
 
 class HostFunction(HostKernel):
-    """In place of ``app.training.gpu.kernels.training_kernel``."""
+    """Replaces ``app.training.gpu.kernels.training_kernel``."""
 
     def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
         super().__init__(FOLDER / f"train_{name}.cu", f"train_{name}", defines, threads)

@@ -1,4 +1,4 @@
-"""HDF5 files: simple ones, and ones that crash the library, made by hand or by seeded damage."""
+"""Write simple HDF5 files, and files that crash the HDF5 library, made by hand or by seeded damage."""
 
 import io
 import random
@@ -17,7 +17,7 @@ ARRAYS = {"fc1": np.ones((4, 3), np.float32), "fc2": np.ones((3, 3), np.float32)
 
 
 def write_hdf5(path: Path, datasets: Mapping[str, object], **attributes: object) -> Path:
-    """Write the datasets and the root's attributes as h5py does by itself, but texts with a fixed length."""
+    """Write datasets and the root's attributes by h5py with default settings, but strings with a fixed length."""
     with h5py.File(path, "w") as file:
         for name, value in datasets.items():
             file[name] = value
@@ -25,8 +25,8 @@ def write_hdf5(path: Path, datasets: Mapping[str, object], **attributes: object)
     return path
 
 
-def own_child() -> bytes:
-    """The node of a group's B-tree is its own child: HDF5 descends for ever."""
+def node_that_is_its_own_child() -> bytes:
+    """Return a file in which a node of a group's B-tree is its own child, so that HDF5 descends for ever."""
     content = bytearray(build_hdf5_bytes(ARRAYS, {"network": "mlp"}))
     node = content.index(b"TREE")
     content[node + 5] = 1  # the level: no longer a leaf
@@ -35,7 +35,7 @@ def own_child() -> bytes:
 
 
 def circle_of_free_names() -> bytes:
-    """The list of free places among a group's names leads back to its beginning: HDF5 notes the same place for ever."""
+    """Return a file whose list of free places among a group's names is circular, so that HDF5 follows it for ever."""
     content = bytearray(build_hdf5_bytes(ARRAYS, {"network": "mlp"}))
     first, names = struct.unpack_from("<QQ", content, content.index(b"HEAP") + 16)
     struct.pack_into("<Q", content, names + first, first)
@@ -43,7 +43,7 @@ def circle_of_free_names() -> bytes:
 
 
 def endless() -> bytes:
-    """The index of a dataset's chunks is said to have 2⁶³ of them: HDF5 looks at each, and never at a signal."""
+    """Return a file whose dataset declares 2⁶³ chunks: HDF5 checks each of them and never handles a signal."""
     content = bytearray(new_format())
     begin = content.index(b"EAHD")
     struct.pack_into("<Q", content, begin + 44, 1 << 63)
@@ -52,7 +52,7 @@ def endless() -> bytes:
 
 
 def new_format() -> bytes:
-    """A file in the newest format, most of whose structures carry a checksum."""
+    """Return a file in the newest format, in which most structures have a checksum."""
     stream = io.BytesIO()
     with h5py.File(stream, "w", libver="latest") as file:
         for name, array in ARRAYS.items():
@@ -64,7 +64,7 @@ def new_format() -> bytes:
 
 
 def checked_blocks(content: bytes) -> list[tuple[int, int]]:
-    """Begin and end of what is followed by its own checksum."""
+    """Return begin and end of each block of bytes that its checksum follows."""
     found = []
     for begin in (match.start() for match in re.finditer(rb"\x89HDF|[A-Z]{4}", content)):
         for end in range(begin + 24, min(begin + 300, len(content) - 4)):
@@ -75,7 +75,7 @@ def checked_blocks(content: bytes) -> list[tuple[int, int]]:
 
 
 def damaged(content: bytes, blocks: list[tuple[int, int]], seed: int) -> bytes:
-    """A few bytes of the blocks replaced, and all checksums put right again."""
+    """Return the content with a few bytes of the blocks replaced and all checksums corrected."""
     rng, changed = random.Random(seed), bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 4])):
         begin, end = rng.choice(blocks)

@@ -1,4 +1,4 @@
-"""JavaScript, evaluated by Node.js or by Chromium: a test is skipped where the machine has no engine for it."""
+"""Evaluate JavaScript by Node.js or Chromium; skip the test if the machine has neither."""
 
 import json
 import re
@@ -18,7 +18,7 @@ REPORT = re.compile(r'<pre id="report">(.*?)</pre>', re.DOTALL)
 
 
 def evaluate(engine: str, script: str, expression: str, folder: Path) -> Any:
-    """Return the value of an expression after a script, as JSON brings it. folder: an empty one."""
+    """Return the value of an expression, passed as JSON, after a script has run. folder: an empty folder."""
     node = shutil.which("node")
     if engine == "chromium" or (engine == ANY and node is None):
         page = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><script>{script}</script>'
@@ -32,7 +32,7 @@ def evaluate(engine: str, script: str, expression: str, folder: Path) -> Any:
 
 
 def evaluate_in_page(html: str, expression: str, folder: Path, size: str = "1280,2400") -> Any:
-    """Return the value of an expression, or of the promise that it gives, once a page is loaded; its console is empty.
+    """Return the value of an expression, or of its promise, in a loaded page; check that the page's console is empty.
 
     size: width and height of the window.
     """

@@ -1,4 +1,4 @@
-"""Files in Keras' layout, written without Keras, and what their layers compute, in plain NumPy."""
+"""Write files in Keras' layout without Keras, and compute their layers in plain NumPy."""
 
 import io
 import json
@@ -23,7 +23,7 @@ Model = Sequence[tuple[str, dict[str, Any], dict[str, np.ndarray]]]  # of each l
 
 
 def graph_of(path: Path, asked: ImportOptions | None = None) -> Graph:
-    """The network that the command makes of a file, checked as it checks."""
+    """Return the network that ``import`` makes from a file, after the checks of ``import``."""
     _, source, found = read_foreign_file(path, asked or ImportOptions())
     arrays = {one.name: one.array for one in found}
     graph = build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
@@ -32,14 +32,14 @@ def graph_of(path: Path, asked: ImportOptions | None = None) -> Graph:
 
 
 def scores_of(graph: Graph, images: np.ndarray) -> np.ndarray:
-    """The network's scores before a softmax, in float32. images: (B, H, W, C) uint8."""
+    """Return the network's scores before a softmax, (B, classes) float32. images: (B, H, W, C) uint8."""
     steps = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
     _, scores = replace(graph, steps=steps).forward(images.transpose(0, 3, 1, 2), np.float32)
     return scores
 
 
 def configuration(model: Model, shape: Sequence[int | None]) -> dict[str, Any]:
-    """A Sequential model's, as Keras 3 writes it; layers are named by number."""
+    """Return the configuration of a Sequential model as Keras 3 writes it; layers are named by number."""
     first = {"class_name": "InputLayer", "config": {"name": "input", "batch_shape": [None, *shape]}}
     layers = [
         {
@@ -54,7 +54,7 @@ def configuration(model: Model, shape: Sequence[int | None]) -> dict[str, Any]:
 
 
 def functional(model: Model, shape: Sequence[int | None]) -> dict[str, Any]:
-    """The configuration of the same layers as a functional model, last layer first."""
+    """Return the configuration of a functional model with these layers, listed from the last to the first."""
     layers = configuration(model, shape)["config"]["layers"]
     for at, layer in enumerate(layers):
         layer["name"] = layer["config"]["name"]
@@ -89,7 +89,7 @@ def zipped(members: Mapping[str, bytes | str]) -> bytes:
 
 
 def keras_members(model: Model, config: Any) -> dict[str, bytes | str]:
-    """The members of a .keras file, an optimiser's arrays included."""
+    """Return the members of a .keras file by name, including the arrays of an optimiser."""
     arrays: dict[str, np.ndarray] = {"optimizer/vars/0": np.ones(3)}
     counts: dict[str, int] = {}
     for kind, _, own in model:
@@ -113,7 +113,7 @@ def keras_hdf5(model: Model, config: Any) -> bytes:
 
 
 def computed(model: Model, x: np.ndarray) -> np.ndarray:
-    """What the layers compute of (B, H, W, C) in float64, but for a softmax: a number at a time, by the definitions."""
+    """Return the layers' result for x (B, H, W, C) in float64, without a softmax, number by number as defined."""
     x = x.astype(np.float64)
     for kind, settings, arrays in model:
         match kind:
@@ -152,7 +152,7 @@ def computed(model: Model, x: np.ndarray) -> np.ndarray:
 
 
 def _windows(x: np.ndarray, settings: dict[str, Any], size: int, what: Any) -> np.ndarray:
-    """Slide a window over maps. what: filters, or a function of the window's pixels inside the map."""
+    """Slide a window over maps (B, H, W, C). what: filters, or a function of the window's pixels inside the map."""
     stride, sides = settings.get("strides", 1), x.shape[1:3]
     same = settings.get("padding") == "same"
     counts = [-(-side // stride) if same else (side - size) // stride + 1 for side in sides]

@@ -1,4 +1,4 @@
-"""Cases of the GPU tests: every row × each of its types × a grid of problems, and numbers of images."""
+"""List the cases of the GPU tests: every registry row in each of its types on a grid of problems and batch sizes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -121,7 +121,7 @@ SMALL: dict[str, Sequence[Problem]] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Case:
-    """A variant on a problem, with the parameters that are not its defaults."""
+    """A variant on a problem, with the parameters that differ from its defaults."""
 
     row: Variant
     problem: Problem
@@ -135,18 +135,18 @@ class Case:
 
     @property
     def refusal(self) -> str | None:
-        """Why the row does not serve this on the architecture under test."""
+        """Return why the row cannot compute the problem on the architecture under test; None if it can."""
         return self.row.refusal_reason(self.problem, architecture(), dict(self.parameters))
 
 
 @cache
 def architecture() -> str:
-    """The card's; the H100's where there is no card, so that the cases are the same."""
+    """Return the architecture of the GPU, or that of the H100 without a GPU, so that the cases are the same."""
     return describe_gpu()["architecture"] if why_no_gpu() is None else "sm_90a"
 
 
 def describe(problem: Problem) -> str:
-    """A short text for test names: types, sizes, epilogue."""
+    """Return a short text for test names: types, sizes, epilogue."""
     if isinstance(problem, PairProblem):
         resize, sparse = getattr(problem, "resize", None), getattr(problem, "sparse", False)
         source = "" if resize is None else f"{describe(resize)}--"
@@ -170,15 +170,18 @@ def describe(problem: Problem) -> str:
 
 
 def batches(problem: Problem) -> tuple[int, ...]:
-    """How many images, the largest number first: 67, 5 and 1 where NumPy computes that many in a moment."""
+    """Return the batch sizes for a problem, the largest first: 67, 5 and 1 if NumPy computes so many quickly."""
     elements = sum(argument.per_image for argument in problem.arguments())
     most = next((n for n in (67, 5, 3) if n * problem.flops <= 9e7 and n * elements <= 3e6), 1)
     return {67: (67, 5, 1), 1: (1,)}.get(most, (most, 1))
 
 
-def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> Iterator[Case]:
-    """Those of the problems that the row serves, in each of its types. store: activations in that type, too."""
-    for dtype in row.dtypes:
+def served(row: Variant, problems: Iterable[Problem], *types: str, store: bool = True) -> Iterator[Case]:
+    """Yield the problems that the row can compute, in each of its types or of ``types``.
+
+    store: store activations in that type, too.
+    """
+    for dtype in [dtype for dtype in row.dtypes if dtype in types or not types]:
         for problem in (problem for problem in problems if exists_in(problem, dtype)):
             case = Case(row, (typed if store else multiplied)(problem, dtype))
             if case.refusal is None:
@@ -186,13 +189,13 @@ def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> 
 
 
 def on_a_card(cases: Callable[[], Iterable[Case]]) -> list[Case]:
-    """The cases of a GPU test; none without a GPU: one item stands for all of them, and to list them takes a second."""
+    """Return the cases of a GPU test, or none without a GPU, because listing them takes a second."""
     return [*cases()] if why_no_gpu() is None else []
 
 
 @cache
 def grid_cases() -> tuple[Case, ...]:
-    """Every row on the whole grid, and on every pair of storage types."""
+    """Return cases of every row on the whole grid, and on every pair of storage types."""
     return tuple(
         case
         for name in OPERATIONS
@@ -203,7 +206,7 @@ def grid_cases() -> tuple[Case, ...]:
 
 @cache
 def tuned_cases() -> tuple[Case, ...]:
-    """Every row that has parameters with each value of each, the others at their defaults."""
+    """Return cases of every row with each value of each parameter, all other parameters at their defaults."""
     found = []
     for name, problems in TUNED.items():
         for row in variants(name):
@@ -221,24 +224,24 @@ def tuned_cases() -> tuple[Case, ...]:
 
 @cache
 def small_cases() -> tuple[Case, ...]:
-    """Every row, in each of its types, on the problems for the sanitizers."""
+    """Return cases of every row, in each of its types, on the small problems for the sanitizers."""
     return tuple(case for name in OPERATIONS for row in variants(name) for case in served(row, SMALL[name]))
 
 
 def elements(problem: Problem) -> int:
-    """Elements of y an image."""
+    """Return the number of elements of y per image."""
     return next(argument.per_image for argument in problem.arguments() if argument.name in ("y", "labels"))
 
 
 def weight_shape(problem: ConvProblem | LinearProblem) -> tuple[int, ...]:
-    """Shape of the weights as kernels take them, outputs last."""
+    """Return the shape of the weights as kernels take them, outputs last."""
     if isinstance(problem, ConvProblem):
         return problem.channels, problem.kernel, problem.kernel, problem.maps
     return problem.inputs, problem.outputs
 
 
 def input_shape(problem: Problem) -> tuple[int, ...]:
-    """Shape of one image's input."""
+    """Return the shape of one image's input."""
     if isinstance(problem, PairProblem):
         resize = getattr(problem, "resize", None)
         return input_shape(problem.first if resize is None else resize)

@@ -1,4 +1,4 @@
-"""Kernels under test on the card: compiled beforehand by all processors, launched on poisoned outputs with guards."""
+"""Run kernels under test on the GPU: compile them in parallel first, and launch them on guarded, poisoned outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POISON_WORKSPACE = not os.environ.get("LENET_NO_POOL")
 
 
 def compile_all(cases: Iterable[Case]) -> None:
-    """Fill the cache by all processors. What does not compile fails again, with its message, where it is used."""
+    """Compile the cases' kernels into the cache on all cores. A kernel that fails reports the error when it is used."""
 
     def compiled(case: Case) -> None:
         with suppress(RuntimeError):
@@ -42,7 +42,7 @@ def compile_all(cases: Iterable[Case]) -> None:
 
 
 def cases_of(plans: Iterable[ExecutionPlan]) -> list[Case]:
-    """The kernels of the plans, with their settings."""
+    """Return the kernels of the plans as cases, with their settings."""
     return [Case(node.variant, node.problem, tuple(node.settings.items())) for found in plans for node in found.nodes]
 
 
@@ -58,14 +58,14 @@ def compile_selected(request: pytest.FixtureRequest) -> None:
 
 
 def kernel_of(case: Case, *, debug: bool = False) -> Kernel:
-    """The case's kernel, loaded."""
+    """Return the case's kernel, loaded on the GPU."""
     from app.kernels.launch import Kernel
 
     return Kernel(case.row, case.problem, architecture(), dict(case.parameters), debug=debug)
 
 
 def host_arrays(problem: Problem, images: int) -> tuple[np.ndarray, list[np.ndarray | None]]:
-    """The problem's random operands as it wants them in memory: x, and what lies between it and the outputs."""
+    """Return random operands in the problem's layout: x, and the arguments between x and the outputs."""
     x, parameters = operands(problem, images)
     arguments = problem.arguments()
     arrays = device_parameters(problem, parameters)
@@ -76,7 +76,7 @@ def host_arrays(problem: Problem, images: int) -> tuple[np.ndarray, list[np.ndar
 
 
 def device_parameters(problem: Problem, parameters: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
-    """The arrays between x and y in the order and layout in which the problem takes them, float64."""
+    """Return the arguments between x and y in the problem's order and layout, float64."""
     shape = input_shape(problem.first if isinstance(problem, PairProblem) else problem)
     arrays: list[np.ndarray | None] = []
     for layer in layers_of(problem):
@@ -86,7 +86,7 @@ def device_parameters(problem: Problem, parameters: Mapping[str, np.ndarray]) ->
 
 
 def bind(kernel: Kernel, arrays: list[Any], images: int) -> Any:
-    """``Kernel.bind``; skips where a library is missing."""
+    """Call ``Kernel.bind``; skip the test if a library is missing."""
     try:
         return kernel.bind(arrays, images)
     except UserError as missing:
@@ -96,7 +96,7 @@ def bind(kernel: Kernel, arrays: list[Any], images: int) -> Any:
 
 
 def on_card(kernel: Kernel, x: Any, parameters: list[np.ndarray | None], images: int) -> list[Any]:
-    """Run the kernel once, x on the card, poisoned outputs → those, on the card, flat, the guards behind untouched."""
+    """Run the kernel once on x in GPU memory and poisoned outputs; check the guards; return the flat outputs there."""
     import cupy
 
     from app.cuda.memory import device_array, upload
@@ -119,17 +119,17 @@ def on_card(kernel: Kernel, x: Any, parameters: list[np.ndarray | None], images:
 
 
 def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -> list[np.ndarray]:
-    """Run the kernel once on arrays of just the size needed; its outputs, flat, the guards behind them untouched."""
+    """Run the kernel once on arrays of exactly the needed size; check the guards; return the flat outputs."""
     from app.cuda.memory import upload
 
     return [output.get() for output in on_card(kernel, upload(np.ascontiguousarray(x)), parameters, len(x))]
 
 
 def results(case: Case, images: int, *, debug: bool = False) -> list[np.ndarray]:
-    """The case's outputs for its random operands."""
+    """Return the case's outputs for its random operands."""
     return launch(kernel_of(case, debug=debug), *host_arrays(case.problem, images))
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """For comparisons to the bit: zeros have signs, and NaN is not equal to itself."""
+    """Return the bytes as integers, to compare bit by bit: zeros have signs, and NaN is not equal to itself."""
     return array.view(f"u{array.itemsize}")

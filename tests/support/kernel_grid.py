@@ -1,4 +1,4 @@
-"""The problems that every kernel must serve."""
+"""List the problems that every kernel must compute."""
 
 from dataclasses import replace
 from functools import cache
@@ -26,26 +26,26 @@ Own = TypeVar("Own", bound=Problem)
 
 
 def row_of(kind: str, name: str) -> Variant:
-    """The row of that operation and name."""
+    """Return the registry row of an operation with this name."""
     (row,) = (row for row in variants(kind) if row.name == name)
     return row
 
 
 def toy_variant(step: int, name: str, **changes: Any) -> Variant:
-    """An automatic convolution in float32 of one launch that serves every problem; ``changes`` to its fields."""
+    """Return an automatic float32 convolution row that accepts every problem. changes: other values of its fields."""
     launch = KernelLaunch(32, lambda _: (1, 1, 1))
     row = Variant("conv", step, name, "none", lambda *_: LaunchConfig({}, (launch,)), ("float32",))
     return replace(row, **{"automatic": True, **changes})
 
 
 def convolution_pair(bias1: bool = False, bias2: bool = False) -> ConvPairProblem:
-    """Both convolutions of lenet5 with all that follows them, from bytes."""
+    """Return lenet5's two convolutions of bytes with their activations and poolings, as one problem."""
     first, second, *_ = network_convolutions(fused=True)
     return ConvPairProblem(replace(first, bias=bias1, input_dtype="uint8"), replace(second, bias=bias2))
 
 
 def product_pair(inputs: int, hidden: int, classes: int, bias1: bool = False, bias2: bool = False) -> LinearPairProblem:
-    """Two products, ReLU between them and an argmax after them."""
+    """Return two products with ReLU between them and an argmax after them, as one problem."""
     return LinearPairProblem(
         LinearProblem(inputs, hidden, bias1, "relu"), LinearProblem(hidden, classes, bias2, argmax=True)
     )
@@ -54,7 +54,7 @@ def product_pair(inputs: int, hidden: int, classes: int, bias1: bool = False, bi
 def any_product_pair(
     inputs: int, hidden: int, classes: int, function: str, *, softmax: bool, bias: bool = True, reads: str = "float32"
 ) -> LinearPairProblem:
-    """Two products with any activation between them; after them an argmax, with or without a softmax."""
+    """Return two products with this activation between them; after them an argmax, with or without a softmax."""
     return LinearPairProblem(
         LinearProblem(inputs, hidden, bias, function, input_dtype=reads),
         LinearProblem(hidden, classes, bias, argmax=True, softmax=softmax),
@@ -62,17 +62,17 @@ def any_product_pair(
 
 
 def exactly(problem: ConvPairProblem) -> ConvPairProblem:
-    """The problem for weights that float16 holds: they do not include the scale of the pixels."""
+    """Return the problem for weights that float16 represents exactly; these do not include the pixel scale."""
     return replace(problem, exact=True, pixel_scale=1 / 255)
 
 
 def sparsely(problem: ConvPairProblem) -> ConvPairProblem:
-    """The problem for second filters with two weights of every four input maps."""
+    """Return the problem for second filters with two weights of every four input maps."""
     return replace(problem, sparse=True)
 
 
 def enlarging_pairs() -> list[ConvPairProblem]:
-    """Both convolutions of the networks that enlarge images; minidnn86's last pooling without and with ceil."""
+    """Return both convolutions of each network that enlarges images; minidnn86's last pooling without and with ceil."""
     found: list[ConvPairProblem] = []
     halves = network_convolutions(fused=True)[2:]
     for first, second in zip(halves[::2], halves[1::2], strict=True):
@@ -184,9 +184,9 @@ GRID: dict[str, list[Problem]] = {
 
 
 def typed(problem: Own, dtype: str) -> Own:
-    """The problem in that arithmetic, activations stored alike; bytes stay bytes, and their results are wide.
+    """Return the problem in this arithmetic type, with activations stored in it; bytes stay bytes with float32 results.
 
-    What a pair writes is stored as its plans have it: features alike, scores wide.
+    The results of a pair are stored as in plans: features in the type, scores in float32.
     """
     if isinstance(problem, PairProblem):
         stored, reads = storage_dtype(dtype), problem.first.input_dtype
@@ -204,12 +204,12 @@ def typed(problem: Own, dtype: str) -> Own:
 
 
 def multiplied(problem: Own, dtype: str) -> Own:
-    """The problem in that arithmetic, activations stored as they are; a pair's alike."""
+    """Return the problem in this arithmetic type, with activations stored as before; a pair as ``typed`` returns it."""
     return typed(problem, dtype) if isinstance(problem, PairProblem) else replace(problem, dtype=dtype)
 
 
 def exists_in(problem: Problem, dtype: str) -> bool:
-    """Whether there is such a problem in that arithmetic: only split numbers ask what is exact, or in range."""
+    """Return whether the problem exists in this type: ``exact`` and ``bounded`` are only for split numbers."""
     return dtype == "float16x2" or not (getattr(problem, "exact", False) or getattr(problem, "bounded", False))
 
 
@@ -219,7 +219,7 @@ def _typed_grid(name: str, dtypes: tuple[str, ...]) -> list[Problem]:
 
 
 def problems(row: Variant) -> list[Problem]:
-    """Everything in the grid that the row does not decline by its declared fields: types and pooling."""
+    """Return all problems of the grid that the row's declared types and pooling allow."""
     return [p for p in _typed_grid(row.operation, row.dtypes) if row.pools or getattr(p, "pool", 1) == 1]
 
 
@@ -227,7 +227,7 @@ _served: dict[tuple[int, str], tuple[Variant, list[Problem]]] = {}  # by the row
 
 
 def served(row: Variant, arch: str) -> list[Problem]:
-    """Those of them that the row serves on the architecture."""
+    """Return the problems of the grid that the row can compute on the architecture."""
     if (id(row), arch) not in _served:
         _served[id(row), arch] = (
             row,

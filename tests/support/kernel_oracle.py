@@ -1,4 +1,4 @@
-"""Random operands for any problem, and what its kernels must make of them: the layers' NumPy references."""
+"""Make random operands for any problem, and compute its correct results by the layers' NumPy references."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,9 +32,9 @@ Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and p
 
 
 def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
-    """The layers whose references define what the problem's kernels must return; an argmax is looked at separately.
+    """Return the layers whose references define the problem's correct results, without a fused argmax.
 
-    name: of the layer that has parameters; of a pair's, with 1 and 2 behind it.
+    name: of the layer with parameters; the layers of a pair get 1 and 2 behind it.
     """
     if isinstance(problem, PairProblem):
         return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
@@ -60,13 +60,13 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
 
 
 def sums_half(row: Variant) -> bool:
-    """Whether the row rounds every partial sum to float16."""
+    """Return whether the row rounds every partial sum to float16."""
     return (row.operation, row.technique) == ("conv", "half2")
 
 
 @cache
 def drawn(problem: Problem, images: int) -> Operands:
-    """Random operands that results around 1 come from, float64 (bytes stay bytes), of what ``base`` returns."""
+    """Return random operands that give results around 1, float64 or bytes. problem: from ``base``."""
     rng = np.random.default_rng(crc32(tuning_key(problem).encode()))
     shape = (images, *input_shape(problem))
     is_bytes = problem.arguments()[0].dtype == "uint8"
@@ -81,7 +81,7 @@ def drawn(problem: Problem, images: int) -> Operands:
 
 
 def base(problem: Single) -> Single:
-    """The problem in float32, bytes where it reads bytes: variants of one problem get the same operands."""
+    """Return the problem in float32 (bytes stay bytes), so that variants of one problem get the same operands."""
     if isinstance(problem, ResizeProblem):
         return problem
     if not isinstance(problem, ConvProblem | LinearProblem):
@@ -91,7 +91,7 @@ def base(problem: Single) -> Single:
 
 
 def operands(problem: Problem, images: int) -> Operands:
-    """What the reference computes with: as stored, but never rounded to an arithmetic type. float64 or uint8."""
+    """Return the reference's operands, float64 or uint8: rounded to the storage type, not to the arithmetic type."""
     if isinstance(problem, PairProblem):
         (x, first), (_, second) = operands(problem.first, images), operands(problem.second, 1)
         if isinstance(problem, ConvPairProblem):
@@ -110,7 +110,7 @@ def operands(problem: Problem, images: int) -> Operands:
 
 
 def held(problem: Any, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A layer's parameters, its weights such as float16 holds if the problem says so."""
+    """Return a layer's parameters, with weights rounded to float16 if the problem is ``exact``."""
     return {**parameters, "layer": _as_stored(parameters["layer"], "float16")} if problem.exact else parameters
 
 
@@ -119,12 +119,12 @@ def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def run(layers: Sequence[Layer], x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The references one after the other, in the float type of x; flat, float64."""
+    """Return the result of the layers' references in the float type of x, flat, as float64."""
     return np.ascontiguousarray(through(layers, x, parameters)).ravel().astype(np.float64)
 
 
 def through(layers: Sequence[Layer], x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The references one after the other, in the float type of x."""
+    """Return the result of the layers' references, one after the other, in the float type of x."""
     x = x.copy()  # a reference may work in place
     for layer in layers:
         x = layer.reference(x, parameters)
@@ -140,7 +140,7 @@ def _expected(problem: Problem, images: int, in_half: bool) -> Expected:
 def expected_of(
     problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool = False
 ) -> Expected:
-    """What must become of these operands, float64; all results flat."""
+    """Return the correct results for these float64 operands; all arrays are flat."""
     layers = layers_of(problem)
     if isinstance(problem, ConvPairProblem):  # what the first layer reads
         if problem.resize is not None:
@@ -171,13 +171,13 @@ def expected_of(
 
 
 def of_probabilities(exact: np.ndarray, scores: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-    """What a softmax's rounding errors scale with, flat: those of the scores and of the exponent are relative to it."""
+    """Return, flat, magnitudes to which a softmax's rounding errors are proportional. exact: the probabilities."""
     errors = 1 + np.ptp(scores, axis=1) + 2 * magnitude.reshape(scores.shape).max(axis=1)
     return exact * np.repeat(errors, scores.shape[1])
 
 
 def expected(problem: Problem, images: int, row: Variant) -> Expected:
-    """What the row must return. How the output is stored is no part of it."""
+    """Return the row's correct results, before they are rounded to the output's storage type."""
     if isinstance(problem, ConvProblem | LinearProblem):
         # However x is stored, the arithmetic types that round their operands are held against unrounded ones.
         read = "float32" if has_rounded_operands(problem) and problem.input_dtype != "uint8" else problem.input_dtype
@@ -188,7 +188,7 @@ def expected(problem: Problem, images: int, row: Variant) -> Expected:
 def bounded(
     row: Variant, problem: Problem, found: Expected, x: np.ndarray, parameters: Mapping[str, np.ndarray]
 ) -> Expected:
-    """What a row must return, with its own error bound where it has one; x, parameters: as in a weights file."""
+    """Return ``found`` with the row's error bound, if it defines one. x, parameters: as in a weights file."""
     if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found
     weights, bias = parameters["layer"].transpose(2, 0, 1, 3), parameters.get("layer_bias")
@@ -200,9 +200,9 @@ def bounded(
 
 
 def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool) -> np.ndarray:
-    """A plain implementation at the problem's precision: rounded operands; sums in float32, or term by term in half.
+    """Return a plain implementation's results with rounded operands and sums in float32, or in half with ``in_half``.
 
-    Of split operands one in float32, term by term.
+    For split operands, the implementation is plain float32, term by term.
     """
     if isinstance(problem, ConvProblem | LinearProblem) and has_split_operands(problem):
         y = rounded_layer(problem, x, parameters["layer"], parameters.get("layer_bias"), to_single)
@@ -221,7 +221,7 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
 
 
 def plain_pair(problem: PairProblem, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """One layer after the other at the problem's precision: operands and what is stored rounded, sums in float32."""
+    """Return a plain implementation's results of a pair: rounded operands and stored results, sums in float32."""
     narrow = to_half if has_rounded_operands(problem) else to_single
     y = x
     halves: tuple[ConvProblem | LinearProblem, ...] = (problem.first, problem.second)
@@ -239,7 +239,7 @@ def rounded_layer(
     bias: np.ndarray | None,
     narrow: Callable[[Any], Any],
 ) -> np.ndarray:
-    """The layer alone, as in a weights file: operands rounded by ``narrow``, sums in float32, term by term."""
+    """Return a layer's result without activation: operands rounded by ``narrow``, sums in float32, term by term."""
     x, weights = narrow(x).astype(np.float64), narrow(weights)
     if isinstance(problem, ConvProblem):
         y = term_by_term(problem, x, weights.transpose(2, 0, 1, 3), to_single)
@@ -250,7 +250,7 @@ def rounded_layer(
 
 
 def term_by_term(problem: ConvProblem, x: Any, w: Any, rounded: Callable[[Any], Any]) -> Any:
-    """The convolution alone, each partial sum rounded, in the order c, p, q: x (B, C, H, W), w (C, K, K, M)."""
+    """Return x (B, C, H, W) convolved with w (C, K, K, M), each partial sum rounded, in the order c, p, q."""
     around = (problem.padding, problem.padding)
     x = np.pad(x, ((0, 0), (0, 0), around, around))
     down, across = ((size - 1) * problem.stride + 1 for size in problem.conv_output_size)
@@ -262,25 +262,25 @@ def term_by_term(problem: ConvProblem, x: Any, w: Any, rounded: Callable[[Any], 
 
 
 def to_half(x: Any) -> Any:
-    """Rounded to float16, as float32."""
+    """Return x rounded to float16, as float32."""
     return x.astype(np.float16).astype(np.float32)
 
 
 def to_single(x: Any) -> Any:
-    """Rounded to float32."""
+    """Return x rounded to float32."""
     return x.astype(np.float32)
 
 
 def to_tf32(x: Any) -> Any:
-    """Rounded to 11 significant bits, ties away from zero, as float32."""
+    """Return x rounded to 11 significant bits, ties away from zero, as float32."""
     bits = np.ascontiguousarray(x.astype(np.float32)).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def check(y: Any, problem: Problem, expected: Expected) -> float:
-    """Hold a flat result against what is expected; returns the greatest error ÷ what is allowed for it.
+    """Compare a flat result with the expected one; return the greatest error ÷ its allowed error.
 
-    y may be shorter: of fewer images. The RMS is then not compared, for it is a property of the whole tensor.
+    y may have fewer images; then the RMS, a property of the whole tensor, is not compared.
     Raises AssertionError that names the worst element.
     """
     each, most_rms = allowed_errors(problem, expected)

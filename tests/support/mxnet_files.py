@@ -1,4 +1,4 @@
-"""A writer of MXNet's files, and a forward pass in its layout that shares nothing with the program's."""
+"""Write MXNet's files, and compute a forward pass in their layout without the program's code."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ NUMBERS = {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4, "in
 
 
 def course_network(kernel: int, maps: tuple[int, int], units: int, size: int) -> Network:
-    """The family of systems 2 and 3."""
+    """Return a network of the family of systems 2 and 3 (``fa19`` and ``k7``)."""
     head = 'name = "old"\nsummary = "imported from MXNet"\ninput = [1, 28, 28]\npixel_scale = 1\n'
     layers = layers_toml(
         *(f'resize size={size} rule="course"', f"conv2d maps={maps[0]} kernel={kernel} bias=false", "tanh"),
@@ -29,7 +29,7 @@ def course_network(kernel: int, maps: tuple[int, int], units: int, size: int) ->
 
 
 def record(array: np.ndarray, version: int, storage: int = 0) -> bytes:
-    """One array's record; version 1 has no storage type."""
+    """Return one array's record in a list of arrays; version 1 has no storage type."""
     head = struct.pack("<I", version) + (struct.pack("<i", storage) if version == VERSIONS[1] else b"")
     shape = struct.pack(f"<I{array.ndim}q", array.ndim, *array.shape)
     device = struct.pack("<2i", 2, 7)  # a GPU, which is not here
@@ -37,7 +37,7 @@ def record(array: np.ndarray, version: int, storage: int = 0) -> bytes:
 
 
 def params_file(arrays: Mapping[str, np.ndarray], version: int = VERSIONS[1]) -> bytes:
-    """A list of arrays, in the mapping's order."""
+    """Return a .params file: a list of the arrays, in the mapping's order."""
     content = struct.pack("<3Q", 0x112, 0, len(arrays))
     content += b"".join(record(array, version) for array in arrays.values())
     names = [name.encode() for name in arrays]
@@ -45,12 +45,12 @@ def params_file(arrays: Mapping[str, np.ndarray], version: int = VERSIONS[1]) ->
 
 
 def mxnet_names(arrays: Mapping[str, np.ndarray], prefix: str = "arg:") -> dict[str, np.ndarray]:
-    """Our names → MXNet's: ``conv1`` → ``arg:conv1_weight``."""
+    """Return the arrays by MXNet's names: ``conv1`` becomes ``arg:conv1_weight``."""
     return {f"{prefix}{name}{'' if name.endswith('_bias') else '_weight'}": array for name, array in arrays.items()}
 
 
 def settings(layer: Layer, bias: bool) -> tuple[str, dict[str, str]]:
-    """The operator and its settings, all of them strings; the course's own convolution has these two alone."""
+    """Return a layer's operator and settings, which are strings; ``New`` is the course's convolution."""
     match layer:
         case Conv2d(stride=1, padding=0) if not bias:
             return "New", {"kernel": f"({layer.kernel}, {layer.kernel})", "num_filter": str(layer.maps)}
@@ -74,7 +74,7 @@ def settings(layer: Layer, bias: bool) -> tuple[str, dict[str, str]]:
 
 
 def symbol(network: Network, names: Iterable[str], key: str = "attrs") -> dict[str, Any]:
-    """The symbol file of a network. names: of its arrays, by ours."""
+    """Return the symbol file of a network. names: our names of its arrays."""
     nodes: list[dict[str, Any]] = [{"op": "null", "name": "data", "inputs": []}]
     known, head = set(names), 0
     for layer in network.layers:
@@ -100,7 +100,7 @@ def symbol_file(network: Network, names: Iterable[str], key: str = "attrs") -> b
 
 
 def course_labels(network: Network, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> np.ndarray:
-    """Labels (N,) of enlarged images (N, S, S), numbers from 0 to 255, by the formulas of the course's family."""
+    """Return labels (N,) of enlarged images (N, S, S), pixels from 0 to 255, by the formulas of the course's family."""
 
     def convolved(x: np.ndarray, filters: np.ndarray) -> np.ndarray:
         windows = np.lib.stride_tricks.sliding_window_view(x, filters.shape[2:], axis=(2, 3))

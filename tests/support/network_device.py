@@ -1,7 +1,8 @@
-"""A planned network launch by launch: what each kernel leaves, element by element, held against the network's text.
+"""Check a planned network launch by launch: compare each kernel's results with the network's text, element by element.
 
-Every launch is judged by what it really read, so errors do not add up and tolerances stay those of one launch. The
-oracle's weights come from the file, not from the plan: permuted rows, folded scales and fused layers are judged, too.
+Every launch is judged by the input that it really read, so errors do not add up and tolerances stay those of one
+launch. The oracle's weights come from the file, not from the plan, so permuted rows, folded scales and fused layers are
+judged, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ Read = Callable[[Any], np.ndarray]  # a device array's content
 
 @dataclass(frozen=True)
 class Known:
-    """What a kernel must leave, float64, and how far from it each element may be."""
+    """A kernel's correct results, float64, and the allowed error of each element."""
 
     value: np.ndarray
     error: np.ndarray
@@ -41,7 +42,7 @@ class Known:
 def examine(
     network: RandomNetwork, plan: ExecutionPlan, images: np.ndarray, launch: LaunchNode, read: Read = np.asarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run the nodes one after the other on the images; returns scores (B, classes) and labels (B).
+    """Run and check the nodes one after the other on the images; return scores (B, classes) and labels (B,).
 
     Raises AssertionError that names the node, its kernel and the worst element.
     """
@@ -71,7 +72,7 @@ def examine(
 
 
 def _unscaled(x: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
-    """Features (B, C, ...) in float64, without the powers of two that a kernel of two convolutions multiplied them by.
+    """Return features (B, C, ...) in float64, divided by the powers of two by which the kernel scaled them.
 
     Bytes stay bytes.
     """
@@ -91,7 +92,7 @@ def _who(node: Node) -> str:
 
 
 def _check(found: np.ndarray, known: Known, node: Node) -> None:
-    """Written so that NaN, an element never written, fails."""
+    """Raise AssertionError, naming the worst element, unless all are within the allowed errors; NaN fails, too."""
     wrong = ~(np.abs(found - known.value) <= known.error)
     if wrong.any():
         excess = np.where(wrong, np.nan_to_num(np.abs(found - known.value) - known.error, nan=np.inf), -np.inf)
@@ -105,7 +106,7 @@ def _check(found: np.ndarray, known: Known, node: Node) -> None:
 def after_node(
     node: Node, layers: Sequence[Described], x: np.ndarray, arrays: dict[str, np.ndarray], scale: float
 ) -> Known:
-    """What the node must leave of x, (B, *shape) bytes or float64. scale: the factor of bytes."""
+    """Return the node's correct results for x, (B, *shape) bytes or float64. scale: the factor for bytes."""
     known = Known(x, np.zeros(x.shape))
     dtype = getattr(node.problem, "dtype", "float32")
     for layer in layers:
@@ -125,7 +126,7 @@ def after_node(
 def _multiplied(
     layer: Described, known: Known, arrays: dict[str, np.ndarray], dtype: str, scale: float, scaled: bool
 ) -> Known:
-    """Exact sums of the operands as the kernel rounds them; the errors of its sums, and those of its input."""
+    """Return exact sums of the rounded operands, and the errors allowed for the kernel's sums and for its input."""
     x = known.value.astype(np.float64)
     w = arrays[layer.name].astype(np.float64) * scale
     bias = arrays.get(f"{layer.name}_bias")
@@ -147,7 +148,7 @@ def _multiplied(
 
 
 def _passed(layer: Described, known: Known) -> Known:
-    """A layer without weights in float32: how it hands errors on, and its own."""
+    """Return the results of a layer without weights, with the errors of its input and its own float32 roundings."""
     x, error = known.value, known.error
     value = computed(layer, x, {})
     match layer.kind:

@@ -1,6 +1,6 @@
-"""Networks computed from their TOML text in plain float64 NumPy, one loop per filter tap or window.
+"""Compute networks from their TOML text in plain float64 NumPy, with a loop over filter taps or windows.
 
-An independent examiner: it reads the text itself and shares no code with the layers, the parser or the graph.
+This oracle reads the text itself and shares no code with the layers, the parser or the graph.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ UNNUMBERED = ("flatten", "resize", "softmax")
 
 @dataclass(frozen=True)
 class Described:
-    """One layer as its text describes it, with the shapes of one image before and after it."""
+    """One layer as the text describes it, with the shapes of one image before and after it."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Description:
-    """A network as its text describes it. pixel_scale: the factor of bytes before the first layer with numbers."""
+    """A network as its text describes it. pixel_scale: the factor for bytes before the first layer with weights."""
 
     input_shape: tuple[int, ...]
     pixel_scale: float
@@ -39,7 +39,7 @@ class Description:
 
 
 def described(text: str) -> Description:
-    """Read a network's text, which must be right."""
+    """Return the network that a text describes. The text must be valid."""
     document = tomllib.loads(text)
     first = shape = tuple(document["input"])
     numbers: Counter[str] = Counter()
@@ -55,7 +55,7 @@ def described(text: str) -> Description:
 
 
 def shape_after(kind: str, settings: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A layer's output shape (C, H, W), or (features,)."""
+    """Return a layer's output shape, (C, H, W) or (features,)."""
     if kind == "conv2d":
         kernel, stride, padding = settings["kernel"], settings.get("stride", 1), settings.get("padding", 0)
         return settings["maps"], *((length + 2 * padding - kernel) // stride + 1 for length in shape[1:])
@@ -69,9 +69,9 @@ def shape_after(kind: str, settings: Mapping[str, Any], shape: tuple[int, ...]) 
 
 
 def windows_along(length: int, settings: Mapping[str, Any], counted: bool = False) -> list[slice]:
-    """The pixels of each pooling window along one axis: whole windows, and with ``ceil`` those that are cut off.
+    """Return the pixels of each pooling window along one axis: whole windows, and with ``ceil`` those that are cut off.
 
-    A window that would begin behind the image is never there. Padding belongs to no window, but where it is counted.
+    No window begins behind the image. Windows contain padding only if ``counted``.
     """
     window, padding = settings["window"], settings.get("padding", 0)
     stride = settings.get("stride", window)
@@ -84,7 +84,7 @@ def windows_along(length: int, settings: Mapping[str, Any], counted: bool = Fals
 
 
 def parameter_shapes(layer: Described) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays that a layer may have in a weights file, the bias always among them."""
+    """Return the shapes of the arrays that a layer may have in a weights file, always including the bias."""
     if layer.kind == "conv2d":
         kernel, maps = layer.settings["kernel"], layer.settings["maps"]
         return {layer.name: (kernel, kernel, layer.shape[0], maps), f"{layer.name}_bias": (maps,)}
@@ -95,12 +95,12 @@ def parameter_shapes(layer: Described) -> dict[str, tuple[int, ...]]:
 
 
 def scores(network: Description, arrays: Arrays, images: np.ndarray) -> np.ndarray:
-    """The last layer's results (B, classes) float64 for (B, C, H, W) bytes."""
+    """Return the last layer's results, (B, classes) float64, for images (B, C, H, W) uint8."""
     return outputs(network, arrays, images)[-1]
 
 
 def outputs(network: Description, arrays: Arrays, images: np.ndarray) -> list[np.ndarray]:
-    """Every layer's results for (B, C, H, W) bytes: bytes from layers that resize, float64 from all others."""
+    """Return every layer's results for images (B, C, H, W) uint8: bytes from layers that resize, else float64."""
     found: list[np.ndarray] = []
     x = images
     for layer in network.layers:
@@ -112,7 +112,7 @@ def outputs(network: Description, arrays: Arrays, images: np.ndarray) -> list[np
 
 
 def computed(layer: Described, x: np.ndarray, arrays: Arrays) -> np.ndarray:
-    """One layer: (B, *shape) float64, or bytes to resize → (B, *out_shape)."""
+    """Return one layer's result: (B, *shape) float64, or bytes to resize → (B, *out_shape)."""
     settings = layer.settings
     match layer.kind:
         case "resize":
@@ -142,9 +142,9 @@ def computed(layer: Described, x: np.ndarray, arrays: Arrays) -> np.ndarray:
 
 
 def products(layer: Described, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The sums of products of a convolution or of a fully connected layer, without bias. Works in the type of x and w.
+    """Return the sums of products of a convolution or a fully connected layer, without bias, in the type of x and w.
 
-    A convolution adds, tap by tap, what that tap's pixels give to every map.
+    A convolution adds the products of one tap after another to all maps.
     """
     if layer.kind == "linear":
         return x @ w
@@ -160,7 +160,7 @@ def products(layer: Described, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def pooled(layer: Described, x: np.ndarray) -> np.ndarray:
-    """The largest number of each window, or the mean of those numbers of it that lie inside the image."""
+    """Return the largest number of each window, or the mean of the window's numbers inside the image."""
     window, largest = layer.settings["window"], layer.kind == "maxpool"
     stride = layer.settings.get("stride", window)
     if layer.settings.get("padding", 0) or layer.settings.get("count_padding", False):
@@ -181,7 +181,7 @@ def pooled(layer: Described, x: np.ndarray) -> np.ndarray:
 
 
 def _pooled_padded(layer: Described, x: np.ndarray, largest: bool) -> np.ndarray:
-    """Window by window: those at both ends are cut off."""
+    """Pool window by window; windows at both ends are cut off."""
     y = np.empty((len(x), *layer.out_shape))
     counted = layer.settings.get("count_padding", False)
     inside, divided = (
@@ -195,7 +195,7 @@ def _pooled_padded(layer: Described, x: np.ndarray, largest: bool) -> np.ndarray
 
 
 def resized(x: np.ndarray, size: int, rule: str) -> np.ndarray:
-    """(B, C, H, W) bytes → (B, C, size, size) bytes: products with each axis's weights, whole numbers, then one cut."""
+    """Return bytes (B, C, H, W) resized to (B, C, size, size): integer products along each axis, then one rounding."""
     down, across = (resize_weights(length, size, rule) for length in x.shape[2:])
     sums = down @ x.astype(np.int64) @ across.T
     whole = 4 * size * size
@@ -203,7 +203,7 @@ def resized(x: np.ndarray, size: int, rule: str) -> np.ndarray:
 
 
 def resize_weights(length: int, size: int, rule: str) -> np.ndarray:
-    """(size, length) whole numbers: how many of 2 · size parts of each output come from each pixel of an axis.
+    """Return (size, length) integers: how many of 2 · size parts of each output come from each pixel of an axis.
 
     Output i lies at (i + 1/2) · length / size - 1/2, between two pixels. Beyond the border the rule ``edge`` repeats
     the border's pixel and ``course`` has zeros.

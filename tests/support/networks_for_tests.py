@@ -1,4 +1,4 @@
-"""Small graphs with random weights, for tests."""
+"""Provide small graphs with random weights for tests."""
 
 from dataclasses import replace
 from functools import cache
@@ -37,7 +37,7 @@ def network(name: str, input_shape: Shape, *layers: Layer) -> Network:
 
 
 def layers_toml(*layers: str) -> str:
-    """The tables of a network's file for layers in words, such as ``conv2d maps=6 kernel=5``."""
+    """Return the TOML tables of layers, given in words such as ``conv2d maps=6 kernel=5``."""
     tables = []
     for layer in layers:
         kind, *settings = layer.split()
@@ -113,7 +113,7 @@ TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, OVERHANG, ENLARG
 
 
 def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph:
-    """The network with seeded random weights, scaled so that activations neither vanish nor grow.
+    """Return the network with seeded random weights, scaled so that activations neither vanish nor grow.
 
     With biases, the last one centres the logits (before a softmax or sigmoid), so that labels vary from image to image.
     """
@@ -143,19 +143,19 @@ def _random_weights(network: Network, seed: int, bias: bool) -> dict[str, np.nda
 
 
 def has_long_sums(graph: Graph) -> bool:
-    """Whether a plan cuts the sums of a fully connected layer into parts."""
+    """Return whether a plan cuts the sums of a fully connected layer into parts."""
     return any(step.layer.operation == "gemm" and prod(step.in_shape) >= LONG_SUM for step in graph.steps)
 
 
 def multiplied(graph: Graph, factor: float = 1.0, **own: float) -> Graph:
-    """A copy of the graph whose parameters are multiplied by a factor of their own, the others by ``factor``."""
+    """Return a copy of the graph with parameters multiplied by their factor in ``own``, or else by ``factor``."""
     factors = {name: np.float64(own.get(name, factor)) for name in graph.parameters}
     parameters = {name: (array * factors[name]).astype(np.float32) for name, array in graph.parameters.items()}
     return replace(graph, parameters=parameters)
 
 
 def rounded(graph: Graph) -> Graph:
-    """A copy of the graph with weights that float16 holds."""
+    """Return a copy of the graph with weights rounded to float16."""
     parameters = {
         name: array if name.endswith("_bias") else array.astype(np.float16).astype(np.float32)
         for name, array in graph.parameters.items()
@@ -164,7 +164,7 @@ def rounded(graph: Graph) -> Graph:
 
 
 def with_bytes(graph: Graph) -> Graph:
-    """The graph with 8-bit filters of its second convolution, each rounded by itself, and limits of a few images."""
+    """Return the graph with 8-bit filters of its second convolution, rounded to nearest, and limits from few images."""
     _, second = (at for at, step in enumerate(graph.steps) if isinstance(step.layer, Conv2d))
     name = graph.steps[second].layer.name
     activations = graph.input_of_step(second, random_images(graph.network, 4), np.float32)
@@ -175,24 +175,24 @@ def with_bytes(graph: Graph) -> Graph:
 
 
 def score_scale(graph: Graph, scores: np.ndarray) -> float:
-    """The magnitude that rounding errors of the scores scale with: before the last bias centres them."""
+    """Return the magnitude of the scores before the last bias centres them; rounding errors are proportional to it."""
     biases = [np.abs(array).max() for name, array in graph.parameters.items() if name.endswith("_bias")]
     return float(max(np.abs(scores).max(), *biases[-1:], 0.0))
 
 
 def check_labels(labels: np.ndarray, reference: Reference, dtype: str = "float32") -> None:
-    """Every label is the reference's save near-ties, of which there may be many among few images."""
+    """Check that every label equals the reference's, except in near-ties, which may be many among few images."""
     wrong = [found for found in compare_labels(labels, reference, "reference", dtype).differences if not found.excused]
     assert not wrong
 
 
 def random_images(network: Network, count: int, seed: int = 1) -> np.ndarray:
-    """(count, C, H, W) uint8, see ``noise``."""
+    """Return random images for the network, (count, C, H, W) uint8, made by ``noise``."""
     return noise(network.input_shape, count, seed)
 
 
 def noise(shape: Shape, count: int, seed: int | tuple[int, int]) -> np.ndarray:
-    """Images (count, C, H, W) uint8: noise, dark in half of nine regions chosen for each image, so that they differ."""
+    """Return images (count, C, H, W) uint8 of noise; half of nine regions, chosen for each image, are dark."""
     rng = np.random.default_rng(seed)
     channels, height, width = shape
     dark = rng.random((count, channels, 3, 3)) < 0.5

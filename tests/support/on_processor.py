@@ -1,4 +1,4 @@
-"""Rows of the registry, and nodes of a plan, run by the processor: the kernels' own files, compiled by g++."""
+"""Run registry rows and nodes of a plan on the processor, from the kernels' own files, compiled by g++."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant
-from app.ladder.emulation.program import emulated_grid
+from app.ladder.emulation.main_function import emulated_grid
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded
 from tests.support.kernel_cases import input_shape
@@ -21,9 +21,9 @@ def run_row(
     parameters: Sequence[np.ndarray | None],
     settings: Parameters | None = None,
 ) -> list[np.ndarray]:
-    """Results of a row's launches, flat, for images x as stored; parameters: the problem's, before they are packed.
+    """Return the flat results of a row's launches for stored images x. parameters: the problem's, not packed.
 
-    An access beyond the end of an array is a crash; bytes of a result or workspace that nothing wrote are 0xFF.
+    An access beyond the end of an array crashes; bytes of a result or workspace that nothing wrote are 0xFF.
     """
     config = row.launch_config(problem, settings)
     images = len(x)
@@ -49,7 +49,7 @@ def _poisoned(elements: int, dtype: str) -> np.ndarray:
 
 
 def through(node: Node, x: np.ndarray) -> np.ndarray:
-    """What the node's kernel makes of (images, …), as stored: (images, elements). Sums of ordinary ones are exact."""
+    """Return the results of the node's kernel for stored inputs (images, …): (images, elements), as stored."""
     problem = node.problem
     if node.variant.instructions == "fma":
         return _ordinary(node, x)

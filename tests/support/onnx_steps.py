@@ -1,4 +1,4 @@
-"""ONNX models of a few steps, as exporters write them, and the networks that import makes of them."""
+"""Build ONNX models of a few steps, as exporters write them, and import them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ BYTES = "uint8"
 
 
 def model_of(steps: Sequence[Step], *, shape: tuple[int, ...] = SHAPE, opset: int = 18, pixels: str = "float32") -> Any:
-    """A chain of these steps; what is named ``@x`` is a node's output that another step named ``x`` gave."""
+    """Return a model with a chain of these steps; an input ``@x`` is the output that another step named ``x``."""
     helper = onnx.helper
     nodes, constants, at = [], [], "images"
     for number, step in enumerate(steps):
@@ -77,7 +77,7 @@ def model_of(steps: Sequence[Step], *, shape: tuple[int, ...] = SHAPE, opset: in
 
 
 def imported(model: Any) -> Source:
-    """The source, once its network gives ONNX Runtime's logits."""
+    """Return the imported source, after checking that its network gives ONNX Runtime's logits."""
     path = Path("m.onnx")
     path.write_bytes(model.SerializeToString())
     _, source, found = read_foreign_file(path, ImportOptions())

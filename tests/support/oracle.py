@@ -1,4 +1,4 @@
-"""An engine that shares no code with ours: networks as ONNX models, run by ONNX Runtime."""
+"""Run networks as ONNX models by ONNX Runtime, without code of this program's engines."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ OPSET, IR_VERSION = 17, 8  # old enough for every onnxruntime that the tests acc
 
 
 def onnx_outputs(network: Network, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> dict[str, np.ndarray]:
-    """Layer name → its output for (B, C, H, W) float32 images, that are already scaled. Skips without ONNX."""
+    """Return each layer's output by name for scaled float32 images (B, C, H, W). Skips the test without ONNX."""
     onnx = pytest.importorskip("onnx")
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     names = [layer.name for layer in network.layers]
@@ -37,7 +37,7 @@ def onnx_outputs(network: Network, arrays: Mapping[str, np.ndarray], images: np.
 def run_nodes(
     nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: list[Any], feeds: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-    """The outputs of a model of these nodes, on one thread. Skips without ONNX Runtime."""
+    """Return the outputs of a model of these nodes, run on one thread. Skips the test without ONNX Runtime."""
     runtime = pytest.importorskip("onnxruntime")
     from onnx import helper
 
@@ -51,14 +51,14 @@ def run_nodes(
 
 
 def onnx_logits(network: Network, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> np.ndarray:
-    """What argmax chooses from, (B, classes) float32, for images as ``onnx_outputs`` takes them."""
+    """Return the scores before the argmax, (B, classes) float32, for scaled images as in ``onnx_outputs``."""
     return onnx_outputs(network, arrays, images)[network.layers[-2].name]
 
 
 def _translate(
     helper: Any, layer: Layer, x: str, shape: Shape, arrays: Mapping[str, np.ndarray]
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """The ONNX nodes that turn tensor ``x`` into one named like the layer, and the constants that they use."""
+    """Return the ONNX nodes that compute the layer from tensor ``x``, and the constants that the nodes use."""
     y, weights, bias = layer.name, f"{layer.name}_weights", f"{layer.name}_bias"
     constants: dict[str, np.ndarray] = {bias: arrays[bias]} if bias in arrays else {}
 
@@ -107,9 +107,9 @@ def _translate(
 def _resized(
     node: Callable[..., Any], layer: layers.Resize, x: str, shape: Shape
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """A product with the weights of each axis, whole numbers, so that float32 is exact; then rounded or cut.
+    """Return nodes that multiply by integer weights along each axis, exactly in float32, then round or cut.
 
-    ONNX has an operator for it, but its float32 goes the other way where the exact mean is a half.
+    ONNX's operator Resize computes in float32 and may round an exact half the other way.
     """
     unit = 2 * layer.size
     down, across = (resize_weights(length, layer.size, layer.rule) for length in shape[1:])

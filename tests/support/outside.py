@@ -1,4 +1,4 @@
-"""Isolate tests from the outside: no test may fetch anything, and none finds the user's files."""
+"""Isolate tests from network and user: no test may fetch anything, and none finds the user's files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _watching: list[Outside] = []
 
 
 def fashion_mnist_folder() -> Path | None:
-    """Where the user has all of Fashion-MNIST; None if a test would have to fetch it."""
+    """Return the folder in which the user has all of Fashion-MNIST; None if a test would have to fetch it."""
     files = [file for split in fashion_mnist.SPLITS.values() for file in split]
     folders = fashion_mnist.search_dirs(None)
     return next(
@@ -36,7 +36,7 @@ def fashion_mnist_folder() -> Path | None:
 
 
 def first_hundred_alone(patch: pytest.MonkeyPatch, split: str = "test") -> None:
-    """Make Fashion-MNIST consist of the first hundred images of its test split, and be there."""
+    """Replace Fashion-MNIST by a local copy of the first hundred images of one split."""
     kept = []
     for file in fashion_mnist.SPLITS["test"]:
         array = read_idx(FOLDER / f"{file.name}.gz", len(file.shape))
@@ -46,9 +46,9 @@ def first_hundred_alone(patch: pytest.MonkeyPatch, split: str = "test") -> None:
 
 
 class Outside:
-    """Notes who wants to get there: this process by an audit hook, others as clients of a proxy that refuses them.
+    """Records attempts to reach the network: of this process by an audit hook, of others by a proxy that refuses all.
 
-    And whoever calls apt-get, which is the first on the PATH.
+    A script ``apt-get``, first on the PATH, records calls of apt-get.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,14 +65,14 @@ class Outside:
         _watching[:] = [self]
 
     def environment(self) -> dict[str, str]:
-        """Variables that lead here."""
+        """Return the environment variables that direct other processes to the proxy and to the script."""
         proxy = f"http://127.0.0.1:{self._proxy.getsockname()[1]}"
         found = {name: proxy for lower in PROXIES for name in (lower, lower.upper())}
         found |= dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")
         return found | {"PATH": f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
     def empty_home(self) -> Path:
-        """A home folder with nothing in it: the last test's if that left it empty, as nearly all do."""
+        """Return an empty home folder: that of the last test if it is still empty, as nearly always."""
         if self._home is None or not self._home.is_dir() or any(self._home.iterdir()):
             if self._home is not None:
                 shutil.rmtree(self._home, ignore_errors=True)
@@ -80,7 +80,7 @@ class Outside:
         return self._home
 
     def taken(self) -> list[str]:
-        """What was tried since the last call."""
+        """Return the attempts since the last call."""
         found, self.calls = self.calls, []
         with suppress(FileNotFoundError):
             found += self._log.read_text().splitlines()
@@ -111,9 +111,9 @@ def _audit(event: str, arguments: tuple) -> None:
 
 @contextmanager
 def secluded(outside: Outside, gpu: bool = False, images: Path | None = None) -> Iterator[None]:
-    """While the block runs, nobody gets out, and home folder and cache are empty.
+    """Check that the block does not reach the network; give it an empty home folder and cache.
 
-    gpu: they are the user's; tests on a GPU share the cache of compiled kernels. images: Fashion-MNIST is there.
+    gpu: keep the user's home folder and its compiled kernels. images: folder of Fashion-MNIST, if the test reads it.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not gpu:

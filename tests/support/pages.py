@@ -1,4 +1,4 @@
-"""Pages of HTML: elements that must nest; opened in a headless Chromium, where the machine has one."""
+"""Check that the elements of HTML pages nest, and open pages in a headless Chromium if the machine has one."""
 
 import re
 import shutil
@@ -11,9 +11,9 @@ import pytest
 
 
 class Nesting(HTMLParser):
-    """Every element but the ``VOID`` ones must be closed in its place. open: the elements around, the innermost last.
+    """Parser that checks that every element except ``VOID`` ones is closed in order. open: the enclosing elements.
 
-    A subclass sets what it collects before it calls this ``__init__``, which reads everything.
+    A subclass must set its attributes before it calls ``__init__``, which parses the whole page.
     """
 
     VOID: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Opened:
-    """A page after its scripts ran: the document as HTML, and the lines on its console."""
+    """A page after its scripts have run: the document as HTML, and the lines on its console."""
 
     html: str
     console: list[str]
@@ -65,12 +65,12 @@ def _run(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[
 
 
 def opened(page: Path, profile: Path, *, size: str = "800,600") -> Opened:
-    """Open a page from its file. profile: an empty folder for Chromium's own files. size: of the window."""
+    """Return a page, opened from its file. profile: an empty folder for Chromium's files. size: of the window."""
     done = _run(page, profile, "--dump-dom", f"--window-size={size}")
     return Opened(done.stdout, CONSOLE.findall(done.stderr))
 
 
 def pictured(page: Path, profile: Path, picture: Path, *, dark: bool = False, size: str = "1200,2400") -> None:
-    """Write a picture of a page as PNG, for eyes."""
+    """Write a screenshot of a page as PNG, for people to look at."""
     mode = ("--blink-settings=preferredColorScheme=0",) if dark else ()
     _run(page, profile, f"--screenshot={picture}", f"--window-size={size}", *mode)

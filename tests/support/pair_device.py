@@ -1,4 +1,4 @@
-"""Kernels of two layers on the card: weights, images of several kinds, poisoned shared memory, right results."""
+"""Run kernels of two layers on the GPU: provide weights, images and poisoned shared memory; compute errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def _shipped() -> tuple[Node, ...]:
 
 
 def weights(problem: PairProblem, kind: str) -> Arrays:
-    """``random``, or ``shipped``: the bundled weights, for problems of lenet5 without biases."""
+    """Return weights for the problem. kind: ``random``, or ``shipped`` for problems of lenet5 without biases."""
     if kind == "random":
         return host_arrays(problem, 1)[1]
     convolutions, products = _shipped()
@@ -44,7 +44,7 @@ def weights(problem: PairProblem, kind: str) -> Arrays:
 
 
 def has_shipped_weights(problem: PairProblem) -> bool:
-    """Whether the bundled weights are for such a problem."""
+    """Return whether the shipped weights fit the problem."""
     planned = [node.problem for node in _shipped()]
     return problem in (
         *planned,
@@ -53,7 +53,7 @@ def has_shipped_weights(problem: PairProblem) -> bool:
 
 
 def images(problem: PairProblem, count: int, kind: str = "noise") -> np.ndarray:
-    """(count, elements): bytes, or features as a first layer leaves them; ``noise``, or all of them 0 or 255."""
+    """Return inputs (count, elements): bytes, or positive features. kind: ``noise``, or a number for all elements."""
     argument = problem.arguments()[0]
     shape = (count, argument.per_image)
     if kind != "noise":
@@ -65,7 +65,7 @@ def images(problem: PairProblem, count: int, kind: str = "noise") -> np.ndarray:
 
 
 class Runner:
-    """A case bound to weights and to images on the card; each run starts from poisoned outputs."""
+    """A case bound to weights and to images on the GPU; each run starts with poisoned outputs."""
 
     def __init__(self, case: Case, arrays: Arrays, x: np.ndarray) -> None:
         from app.cuda.memory import device_array, upload
@@ -80,7 +80,7 @@ class Runner:
         self._launch = kernel.bind([self._x, *parameters, *self._outputs], len(x))
 
     def __call__(self, count: int | None = None) -> list[Any]:
-        """The results for the first ``count`` images, on the device, (images, elements). Nothing else is written."""
+        """Return results (images, elements) of the first ``count`` images, on the GPU; check the memory behind them."""
         import cupy
 
         count = count or self.images
@@ -98,7 +98,7 @@ class Runner:
 
 @cache
 def _poison() -> tuple[Any, int]:
-    """The function that fills the shared memory of a block, and how many bytes the largest block has."""
+    """Return the kernel that fills a block's shared memory, and the most bytes of shared memory of a block."""
     import cupy
 
     from app.kernels.function import KernelFunction
@@ -110,7 +110,7 @@ def _poison() -> tuple[Any, int]:
 
 
 def poison_shared(word: int) -> None:
-    """Fill all shared memory of the card."""
+    """Fill all shared memory of the GPU with ``word``."""
     import cupy
 
     function, nbytes = _poison()
@@ -121,14 +121,14 @@ def poison_shared(word: int) -> None:
 
 @dataclass(frozen=True)
 class Errors:
-    """Greatest error and RMS over all elements."""
+    """The greatest and the RMS error over all elements."""
 
     most: float
     rms: float
 
 
 def errors(problem: PairProblem, arrays: Arrays, x: np.ndarray, y: Any) -> tuple[Errors, Errors]:
-    """Of y, and of a plain implementation whose results are stored alike, against float64; both on the card."""
+    """Return the errors of y, and those of a plain implementation stored in y's type, against float64. On the GPU."""
     import cupy
 
     from app.lab.bench.oracle import expected_results
@@ -150,5 +150,5 @@ def errors(problem: PairProblem, arrays: Arrays, x: np.ndarray, y: Any) -> tuple
 
 
 def same_bits(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Whether all of the results are the same, to the bit."""
+    """Return whether all results are bit-identical."""
     return all(bool((bits(a) == bits(b)).all()) for a, b in zip(found, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""What tests of bench share: a card, its document, engines for ``--peers``, and a batch that needs no files."""
+"""Provide what tests of ``bench`` share: a card, its document, engines for ``--peers``, and a batch without files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ CPU_USED = {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"}
 def bench_document(
     network: str, tables: Sequence[Table], peaks: Peaks, programs: Sequence[dict[str, Any]], sizes: Sequence[int]
 ) -> dict[str, Any]:
-    """As ``bench`` writes it; each of the sizes of batches took as long."""
+    """Return a document as ``bench`` writes it, with equal times for all batch sizes."""
     return {
         "schema": "lenet5-inference/bench/1",
         "date": "2026-01-01 00:00 UTC",
@@ -44,7 +44,7 @@ def bench_document(
 
 
 def small_batch(network: Network = LENET5, count: int = 40) -> Batch:
-    """Noise as images; the reference is the float64 NumPy pass, and the truth is what it says. Random weights."""
+    """Return a batch of noise images with random weights; the float64 reference also gives the true labels."""
     graph = random_graph(network)
     images = random_images(graph.network, count)
     reference = compute_reference(graph, images)
@@ -53,7 +53,7 @@ def small_batch(network: Network = LENET5, count: int = 40) -> Batch:
 
 
 class FakeEngine(Engine):
-    """Answers ``answer``; keeps a diary of what it was asked."""
+    """An engine that returns ``answer`` as labels, and records its calls in ``diary``."""
 
     note = "a note"
 
@@ -84,7 +84,7 @@ class FakeEngine(Engine):
 
 
 class OurFake(FakeEngine):
-    """One that the accuracy check judges."""
+    """A fake engine that the accuracy check judges."""
 
     arithmetic = "float32"
 
@@ -92,11 +92,11 @@ class OurFake(FakeEngine):
 def fake(
     name: str, answer: np.ndarray, diary: list[str], kind: type[FakeEngine] = FakeEngine, *, ours: bool = False
 ) -> Candidate:
-    """A candidate that becomes a FakeEngine."""
+    """Return a candidate that makes a ``FakeEngine``."""
     engine, setting = (OURS, "") if ours else ("torch", name)
     return Candidate(engine, setting, "fp32", lambda _, __, labels: kind(answer, labels, diary, name))
 
 
 def entrants(found: list[Candidate], count: int = 40) -> list[Entrant]:
-    """With labels of their own, pageable."""
+    """Return an entrant for each candidate, with separate pageable label arrays."""
     return [Entrant(candidate, np.empty(count, np.uint8)) for candidate in found]

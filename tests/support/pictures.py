@@ -1,4 +1,4 @@
-"""Picture files for tests: every kind of pixel, headers that lie, and photos of clothes on grounds, lit, as JPEG."""
+"""Make picture files for tests: all pixel formats, false headers, and lit photos of clothes on grounds as JPEG."""
 
 import io
 import struct
@@ -28,20 +28,20 @@ FRAMES: dict[str, Any] = {"save_all": True, "append_images": [RGB.rotate(9), RGB
 
 
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """The image as a file's content."""
+    """Return the image as the content of a file of this kind."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
 
 
 def cut(image: Image.Image, kind: str) -> bytes:
-    """Half of the file's content."""
+    """Return the first half of the image's file content."""
     content = saved(image, kind)
     return content[: len(content) // 2]
 
 
 def png(width: int, height: int, depth: int, colours: int, rows: bytes = b"") -> bytes:
-    """A PNG file, chunk by chunk: of 16 bits, or of a size that it does not have."""
+    """Return a PNG file built chunk by chunk, for 16-bit pixels or a false size in the header."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))

@@ -1,4 +1,4 @@
-"""Training's products against float64 on random operands: the same checks for a card and for the host."""
+"""Check the matrix products of training against float64 on random operands, on a GPU or on the host."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from tests.support.training_device import Build, fetched, poisoned, recorded
 
 @dataclass(frozen=True)
 class GemmCase:
-    """y (m, n) over k."""
+    """A product y (m, n) with sums of k terms."""
 
     m: int
     n: int
@@ -38,7 +38,7 @@ class GemmCase:
 
 @dataclass(frozen=True)
 class ConvCase:
-    """Batches that follow each other on the same objects, as an epoch's last one follows the others."""
+    """A convolution with batches of several sizes, one after another, as at the end of an epoch."""
 
     sizes: ConvProblem
     batches: tuple[int, ...]
@@ -47,7 +47,7 @@ class ConvCase:
 
 
 def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Build]:
-    """What the cases compile."""
+    """Return the builds that the cases need."""
     with recorded() as found:
         for case in cases:
             if isinstance(case, GemmCase):
@@ -60,22 +60,22 @@ def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Build]:
 
 
 def gemm_of(case: GemmCase, arch: str) -> Gemm:
-    """The object under test."""
+    """Return the product under test."""
     return Gemm(arch, case.transpose_a, case.transpose_b, case.bias, case.activation)
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
-    """Float32, of both signs."""
+    """Return random float32 numbers of both signs with this shape."""
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
 
 
 def spoil(array: np.ndarray) -> None:
-    """A NaN and an infinity somewhere in it."""
+    """Put a NaN and an infinity into the array."""
     array.reshape(-1)[[array.size // 3, array.size - 1]] = np.nan, np.inf
 
 
 def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: int, activation: str = "") -> None:
-    """Every element, to the roundings of its sum; NaN and infinity just where they belong."""
+    """Check every element up to the roundings of its sum, and that NaN and infinity are exactly where expected."""
     wanted = activation_layer(activation).reference(exact.copy(), {}) if activation else exact
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(found[~finite], wanted[~finite])
@@ -84,7 +84,7 @@ def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: in
 
 
 def check_gemm(case: GemmCase, spoiled: bool = False) -> None:
-    """Against float64, twice, to the same bits. spoiled: a is."""
+    """Check a product against float64 and for equal bits in two runs. spoiled: a contains NaN and infinity."""
     a, b = random(case.m, case.k), random(case.k, case.n, seed=1)
     bias, before = random(case.n, seed=2), random(case.m, case.n, seed=3)
     if spoiled:
@@ -102,18 +102,18 @@ def check_gemm(case: GemmCase, spoiled: bool = False) -> None:
         results.append(fetched(y, before.shape))
     np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
 
-    def value(of: Callable[[Any], Any]) -> np.ndarray:
+    def expected_product(of: Callable[[Any], Any]) -> np.ndarray:
         total = of(case.alpha) * (of(a.astype(np.float64)) @ of(b.astype(np.float64)))
         return total + of(case.beta) * of(before.astype(np.float64)) + (of(bias) if case.bias else 0)
 
     with np.errstate(invalid="ignore"):
-        check(results[0], value(lambda x: x), value(np.abs), case.k, case.activation)
+        check(results[0], expected_product(lambda x: x), expected_product(np.abs), case.k, case.activation)
 
 
 def conv_products(
     x: np.ndarray, w: np.ndarray, dy: np.ndarray, stride: int, padding: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """y, dx, dw in float64, tap by tap."""
+    """Return y, dx and dw of a convolution in float64, computed tap by tap."""
     x, w, dy = (array.astype(np.float64) for array in (x, w, dy))
     around = (padding, padding)
     x = np.pad(x, ((0, 0), (0, 0), around, around))
@@ -129,7 +129,7 @@ def conv_products(
 
 
 def check_conv(case: ConvCase, spoiled: bool = False) -> None:
-    """All three products of each batch against float64, twice, to the same bits. spoiled: x and dy are."""
+    """Check y, dx and dw of each batch against float64 and for equal bits in two runs. spoiled: x and dy have NaN."""
     sizes, stream = case.sizes, cupy.cuda.Stream.null
     forward = conv_forward_kernel(architecture(), sizes, case.bias, case.activation)
     to_input, to_filters = conv_input_gradient_kernel(architecture(), sizes), ConvFilterGradient(architecture(), sizes)

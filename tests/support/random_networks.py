@@ -1,4 +1,4 @@
-"""Random networks of the family as TOML texts, each with weights, known by a seed.
+"""Make random networks of the LeNet-5 family as TOML texts with weights; a seed identifies each.
 
 ``python -m tests.support.random_networks --seed N`` examines one on the CPU; with ``--device cuda`` also on the card.
 
@@ -28,7 +28,7 @@ Layers = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class RandomNetwork:
-    """A network's text, what it describes, and its weights, float32 as in a weights file."""
+    """A network's text, its description, and its float32 weights in the layout of a weights file."""
 
     seed: int
     text: str
@@ -36,26 +36,26 @@ class RandomNetwork:
     arrays: dict[str, np.ndarray]
 
     def images(self, count: int) -> np.ndarray:
-        """(count, C, H, W) uint8."""
+        """Return random images, (count, C, H, W) uint8."""
         return noise(self.description.input_shape, count, (self.seed, 1))
 
 
 def random_network(seed: int) -> RandomNetwork:
-    """The network of this seed, always the same one."""
+    """Return the network of this seed, the same at every call."""
     network = uncentred_network(seed)
     _centre(network)
     return network
 
 
 def uncentred_network(seed: int) -> RandomNetwork:
-    """``random_network`` with another last bias, for which nothing need be computed."""
+    """Return ``random_network(seed)`` with a last bias that does not centre the scores, which takes no computation."""
     rng = Random(seed)
     text, description = _drawn(rng, seed)
     return RandomNetwork(seed, text, description, _arrays(description, rng, seed))
 
 
 def random_text(seed: int) -> str:
-    """The text of ``random_network``, which has no time for weights."""
+    """Return the text of ``random_network(seed)`` without making its weights."""
     return _drawn(Random(seed), seed)[0]
 
 
@@ -71,7 +71,7 @@ def _drawn(rng: Random, seed: int) -> tuple[str, Description]:
 
 
 def _sensible(network: Description) -> bool:
-    """Whether every shape is possible and an image takes no more than MOST_PRODUCTS."""
+    """Return whether every shape is possible and an image takes at most MOST_PRODUCTS products."""
     products = 0
     for layer in network.layers:
         if min(layer.out_shape) < 1 or (layer.kind == "flatten" and layer.out_shape[0] > MOST_FEATURES):
@@ -82,7 +82,7 @@ def _sensible(network: Description) -> bool:
 
 
 def _text(rng: Random, seed: int) -> str:
-    """A text; its shapes may be impossible."""
+    """Return a random network's text; its shapes may be impossible."""
     front, shape = _lenet5_front(rng) if rng.random() < 0.08 else _front(rng)
     layers = [*front, {"type": "flatten"}]
     if any(layer["type"] == "conv2d" for layer in front):
@@ -104,7 +104,7 @@ def _text(rng: Random, seed: int) -> str:
 
 
 def _front(rng: Random) -> tuple[Layers, tuple[int, int, int]]:
-    """What comes before the flatten, and the shape of an image."""
+    """Return random layers before the flatten, and the shape of an image."""
     shape = rng.choice((1, 1, 3)), rng.randint(8, 96), rng.randint(8, 96)
     if rng.random() < 0.4:
         shape = rng.choice((1, 3)), 28, 28
@@ -127,7 +127,7 @@ def _front(rng: Random) -> tuple[Layers, tuple[int, int, int]]:
 
 
 def _lenet5_front(rng: Random) -> tuple[Layers, tuple[int, int, int]]:
-    """lenet5's convolutions, whose two have kernels of their own; seldom with a little difference."""
+    """Return lenet5's two convolutions, for which special kernels exist; seldom with a small change."""
     layers: Layers = []
     for maps in (32, 64):
         layers += [{"type": "conv2d", "maps": maps, "kernel": 5}, {"type": "relu"}, {"type": "avgpool", "window": 2}]
@@ -137,7 +137,7 @@ def _lenet5_front(rng: Random) -> tuple[Layers, tuple[int, int, int]]:
 
 
 def _activations(rng: Random, chance: float) -> Layers:
-    """None, one, or seldom two in a row."""
+    """Return no activation, one, or seldom two in a row. chance: probability of at least one."""
     count = 0 if rng.random() > chance else 1 + (rng.random() < 0.08)
     kinds = [rng.choice((*ACTIVATIONS, "relu")) for _ in range(count)]
     slopes = [rng.choice(({}, {"slope": 0.3}, {"slope": 1})) if kind == "leakyrelu" else {} for kind in kinds]
@@ -174,7 +174,7 @@ def _value(value: Any) -> str:
 
 
 def _arrays(network: Description, rng: Random, seed: int) -> dict[str, np.ndarray]:
-    """Weights of varied scale that keep numbers between about 1/30 and 30."""
+    """Return weights of varied scale that keep activations between about 1/30 and 30."""
     draw = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     rms, size = PIXEL_RMS * network.pixel_scale, 1.0
@@ -194,7 +194,7 @@ def _arrays(network: Description, rng: Random, seed: int) -> dict[str, np.ndarra
 
 
 def _centre(network: RandomNetwork) -> None:
-    """Let the last bias, if there is one, centre the scores."""
+    """Change the last bias, if there is one, so that it centres the scores."""
     layers = network.description.layers
     at = max(at for at, layer in enumerate(layers) if layer.kind == "linear")
     bias = network.arrays.get(f"{layers[at].name}_bias")

@@ -1,4 +1,4 @@
-"""Random networks through the application's own paths, each held against the oracle of their text.
+"""Run random networks on the application's paths, and compare each with the oracle that reads the network's text.
 
 ``python -m tests.support.random_networks --seed N`` runs them on the CPU, with ``--device cuda`` also on the card.
 """
@@ -45,19 +45,19 @@ def _parsed(text: str) -> Network:
 
 
 def network_from_chain(network: RandomNetwork) -> Network:
-    """The network as the application reads its text."""
+    """Return the network as the application reads it from the text."""
     return _parsed(network.text)
 
 
 def graph_of(network: RandomNetwork) -> Graph:
-    """The application's graph of it."""
+    """Return the application's graph of the network."""
     found = network_from_chain(network)
     weights = Weights(network.arrays, found.name, Path("random"), input_scale=found.pixel_scale)
     return build_graph(found, weights)
 
 
 def check_on_cpu(network: RandomNetwork) -> None:
-    """Each layer of the float64 reference against the oracle, element by element; the CPU path's labels."""
+    """Compare each layer of the float64 reference with the oracle, element by element; check the CPU path's labels."""
     graph, images = graph_of(network), network.images(BATCH)
     expected = outputs(network.description, network.arrays, images)
     x = images
@@ -76,7 +76,7 @@ def check_on_cpu(network: RandomNetwork) -> None:
 
 @dataclass(frozen=True)
 class Planned:
-    """One way to run a network, and the options that lead to it."""
+    """A plan of a network, and the options that select this plan."""
 
     precision: str
     fuse: bool
@@ -84,7 +84,7 @@ class Planned:
 
 
 def plans(network: RandomNetwork, arch: str = ARCH) -> Iterator[Planned]:
-    """Every precision with fused layers, and one of them, by the seed, without; only plans with different launches."""
+    """Yield plans with different launches: each precision with fused layers, and one without, chosen by the seed."""
     graph = graph_of(network)
     precisions = [name for name in GENERAL if BY_NAME[name].offered]
     if architecture_number(arch) < TENSOR_CORES:
@@ -100,7 +100,7 @@ def plans(network: RandomNetwork, arch: str = ARCH) -> Iterator[Planned]:
 
 
 def check_plans(network: RandomNetwork) -> None:
-    """Every plan, its kernels replaced by NumPy, against the oracle; labels by the accuracy rule of the precision."""
+    """Check every plan, its kernels replaced by NumPy, against the oracle, and labels by the precision's rule."""
     images = network.images(BATCH)[:PLANNED]
     reference = compute_reference(graph_of(network), images)
     for way in plans(network):
@@ -110,7 +110,7 @@ def check_plans(network: RandomNetwork) -> None:
 
 
 def emulated(node: Node, x: np.ndarray, images: int) -> list[np.ndarray]:
-    """What the node's kernel leaves, from what the kernel gets alone: its problem and the plan's arrays.
+    """Return the results of a node's kernel, computed in NumPy from its problem and the plan's arrays alone.
 
     Operands are rounded to the problem's type, sums to float32 at their end.
     """
@@ -138,7 +138,7 @@ def emulated(node: Node, x: np.ndarray, images: int) -> list[np.ndarray]:
 
 
 def check_on_card(network: RandomNetwork) -> None:
-    """Every plan, launch by launch, on poisoned memory; then sessions of any chunk and batch give the same bits."""
+    """Check every plan launch by launch on poisoned memory, then that engines give the same bits for any chunk size."""
     from app.cuda.memory import pinned_copy, upload
     from app.engine.gpu import GpuEngine
     from app.kernels.launch import Kernel

@@ -1,4 +1,4 @@
-"""Make requests for commands' bodies in the same way as the command line."""
+"""Make requests for commands in the same way as the command line."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from app.planning.tuning import Tuning
 
 
 def requested(name: str, arguments: str = "") -> Any:
-    """The request of the command, or of ``run``, the main job, for these arguments."""
+    """Return the request of a command for these arguments; ``run`` is the main job."""
     return request_of(name, parser_of(name).parse_args(arguments.split()))
 
 
 def resolved(arguments: str = "") -> tuple[Graph, Choices]:
-    """The graph that the main job's arguments name, and the choices to plan it with."""
+    """Return the graph that the main job's arguments name, and the choices for its plan."""
     graph, _, chosen = load_graph(requested("run", arguments).network)
     return graph, chosen
 
@@ -25,7 +25,7 @@ def resolved(arguments: str = "") -> tuple[Graph, Choices]:
 def named_choices(
     precision: str = "fp32", fuse: bool = True, kernels: Mapping[str, str] | None = None, tuning: Tuning | None = None
 ) -> Choices:
-    """kernels: names by operation, or by a layer whose name is that of its option and a number, such as ``conv1``."""
+    """Return a plan's choices. kernels: operation such as ``conv``, or layer such as ``conv1``, → kernel's name."""
     rows = {
         target: registry.find_variant(OPERATIONS.get(target.rstrip("0123456789"), target), name)
         for target, name in (kernels or {}).items()

@@ -1,4 +1,4 @@
-"""Choose among tests: a seeded sample of large grids, one part of several, and how many processes share a card."""
+"""Choose tests to run: a seeded sample of large grids, or one of several parts; count the test processes."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ Factor = tuple[str, object]
 
 
 def worker_count() -> int:
-    """Return how many processes of tests run at once.
+    """Return how many test processes run at once.
 
     With a GPU: as many as cores and memory allow. Without one: one more than cores, because many tests wait for others.
     """
@@ -50,7 +50,7 @@ def part_of(text: str) -> tuple[int, int]:
 
 
 def chosen(items: Sequence[pytest.Item], seed: int | None, part: tuple[int, int]) -> list[pytest.Item]:
-    """Return the items to run, in their order: of grids a sample, if there is a seed, and of all one part."""
+    """Return the items of one part, in their order; with a seed, only a sample of the grids."""
     kept = {item.nodeid for item in items} if seed is None else set(sampled(items, seed))
     number, parts = part
     return [item for item in items if item.nodeid in kept and _hash(0, item.nodeid) % parts == number - 1]
@@ -97,7 +97,7 @@ def _features(case: pytest.Item) -> Iterator[tuple[Factor, ...]]:
 
 
 def _factors(name: str, value: object) -> Iterator[Factor]:
-    """Yield what the value consists of. Of numbers 0, 1 and more are told apart: there are too many sizes."""
+    """Yield the factors that a value consists of. A number counts as 0, 1 or more, because sizes are too many."""
     if isinstance(value, Variant):
         yield "kernel", value.source
     elif isinstance(value, Network):

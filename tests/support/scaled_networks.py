@@ -1,4 +1,4 @@
-"""lenet5 with layers, maps and hidden values of any scale, and the errors of a plain implementation of it."""
+"""Make lenet5 with layers, maps and hidden values of any scale, and measure a plain implementation's errors."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -20,20 +20,20 @@ LAYERS = ("conv1", "conv2", "fc1", "fc2")
 
 
 def images(count: int = 2, seed: int = 1) -> np.ndarray:
-    """(2 count, 1, 28, 28): bright ones, then such as make features far smaller than any image could."""
+    """Return images (2 count, 1, 28, 28): ``count`` bright ones, then the same ones 64 times darker."""
     bright = random_images(LENET5, count, seed)
     return np.concatenate([bright, bright // 64])
 
 
 def scaled(graph: Graph, factors: Sequence[float]) -> Graph:
-    """Each layer's weights multiplied by its factor, and its bias by all factors so far: scores by all of them."""
+    """Multiply each layer's weights by its factor and its bias by all factors so far, so scores by all factors."""
     so_far = accumulate(factors, operator.mul)
     biases = {f"{name}_bias": factor for name, factor in zip(LAYERS, so_far, strict=True)}
     return multiplied(graph, **dict(zip(LAYERS, factors, strict=True)), **biases)
 
 
 def unit_scaled(graph: Graph, rng: np.random.Generator, decades: float) -> Graph:
-    """Every map and hidden value multiplied by a factor of its own, which the next layer's weights take out."""
+    """Multiply every map and hidden value by a random factor, which the next layer's weights divide out."""
     parameters = {name: array.astype(np.float64) for name, array in graph.parameters.items()}
     taken_out: Any = np.ones(1)
     for name in LAYERS:
@@ -48,7 +48,7 @@ def unit_scaled(graph: Graph, rng: np.random.Generator, decades: float) -> Graph
 
 
 def random_network(seed: int, hidden: int = 128, classes: int = 10) -> Graph:
-    """lenet5 with other products; biases or not by the seed."""
+    """Return lenet5 with other fully connected layers and random weights; odd seeds give biases."""
     layers = {"fc1": Linear("fc1", hidden), "fc2": Linear("fc2", classes)}
     network = replace(LENET5, layers=tuple(layers.get(layer.name, layer) for layer in LENET5.layers))
     return random_graph(network, seed, bias=bool(seed % 2))
@@ -63,7 +63,7 @@ def shipped() -> Graph:
 
 
 def in_turn(graph: Graph, x: np.ndarray, narrow: Callable[[Any], Any]) -> np.ndarray:
-    """Scores of a plain implementation: operands rounded by ``narrow``, sums in float32 term by term."""
+    """Return a plain implementation's scores: operands rounded by ``narrow``, sums in float32 term by term."""
     y: Any = x.astype(np.float64)
     scale = graph.input_scale  # of the first layer's weights alone
     for step in graph.steps[:-1]:
@@ -80,12 +80,12 @@ def in_turn(graph: Graph, x: np.ndarray, narrow: Callable[[Any], Any]) -> np.nda
 
 
 def errors(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """The greatest of the bright ``images``, and of the others; as shares of their greatest scores."""
+    """Return the greatest errors of the bright and of the dark ``images``, divided by their greatest scores: (2,)."""
     of_image = np.abs(found - exact).max(axis=1), np.abs(exact).max(axis=1)
     most, scale = (values.reshape(2, -1).max(axis=1) for values in of_image)
     return most / scale
 
 
 def plain_errors(graph: Graph, x: np.ndarray, precision: str) -> np.ndarray:
-    """A plain implementation's in that precision."""
+    """Return a plain implementation's ``errors`` in this precision, (2,)."""
     return errors(in_turn(graph, x, to_half if precision == "fp16" else to_single), graph.reference(x))

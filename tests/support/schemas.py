@@ -10,7 +10,7 @@ from app.records.derive import check_of, document_types, schema
 
 @cache
 def validator(name: str) -> Any:
-    """The validator of the document's JSON Schema, which is one."""
+    """Return a validator for the document's JSON Schema, after checking that the schema itself is valid."""
     from jsonschema import Draft202012Validator
 
     Draft202012Validator.check_schema(schema(name))
@@ -18,7 +18,7 @@ def validator(name: str) -> Any:
 
 
 def mistakes(document: Any) -> list[str]:
-    """Return where the document, as read from JSON, is not as its type: one line each. Both ways to check it agree."""
+    """Return a line for each place where a document differs from its type; check that both ways of checking agree."""
     _, name, _ = document["schema"].split("/")  # such as lenet5-inference/report/3
     found = [f"{error.json_path}: {error.message[:200]}" for error in validator(name).iter_errors(document)]
     try:
@@ -32,7 +32,7 @@ def mistakes(document: Any) -> list[str]:
 
 
 def check_described(document: Any) -> None:
-    """The document is of its type. For tests on the card, where jsonschema may not be installed."""
+    """Check a document by its type alone, for tests on a GPU, where jsonschema may not be installed."""
     if importlib.util.find_spec("jsonschema") is not None:
         found = mistakes(document)
         assert not found, found

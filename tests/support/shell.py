@@ -1,4 +1,4 @@
-"""Run the program as a user does: in its own process; check its leftovers and its error reports."""
+"""Run the program as a user does, in a separate process; check its error messages and the files that it leaves."""
 
 import argparse
 import os
@@ -29,9 +29,9 @@ INTERRUPTIBLE = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 def shell(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
-    """``python main.py …`` with its output caught, unless ``options`` of subprocess.run send it elsewhere.
+    """Run ``python main.py …`` and capture its output, unless ``options`` of subprocess.run redirect it.
 
-    prefix: a command that is to start it. The interpreter buffers as it does by default.
+    prefix: a command that starts the program. The interpreter buffers output as it does by default.
     """
     environment = {**os.environ, **options.pop("env", {}), "PYTHONUNBUFFERED": ""}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
@@ -40,7 +40,7 @@ def shell(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: Any) 
 
 
 def in_a_shell(words: Sequence[str]) -> int:
-    """A program for ``refuses``: main.py in a process of its own, whose output is printed here."""
+    """Run main.py in a separate process and print its output here; a program for the fixture ``refuses``."""
     done = shell(*words)
     sys.stdout.write(done.stdout)
     sys.stderr.write(done.stderr)
@@ -52,13 +52,13 @@ Refuses = Callable[..., None]
 
 
 def python(code: str, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A program of its own that can import ours; its output is caught."""
+    """Run Python code in a separate process that can import this project; capture its output."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60, **options})
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """``python main.py …`` in the folder, still running, with its output in pipes; signals reach it alone."""
+    """Start ``python main.py …`` in the folder and return the process: output in pipes, a session of its own."""
     return subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=folder,
@@ -71,7 +71,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0, told: str = "") -> None:
-    """Return when the condition is met. told: what is known, should it not be."""
+    """Wait until the condition is met; fail after ``seconds``. told: end of the failure's text."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"nothing changed in {seconds:g} s; {told}"
@@ -79,7 +79,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0, told: str =
 
 
 def user_error(call: Callable[[], object]) -> str:
-    """What the call's UserError says, which is one line."""
+    """Return the text of the UserError that the call raises; check that it is one line."""
     with pytest.raises(UserError) as caught:
         call()
     assert "\n" not in str(caught.value)
@@ -87,12 +87,12 @@ def user_error(call: Callable[[], object]) -> str:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Command → its parser."""
+    """Return the parser of each command, by name."""
     return {name: parser_of(name) for name in ("run", *COMMANDS)}
 
 
 def listing(directory: Path) -> dict[str, tuple[int, ...]]:
-    """Everything below ``directory``, with what changes when a file does."""
+    """Return everything below ``directory`` by path, with the status values that change when a file changes."""
     found = {}
     for path in directory.rglob("*"):
         status = path.lstat()
@@ -102,13 +102,13 @@ def listing(directory: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_error(code: int, out: str, err: str, pattern: str) -> None:
-    """Exit code 2, nothing on standard output and one line on standard error that has ``pattern`` in it."""
+    """Check for exit code 2, empty standard output, and one line on standard error that contains ``pattern``."""
     assert (code, out) == (2, "")
     assert re.fullmatch(rf"error: .*{pattern}.*\n", err), err
 
 
 def write_good_files(directory: Path) -> None:
-    """Three random images (``images``), labels for them (``labels``) and random weights of lenet5 (``weights.h5``)."""
+    """Write three random images (``images``), their labels (``labels``) and random lenet5 weights (``weights.h5``)."""
     write_idx(directory / "images", random_images(LENET5, 3)[:, 0])
     write_idx(directory / "labels", np.array([1, 2, 3], np.uint8))
     arrays = random_graph(LENET5, bias=False).parameters

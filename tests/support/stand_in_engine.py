@@ -1,4 +1,4 @@
-"""An engine for tests of app/cluster: it answers a number by its square, and does what the number's piece asks for."""
+"""Provide an engine for tests of app/cluster that answers a piece's number by its square and performs its deed."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from app.base.errors import UserError
 
 @dataclass(frozen=True)
 class Piece:
-    """deed: what happens to the process that takes it. seconds: that it is said to take."""
+    """A piece of work. deed: what happens to the process that takes the piece. seconds: its stated duration."""
 
     number: int
     deed: str = ""

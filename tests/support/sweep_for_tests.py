@@ -1,4 +1,4 @@
-"""A variant with two parameters and invented times, to sweep without a card."""
+"""Provide a variant with two parameters and invented times, to sweep without a GPU."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -7,7 +7,7 @@ from typing import Any
 from app.commands.sweep import SweepRequest
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
-from app.lab.sweep.grid import Measure, Target, make_target, measure_all
+from app.lab.sweep.grid import Measure, Target, make_sweep_target, measure_all
 from app.main_job.result import Timing
 from app.planning.tuning import Tuning
 from tests.support.kernel_grid import toy_variant
@@ -37,13 +37,13 @@ ROW, RIVAL = toy_variant(97, "swept", **TUNABLE), toy_variant(98, "rival", **TUN
 
 
 def target(known: Tuning = Tuning(), *, tiles: Values = TILES, depths: Values = DEPTHS) -> Target:  # noqa: B008
-    return make_target("conv1", PROBLEM, ROW, 100, ARCH, {"TILE": tiles, "DEPTH": depths}, known)
+    return make_sweep_target("conv1", PROBLEM, ROW, 100, ARCH, {"TILE": tiles, "DEPTH": depths}, known)
 
 
 def measured(
     fail: Callable[[dict[str, int]], None] = lambda _: None, rival_ms: float = 9.0
 ) -> Callable[[Target], AbstractContextManager[Measure]]:
-    """Canned times in place of a card: 1.0 at TILE 12, DEPTH 4, slower away from there. ``fail`` may raise instead."""
+    """Return a stand-in for measuring: 1.0 ms at TILE 12, DEPTH 4, more at other points. ``fail`` may raise instead."""
 
     def measure(variant: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
         if variant is not ROW:
@@ -56,7 +56,7 @@ def measured(
 
 
 def failing(error: Exception | type[BaseException], tile: int | None = None) -> Callable[[dict[str, int]], None]:
-    """Raises the error at every point, or at those of one tile."""
+    """Return a function that raises the error at every point, or only at points with this TILE."""
 
     def fail(parameters: dict[str, int]) -> None:
         if tile in (None, parameters["TILE"]):

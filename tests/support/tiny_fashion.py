@@ -1,4 +1,4 @@
-"""A small stand-in for Fashion-MNIST's test split, so that finding and fetching it can be tested without it."""
+"""Provide a small stand-in for Fashion-MNIST's test split, to test finding and fetching without the data set."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ FILES = tuple(DataFile(n, a.shape, content_sha256(a)) for n, a in zip(NAMES, (IM
 
 
 def write(directory: Path, suffix: str = ".gz") -> Path:
-    """Make ``directory`` hold good copies."""
+    """Write the images and labels as valid IDX files to ``directory``, gzipped unless ``suffix`` is empty."""
     directory.mkdir(exist_ok=True)
     for name, array in zip(NAMES, (IMAGES, LABELS), strict=True):
         write_idx(directory / f"{name}{suffix}", array)
@@ -26,7 +26,7 @@ def write(directory: Path, suffix: str = ".gz") -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where fetched files belong. Nothing else is searched that exists; no mirrors; only tmp_path/bin is on PATH."""
+    """Return the cache folder for fetched files. No other data folder exists, no mirrors; PATH is tmp_path/bin."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
@@ -43,12 +43,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(directory: Path) -> list[str]:
-    """What ``directory`` holds, hidden files too."""
+    """Return the names of all files in ``directory``, including hidden ones."""
     return sorted(path.name for path in directory.iterdir())
 
 
 def check_loaded() -> None:
-    """The split can be loaded from wherever it is found or fetched."""
+    """Check that the split can be loaded, from wherever it is found or fetched."""
     images, labels, _ = open_split("test")
     np.testing.assert_array_equal(images, IMAGES)
     np.testing.assert_array_equal(labels, LABELS)

@@ -1,4 +1,4 @@
-"""Small PyTorch models as people write them, by what is particular about each; for tests where PyTorch is installed."""
+"""Provide small PyTorch models as people write them, by name, for tests with PyTorch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ class Called(nn.Module):
         self.called = forward
 
     def forward(self, x: Tensor) -> Tensor:
-        """Call the function."""
+        """Return the function's result for x."""
         return self.called(self, x)
 
 
@@ -169,7 +169,7 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
 
 
 def trained(name: str, seed: int = 0) -> nn.Module:
-    """The model in evaluation mode. Its weights are random, its batch normalisations have seen random images."""
+    """Return a model in evaluation mode, with random weights and batch normalisations that saw random images."""
     torch.manual_seed(seed)
     shape, make = MODELS[name]
     model = make()
@@ -185,5 +185,5 @@ def trained(name: str, seed: int = 0) -> nn.Module:
 
 
 def export(model: nn.Module, shape: tuple[int, int, int], path: str, **options: Any) -> None:
-    """Export as the tutorials do."""
+    """Export a model to ONNX as PyTorch's tutorials do."""
     torch.onnx.export(model, (torch.rand(1, *shape),), path, **options)

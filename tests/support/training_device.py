@@ -1,4 +1,4 @@
-"""Common parts of tests of training on the GPU: kernels of a network, and device arrays with guards."""
+"""Provide common parts of tests of training on the GPU: a network's kernels, and guarded device arrays."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Build = tuple[str, tuple[tuple[str, str | int], ...]]  # a kernel, and its compi
 
 
 def settings_of(network: Network, **changes: Any) -> Settings:
-    """The network's recipe, or lenet5's with biases everywhere; with few images."""
+    """Return settings for few images: the network's recipe, or else lenet5's with biases in all layers."""
     recipe = RECIPES.get(network.name)
     if recipe is None:
         trained = tuple(layer.name for layer in network.layers if layer.kind in ("conv2d", "linear"))
@@ -36,7 +36,7 @@ def settings_of(network: Network, **changes: Any) -> Settings:
 
 @contextmanager
 def recorded() -> Iterator[list[Build]]:
-    """Within the block kernels are recorded instead of compiled, and nothing needs a GPU."""
+    """Record kernels in the block instead of compiling them, so that no GPU is needed; yield the records."""
     from app.training.gpu import kernels, products, stages, trainer
 
     found: list[Build] = []
@@ -58,7 +58,7 @@ def recorded() -> Iterator[list[Build]]:
 
 
 def builds(network: Network, settings: Settings) -> list[Build]:
-    """Everything that a trainer compiles for the network before its first batch."""
+    """Return all builds that a trainer compiles for the network before its first batch."""
     from app.training.gpu.kernels import ParameterUpdate, arena_layout
     from app.training.gpu.stages import StageContext
     from app.training.gpu.trainer import DeviceNetwork
@@ -74,7 +74,7 @@ def builds(network: Network, settings: Settings) -> list[Build]:
 
 
 def compile_all(jobs: Iterable[tuple[Build, str]]) -> list[tuple[str, bytes]]:
-    """(name, machine code) of each kernel for its architecture, by all processors at once; also in the cache then."""
+    """Compile each kernel for its architecture into the cache, on all cores; return (name, machine code) of each."""
 
     def compiled(job: tuple[Build, str]) -> tuple[str, bytes]:
         (name, constants), arch = job
@@ -85,7 +85,7 @@ def compile_all(jobs: Iterable[tuple[Build, str]]) -> list[tuple[str, bytes]]:
 
 
 def poisoned(elements: int, dtype: str = "float32") -> Any:
-    """A device array of NaN with a guard behind it."""
+    """Return a device array filled with NaN, with a guard area behind it."""
     from app.cuda.memory import device_array
 
     array = device_array(elements + GUARD, dtype)
@@ -94,7 +94,7 @@ def poisoned(elements: int, dtype: str = "float32") -> Any:
 
 
 def fetched(array: Any, shape: Sequence[int]) -> np.ndarray:
-    """What a kernel made of an array; its guard, if it has one, is untouched."""
+    """Return an array's content on the host, (shape); check that its guard area, if any, is unchanged."""
     host, size = array.get(), prod(shape)
     assert (host[size:].view(np.uint8) == 0xFF).all(), "written behind the output"
     return host[:size].reshape(shape)

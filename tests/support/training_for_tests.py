@@ -1,4 +1,4 @@
-"""Common parts of training's tests: easily learned images, settings, a checkpoint, a training as a process."""
+"""Provide common parts of tests of training: easily learned images, settings, a checkpoint, a training process."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ OWN = ["--data", "images", "--labels", "labels", "--batch-size", "16", "--valida
 
 
 def last_of_each(arguments: Sequence[str]) -> list[str]:
-    """The same options without those that come again: the command takes each of them once."""
+    """Return the options with only the last of each, because the command accepts each option once."""
     options: dict[str, list[str]] = {}
     for argument in arguments:
         if argument.startswith("--"):
@@ -35,7 +35,7 @@ def last_of_each(arguments: Sequence[str]) -> list[str]:
 
 
 def write_images(directory: Path) -> None:
-    """``images`` and ``labels``: 60 of three kinds that are easily told apart."""
+    """Write ``images`` and ``labels``: 60 images of three classes that are easy to distinguish."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 3, 60).astype(np.uint8)
     images = rng.integers(0, 100, (60, 28, 28)).astype(np.uint8)
@@ -53,7 +53,7 @@ def some_settings(**changes: Any) -> Settings:
 def new_job(
     settings: Settings, images: Any = None, labels: Any = None, device: str = "cpu", network: Network = MLP
 ) -> TrainingJob:
-    """A training at its start, of images that are all 0 unless they are given."""
+    """Return a training job before its first epoch; without ``images``, all images are 0."""
     model = make_training_model(network, settings.biases)
     images = np.zeros((60, 1, 28, 28), np.uint8) if images is None else images
     labels = np.zeros(60, np.uint8) if labels is None else labels
@@ -61,7 +61,7 @@ def new_job(
 
 
 def unfinished(path: Path, loss: float = 1.0) -> None:
-    """A checkpoint as it is after one epoch."""
+    """Write a checkpoint as after one epoch."""
     settings = some_settings()
     history = (EpochResult(loss, 0.5, 1.0, 0.5, 1.0),)
     progress = new_job(settings).progress
@@ -69,13 +69,13 @@ def unfinished(path: Path, loss: float = 1.0) -> None:
 
 
 def begin(place: Path, *options: str) -> subprocess.Popen:
-    """A training by two processes, without end, in a session of its own, as from a terminal."""
+    """Start an endless training with two processes in a separate session, as from a terminal."""
     own = ["--device", "cpu", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options]
     return started(place, "train", *last_of_each(own))
 
 
 def ended(process: subprocess.Popen) -> tuple[int, str, str]:
-    """Once all processes have: the streams are theirs, too."""
+    """Wait until all processes of the training have ended; return exit code, output and errors."""
     try:
         out, err = process.communicate(timeout=30)
     finally:
@@ -84,7 +84,7 @@ def ended(process: subprocess.Popen) -> tuple[int, str, str]:
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
-    """The ids of its workers."""
+    """Return the process ids of the training's workers."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it may have ended

@@ -10,7 +10,7 @@ from app.terminal.text import UNLIMITED, WIDTH
 
 
 def check_widths(as_text: Callable[[Any, int], str], document: Mapping[str, Any]) -> str:
-    """No line is over ``WIDTH`` columns, and ``--wide`` leaves out no column and cuts no cell; the wide text."""
+    """Check that lines fit ``WIDTH`` columns and that ``--wide`` omits and cuts nothing; return the wide text."""
     assert all(len(line) <= WIDTH for line in as_text(document, WIDTH).splitlines())
     wide = as_text(document, UNLIMITED)
     assert "--wide adds" not in wide and not any(word.endswith("…") and len(word) > 1 for word in wide.split())
@@ -18,7 +18,7 @@ def check_widths(as_text: Callable[[Any, int], str], document: Mapping[str, Any]
 
 
 def printed_wide(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the command prints with ``--wide``. Without it no line is wider than a terminal of ``WIDTH`` columns."""
+    """Return what the command prints with ``--wide``; check that without it no line exceeds ``WIDTH`` columns."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("COLUMNS", str(WIDTH))
         assert main(command.split()) == 0

@@ -1,7 +1,8 @@
-"""What goes wrong in workers: a module that Dask loads into each of them (its setting ``preload``).
+"""Cause faults in workers: Dask loads this module into each worker (its setting ``preload``).
 
-FAULTS names a folder of empty files, one a deed, in the order of their names: ``1-SIGKILL``, ``2-exit``. Every process
-does the next deed in the middle of its work, at its read number READS, and removes the file first: so it happens once.
+FAULTS names a folder with an empty file for each fault, in the order of the names: ``1-SIGKILL``, ``2-exit``. A process
+causes the next fault in the middle of its work, at read number READS, and first removes the file, so that the fault
+happens once.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 
 class CUDARuntimeError(Exception):
-    """Named as CuPy's, with the status of a launch that failed."""
+    """An error named like CuPy's, with the status of a failed launch."""
 
     status = 719
 
@@ -24,7 +25,7 @@ _modules: list[Any] = []  # for as long as the process lives: on a lost card the
 
 
 def take_deed(folder: Path) -> str | None:
-    """Return the next deed, which no other process gets; None if all are done."""
+    """Return the next fault, which no other process gets; None if none is left."""
     for path in sorted(folder.iterdir()):
         try:
             path.unlink()
@@ -45,7 +46,7 @@ def do(deed: str) -> None:
 
 
 def _write_nowhere() -> None:
-    """Raise cudaErrorIllegalAddress, as every later call of the process does."""
+    """Raise cudaErrorIllegalAddress, now and at every later call of the process."""
     from cupy.cuda import runtime  # here: processes without a GPU load this file, too
 
     from app.cuda.compiler import architecture_name, compile_kernel
@@ -61,7 +62,7 @@ def _write_nowhere() -> None:
 
 
 def watched(read: Callable[..., int], folder: Path, reads: int, slow: float) -> Callable[..., int]:
-    """``os.preadv``, which reads the images of plain files, with the next deed at call ``reads``. slow: seconds."""
+    """Return ``os.preadv``, which reads images of plain files, with the next fault at call ``reads``. slow: seconds."""
     calls = count(1)  # many lanes call at the same time: each call has a number of its own
 
     def preadv(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
@@ -75,6 +76,6 @@ def watched(read: Callable[..., int], folder: Path, reads: int, slow: float) -> 
 
 
 def dask_setup(_: object) -> None:
-    """Called by Dask when a worker starts."""
+    """Install the faults; Dask calls this function when a worker starts."""
     reads, slow = int(os.environ.get("READS", "20")), float(os.environ.get("SLOW", "0"))
     os.preadv = watched(os.preadv, Path(os.environ["FAULTS"]), reads, slow)

@@ -187,8 +187,8 @@ class CardEngines(Engines):
     def _match_known_gpu_array(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
         """Return engine, length and address of a GPU array whose shape and type an earlier call had.
 
-        Return None for any other array, and for one that must be copied. To save time, this makes no object for the
-        array.
+        Return None for any other array, and for one that must be copied. To save time, no CuPy view of the array is
+        created.
         """
         if type(images) is cupy.ndarray:
             engine, memory = self._given.get((images.shape[1:], images.dtype)), images.data
@@ -205,7 +205,7 @@ class CardEngines(Engines):
         return engine, images.shape[0], address
 
     def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return what ``Engines.compute_results`` returns, but logits of large batches only as a function."""
+        """Return labels and logits as ``Engines.compute_results`` does: for large batches, logits by a function."""
         assert isinstance(engine, GpuEngine)
         if not self._is_current_gpu():
             with self._card:

@@ -1,18 +1,17 @@
-"""Build the HTML page of ``evaluate`` with its charts; it needs no other file and no network connection."""
+"""Build the HTML page of ``evaluate`` with its charts."""
 
 import base64
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 import numpy as np
 
 from app.drawing import svg
 from app.drawing.matrix import Cell, draw_cells
-from app.drawing.svg import style_sheet
+from app.drawing.page import html_fields, html_figure, html_page, html_table
 from app.images.evaluate.text import (
     Names,
     class_change_rows,
@@ -151,14 +150,11 @@ def _png_chunk(kind: bytes, content: bytes) -> bytes:
 
 
 CHANGES = 100  # the most rows of the table of changed answers
-STYLE = Path(__file__).with_name("style.css")
-# The page may load nothing: class names from a weights file stay text even if escaping failed.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def build_html_page(document: Evaluate, images: np.ndarray) -> str:
     """Return the page. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
-    parts = [f"<h1>{escape(headline(document))}</h1>", _html_fields(evaluated_fields(document))]
+    parts = [html_fields(evaluated_fields(document))]
     answers, against, names = document["answers"], document["against"], document["classes"]
     if answers is not None:
         parts += [
@@ -168,25 +164,18 @@ def build_html_page(document: Evaluate, images: np.ndarray) -> str:
         ]
     if against is not None:
         parts += _comparison_section(against, names, len(images))
-    text = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(headline(document))}</title>\n<style>\n{style_sheet()}{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
-        "<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
-    )
-    return text.encode("utf-8", "backslashreplace").decode()  # file names need not be UTF-8
+    return html_page(headline(document), parts)
 
 
 def _answers_section(answers: Answers, names: Names, images: int) -> list[str]:
     heads = ["class", "images", "precision", "recall", "F1", "most often taken for"]
     return [
         "<h2>Answers</h2>",
-        _html_fields(summary_figures(answers, images)),
-        _html_table("Scores of each class", heads, class_rows(answers, names), "lrrrrl"),
+        html_fields(summary_figures(answers, images)),
+        html_table("Scores of each class", heads, class_rows(answers, names), "lrrrrl"),
         "<h2>What is taken for what</h2>",
         "<p>A row is a class, a column an answer. The stronger a cell's colour, the larger its share of the row.</p>",
-        _html_figure(draw_confusion_matrix(answers, names)),
+        html_figure(draw_confusion_matrix(answers, names)),
     ]
 
 
@@ -206,8 +195,8 @@ def _calibration_section(answers: Answers) -> list[str]:
         "<p>Bars: share of right answers among those with this probability. Where probabilities can be "
         "trusted, bars end at the dashed line; bars that end below it: the network is too sure of itself. The lower "
         "bars count the answers.</p>",
-        _html_figure(draw_reliability_diagram(answers)),
-        _html_table("Answers by probability", ["probability", "answers", "mean probability", "right"], rows, "lrrr"),
+        html_figure(draw_reliability_diagram(answers)),
+        html_table("Answers by probability", ["probability", "answers", "mean probability", "right"], rows, "lrrr"),
     ]
 
 
@@ -226,8 +215,8 @@ def _mistakes_section(answers: Answers, names: Names, images: np.ndarray) -> lis
     heads = ["image", "answer", "is", "probability of the answer", "of what it is"]
     return [
         "<h2>Most confident mistakes</h2>",
-        _html_figure(draw_mistakes(listed, names, images)),
-        _html_table("The same as a table", heads, rows, "rllrr"),
+        html_figure(draw_mistakes(listed, names, images)),
+        html_table("The same as a table", heads, rows, "rllrr"),
     ]
 
 
@@ -245,37 +234,12 @@ def _comparison_section(other: OtherNetwork, names: Names, images: int) -> list[
     return [
         f"<h2>OtherNetwork {escape(network_title(other))}</h2>",
         f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
-        _html_fields(comparison_fields(other, images)),
-        _html_table(
+        html_fields(comparison_fields(other, images)),
+        html_table(
             "Answers that changed, by class",
             ["class", "answers", "other's", "left", "came"],
             class_change_rows(other, names),
             "lrrrr",
         ),
-        _html_table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),
+        html_table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),
     ]
-
-
-def _html_fields(pairs: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>\n" for name, value in pairs)
-    return f"<dl>\n{rows}</dl>" if rows else ""
-
-
-def _html_figure(picture: str) -> str:
-    return f'<figure class="wide">\n{picture}\n</figure>'
-
-
-def _html_table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
-    """Return an HTML table; empty without rows. sides: ``l`` or ``r`` aligns each column; first cells are heads."""
-    kinds = [' class="number"' if side == "r" else "" for side in sides]
-    head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
-    lines = [
-        f'<tr><th scope="row"{kinds[0]}>{escape(first)}</th>'
-        + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds[1:], cells, strict=True))
-        + "</tr>\n"
-        for first, *cells in rows
-    ]
-    if not lines:
-        return ""
-    inner = f"<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>"
-    return f'<div class="wide"><table>\n{inner}\n</table></div>'

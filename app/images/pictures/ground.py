@@ -158,10 +158,11 @@ def _evaluate_surface(knots: np.ndarray, down: np.ndarray, across: np.ndarray) -
 def _fit_knots(
     blocks: np.ndarray, chosen: np.ndarray, down: np.ndarray, across: np.ndarray, stiff: float
 ) -> np.ndarray:
-    """Return knots (KNOTS, KNOTS, 3) by penalised least squares (P-splines: Eilers and Marx, 1996).
+    """Fit a surface to blocks (y, x, 3) by penalised least squares (P-splines: Eilers and Marx, 1996).
 
-    The terms of a block are products of one spline down and one across, so two small products sum those of all blocks
-    (Currie, Durbán and Eilers, 2006).
+    chosen: blocks to fit, (y, x) bool. down, across: values of the splines at the blocks, (y, KNOTS), (x, KNOTS).
+    stiff: factor of the penalty. Return the knots, (KNOTS, KNOTS, 3). The terms of a block are products of one spline
+    down and one across, so two small products sum those of all blocks (Currie, Durbán and Eilers, 2006).
     """
     weight = chosen / chosen.sum()
     pairs_down, pairs_across = ((at[:, :, None] * at[:, None, :]).reshape(len(at), -1) for at in (down, across))
@@ -218,7 +219,7 @@ def _drop_thin_lines(mask: np.ndarray) -> np.ndarray:
 
 
 def _keep_filled_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
-    """Return the connected parts that weigh at least ``least`` of the heaviest one, with their holes filled."""
+    """Return the connected parts with at least ``least`` times the weight of the heaviest one, their holes filled."""
     return _fill_holes(_keep_heavy_parts(mask, weight, least)) if mask.any() else mask
 
 
@@ -232,9 +233,9 @@ def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
 
 
 def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
-    """Return the connected parts that weigh at least ``weak`` of the heaviest one.
+    """Return the connected parts of the mask with at least ``weak`` times the weight of the heaviest one.
 
-    Parts at the border count a tenth.
+    weight: of each pixel, (h, w). Parts along the border have a tenth of their pixels' weight.
     """
     numbers = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
     parts, at = np.unique(_spread_maximum(numbers, mask).ravel(), return_inverse=True)
@@ -284,7 +285,7 @@ def dilate(mask: np.ndarray, size: int) -> np.ndarray:
 
 
 def _drop_specks(mask: np.ndarray) -> np.ndarray:
-    """Keep the pixels of the mask, (h, w) bool, around which most of 3 x 3 pixels are in it, too."""
+    """Return the pixels of the mask, (h, w) bool, whose 3 x 3 neighbourhood lies mostly in the mask."""
     from PIL import Image, ImageFilter
 
     return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(ImageFilter.MedianFilter(3))) & mask > 0

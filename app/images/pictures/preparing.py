@@ -99,10 +99,10 @@ def _scale_box(box: Box, factor: int, size: tuple[int, int]) -> Box:
 
 
 def _is_darker_than_ground(grey: np.ndarray, found: SeparatedPicture) -> bool:
-    """Return whether the object is darker than its ground: compare the squared differences of both signs.
+    """Return whether the object is darker than its ground, by the squared differences of its darker and lighter pixels.
 
-    Few objects are lighter than a light ground, so on a light ground less suffices to count as darker; on a dark
-    ground, less suffices to count as lighter.
+    Few objects are lighter than a light ground, so there a smaller sum of darker pixels decides; on a dark ground, a
+    smaller sum of lighter pixels decides.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))

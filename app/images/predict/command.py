@@ -73,7 +73,7 @@ def _open_classifier(request: PredictRequest) -> Classifier:
 def _answer_columns(
     request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool, notes: bool
 ) -> Layout:
-    """Return the layout of the answers. Raises UserError for more classes than the network has, or without names."""
+    """Return the layout of the answers. Raises UserError for options that the network's classes do not allow."""
     graph = classifier.graph
     if request.top > graph.class_count:
         raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.class_count} classes")
@@ -231,25 +231,25 @@ def _print_report(request: PredictRequest, classifier: Classifier, seen: Tally, 
 
 
 def _animated_pictures_note(files: int) -> str:
-    """Return a note that only the first frame of some files is classified; empty if there are none."""
+    """Return a note that only the first frame of ``files`` files is classified; "" for 0 files."""
     some = "1 file has" if files == 1 else f"{files:,} files have"
     return f"{some} several frames or pages: the first is classified" if files else ""
 
 
 def _blank_pictures_note(seen: Tally) -> str:
-    """Return a note on pictures of one colour, for which the network names a class, too; empty if there are none."""
+    """Return a note that the classes of one-colour pictures mean nothing; "" if there are no such pictures."""
     of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 
 
 def _doubtful_pictures_note(seen: Tally) -> str:
-    """Return a note on the number of pictures whose answers have a note; empty if there are none."""
+    """Return a note on the number of pictures whose answers are doubtful; "" if there are none."""
     of = f"{seen.doubtful:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (the column note says why)" if seen.doubtful else ""
 
 
 def _negated_pictures_note(request: PredictRequest, seen: Tally, channels: int) -> str:
-    """Return a note on the number of negated pictures, and the rule for negating; empty if there are none."""
+    """Return a note on the number of negated pictures and the rule for negating; "" if no picture was read."""
     if seen.pictures == seen.unreadable:
         return ""
     automatic = "those darker than their ground" if channels == 1 else "never for a network with colours"

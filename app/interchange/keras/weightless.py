@@ -60,7 +60,7 @@ class WeightlessReader:
         self.network.add(LeakyRelu("", slope))
 
     def _ensure_weights_before(self, layer: KerasLayer, also: bool) -> None:
-        """Add a layer with weights, which applies what is pending, if ``also`` or if there is none yet."""
+        """Add a layer for the pending factor and offset if no layer has weights yet, or if ``also`` is True."""
         if also or not any(one.arrays for one in self.network.found):
             self.network.add_pending_as_layer(layer)
 

@@ -1,4 +1,4 @@
-"""Define the row of the kernel that computes any two convolutions in one launch; pack its parameters."""
+"""Define the registry row of the kernel that computes any two convolutions in one launch; pack its parameters."""
 
 from collections.abc import Callable
 from functools import partial
@@ -67,7 +67,7 @@ def _row_fragments_size(problem: ConvPairProblem) -> int:
 
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    """Configure one block per image."""
+    """Return a launch configuration with one block per image."""
     first, second, resize = problem.first, problem.second, problem.resize
     source = first if resize is None else resize
     filters = [problem.weight_parts * size(problem) for size in (window_fragments_size, _row_fragments_size)]

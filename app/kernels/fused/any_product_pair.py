@@ -1,4 +1,4 @@
-"""Define the row of the kernel that computes any two fully connected layers in one launch; pack its weights."""
+"""Define the registry row of the kernel for any two fully connected layers in one launch; pack its weights."""
 
 from dataclasses import replace
 from functools import partial

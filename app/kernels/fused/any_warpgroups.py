@@ -1,4 +1,4 @@
-"""Define the row of the kernel that computes any two convolutions by warpgroups on Hopper; pack its filters."""
+"""Define the registry row of the kernel for any two convolutions by warpgroups on Hopper; pack its filters."""
 
 from functools import cache, partial
 
@@ -60,7 +60,7 @@ def _second_convolution(problem: ConvPairProblem) -> WarpgroupConvolution:
 
 
 def _place_filters(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of one part of the maps, and the filters' place in shared memory. Raises Unfit."""
+    """Return the bytes of the maps between the layers, for one float16 part, and the filters' place. Raises Unfit."""
     first, second, resize = problem.first, _second_convolution(problem), problem.resize
     source = first if resize is None else resize
     tiles.check(second)
@@ -86,7 +86,7 @@ def _default_tiles(problem: ConvPairProblem) -> dict[str, int]:
 
 
 def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
-    """Configure one block per multiprocessor."""
+    """Return a launch configuration with one block per multiprocessor."""
     second, rows = _second_convolution(problem), parameters["ROWS"]
     tiles = Tiles(parameters["WARPGROUPS"], rows, ceil_div(second.rows, rows))
     maps, ring = _place_filters(problem, tiles)

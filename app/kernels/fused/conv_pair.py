@@ -1,4 +1,4 @@
-"""Define the rows of the kernels that compute two convolutions in one launch, with ReLU and pooling after each."""
+"""Define the registry rows of the kernels for two convolutions in one launch, with ReLU and pooling after each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +57,7 @@ def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str |
 
 
 def configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
-    """Configure one block per multiprocessor, or one per image if there are fewer images."""
+    """Return a launch configuration with one block per multiprocessor, or one per image if there are fewer images."""
     integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
         Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),

@@ -1,4 +1,4 @@
-"""Define the rows of the kernels that compute two products in one launch, with ReLU between and argmax after them."""
+"""Define the registry rows of the kernels for two products in one launch, with ReLU between and argmax after them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 
 from app.cuda.compiler import architecture_number
 from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
-from app.kernels.problems import LinearPairProblem
+from app.kernels.problems import LONG_SUM, LinearPairProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -25,7 +25,6 @@ from app.kernels.variant import (
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
 CLASSES = 16  # wgmma kernels: rows of the second product per tile
 FEW = 8  # wgmma kernel: up to this many images use a cluster of blocks, or fewer columns
-LONG_SUM = 4096  # terms that one block would add for too long, if images are few
 HOPPER = 90  # the architecture of wgmma-any
 MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
@@ -103,7 +102,7 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
 
 
 def _is_long(problem: LinearPairProblem) -> bool:
-    """Return whether the first sum is one that wgmma-any cuts into slices."""
+    """Return whether the first layer's sums are so long that ``wgmma-any`` cuts them into slices."""
     return problem.first.inputs >= LONG_SUM
 
 

@@ -24,7 +24,7 @@ struct SharedStorage {
     unsigned char stages[STAGES_BYTES];
     // Not in the stages' place, which would take a barrier while the sums are still in registers: producers and
     // consumers would come to it in two branches, where the whole block must not meet.
-    float hidden[HIDDEN * PITCH];
+    float hidden[HIDDEN * PITCH];  // with SHARED_TOTALS first the totals of each warp's slices
     unsigned char second[SECOND_BYTES];
     unsigned long long full[STAGES], empty[STAGES], second_full;  // barriers
 };
@@ -52,7 +52,7 @@ __device__ __forceinline__ void consume(const float *factors, const float *bias1
     const int lane = t % 32, first = t / 32 * 16 + lane / 4;  // and eight more
     const Epilogue epilogue(factors, bias1, first);
     float sums[ROWS / 2];
-    multiply<Columns>(sums, t, KStep());
+    multiply<Columns, PITCH>(sums, t, KStep());
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (first + half * 8 >= HIDDEN) break;

@@ -213,9 +213,10 @@ def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tu
 
 
 def fits_float16(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
-    """Return whether the parts can hold all numbers of the layers without relevant loss, whatever the image.
+    """Return whether float16 parts can hold all numbers of the layers without relevant loss, whatever the image.
 
-    Products read features of at most LARGEST, unless unbounded. The stored features of convolutions must be in range.
+    Matrix products read features of at most LARGEST, unless the problem is ``unbounded``. Features that convolutions
+    store must be in range.
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False

@@ -1,4 +1,4 @@
-"""Registry rows of the kernels for lenet5 with sparse second filters (see sparsity.py), and the filters' packing.
+"""Define the registry rows of the kernels for lenet5 with sparse second filters (see sparsity.py); pack the filters.
 
 A sparse product takes A, 64 maps x 32 input maps, as 64 x 16 kept weights: two of every four, in their order.
 Metadata has two bits for the place of each kept weight among its four, the earlier one's in the lower bits. A register
@@ -34,7 +34,7 @@ LANES_OF_A_PAIR = 2  # of every four lanes, those that provide a product's metad
 def kept_places(filters: np.ndarray) -> np.ndarray:
     """Return the places of the kept weights among their four input maps: (C, K, K, M) → (C/4, 2, K, K, M), rising.
 
-    They include every nonzero weight; where a four has fewer than two, zeros are kept, too. The filters must be sparse.
+    The places include every nonzero weight; a four with fewer than two keeps zeros, too. The filters must be sparse.
     """
     groups = filters.reshape(-1, GROUP, *filters.shape[1:])
     nonzero_first = np.argsort(groups == 0, axis=1, kind="stable")
@@ -77,7 +77,7 @@ def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
 
 
 def _configure_sparse(problem: ConvPairProblem, warpgroups: int, beside_filters: int) -> LaunchConfig:
-    """Configure the launch. beside_filters: bytes of shared memory beside the second filters and their metadata."""
+    """Return the launch configuration. beside_filters: bytes of shared memory without second filters and metadata."""
     filters2 = problem.second.kernel**2 * FILTER_STEP + METADATA
     config = configure_persistent(problem, warpgroups, filters2 + beside_filters)
     assert config.packing is not None

@@ -1,10 +1,11 @@
-"""Define the rows of the matrix products of fully connected layers."""
+"""Define the registry rows of the matrix products of fully connected layers."""
 
+from dataclasses import replace
 from functools import partial
 
 from app.base.precision import epilogue_dtype
 from app.kernels.plain_problems import ITEMSIZE, Argument, max_workspace_images
-from app.kernels.problems import LinearProblem
+from app.kernels.problems import LONG_SUM, LinearProblem
 from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
     BLOCK,
@@ -12,9 +13,11 @@ from app.kernels.variant import (
     STATIC_SHARED_LIMIT,
     STORED,
     Action,
+    Grid,
     KernelLaunch,
     LaunchConfig,
     LibraryGemm,
+    Packing,
     Parameters,
     Unfit,
     Variant,
@@ -24,6 +27,7 @@ from app.kernels.variant import (
     type_defines,
 )
 
+MOST_IMAGES = 512  # whose parts of sums are in memory at a time
 MOST_CLASSES = 32  # most classes that a fused argmax can compare, within a warp
 SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
@@ -45,9 +49,34 @@ def size_defines(problem: LinearProblem) -> dict[str, str | int]:
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
 
-def part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
+def sum_part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
     """Return the constant PART: terms that are summed before they are added to the total, by default all."""
     return {"PART": min(parameters.get("PART", problem.inputs), problem.inputs)}
+
+
+def spread_parts(
+    problem: LinearProblem,
+    defines: dict[str, str | int],
+    launch: KernelLaunch,
+    finish: str,
+    packing: Packing | None = None,
+) -> LaunchConfig:
+    """Return the configuration in which a part of the sums has blocks of its own, and a second kernel adds the parts.
+
+    launch: of the blocks of one part; PART in ``defines`` is its number of terms. finish: name of the second kernel.
+    Raises Unfit.
+    """
+    if problem.argmax:
+        raise Unfit("argmax needs whole sums, not parts")
+    parts = ceil_div(problem.inputs, int(defines["PART"]))
+
+    def grid(images: int) -> Grid:
+        across, down, _ = launch.grid(images)
+        return across, down, parts
+
+    workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
+    adding = KernelLaunch(BLOCK, elementwise_grid(problem.outputs), finish)
+    return LaunchConfig(defines, (replace(launch, grid=grid), adding), workspace, MOST_IMAGES, packing)
 
 
 def _configure_cublas(problem: LinearProblem, _: Parameters) -> LaunchConfig:
@@ -83,12 +112,14 @@ def _configure_shared_tiled(problem: LinearProblem, parameters: Parameters) -> L
 
 
 def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
-    depth = 32 if problem.dtype == "float16" else 16  # 64 bytes per row
+    # 64 bytes per row; in tfloat32 twice as many, except for long sums, whose totals take the registers.
+    wide = problem.dtype == "tfloat32" and problem.inputs < LONG_SUM
+    depth = 32 if problem.dtype == "float16" or wide else 16
     if problem.outputs <= 16:
         return {"BM": 64, "BN": 16, "BK": depth, "WM": 16, "WN": 16}
     if problem.outputs <= 32:
         return {"BM": 64, "BN": 32, "BK": depth, "WM": 16, "WN": 32}
-    return {"BM": 64, "BN": 64, "BK": depth, "WM": 32, "WN": 32}
+    return {"BM": 64, "BN": 64, "BK": depth, "WM": 16 if wide and problem.input_dtype == "uint8" else 32, "WN": 32}
 
 
 def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
@@ -109,9 +140,13 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
         raise Unfit("argmax needs a whole row of outputs in one warp: WN = BN, no smaller than the row")
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
-    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
-    constants |= {"SPLIT": int(split), "W_PARTS": parts} | part_define(problem, parameters)
-    return LaunchConfig(type_defines(problem) | size_defines(problem) | constants, (launch,))
+    spread = int("SPREAD" in parameters)
+    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax), "SPREAD": spread}
+    constants |= {"SPLIT": int(split), "W_PARTS": parts} | sum_part_define(problem, parameters)
+    defines = type_defines(problem) | size_defines(problem) | constants
+    if spread:
+        return spread_parts(problem, defines, launch, "gemm_tensor_core_finish")
+    return LaunchConfig(defines, (launch,))
 
 
 def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
@@ -119,15 +154,12 @@ def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
 
 
 def _configure_split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
-    bm, bn, part = (parameters[name] for name in ("BM", "BN", "PART"))
+    bm, bn = parameters["BM"], parameters["BN"]
     if bn % 32:
         raise Unfit("a block of BN threads does not consist of whole warps")
-    parts = ceil_div(problem.inputs, part)
-    workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
-    add_up = KernelLaunch(bn, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), parts))
-    finish = KernelLaunch(BLOCK, elementwise_grid(problem.outputs), "gemm_split_k_finish")
+    launch = KernelLaunch(bn, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     defines = type_defines(problem) | size_defines(problem) | dict(parameters)
-    return LaunchConfig(defines, (add_up, finish), workspace, max_workspace_images(workspace))
+    return spread_parts(problem, defines, launch, "gemm_split_k_finish")
 
 
 # --- register tiles: from one element per thread to 4 x 4, step by step -----------------------------------------------
@@ -179,7 +211,7 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
     if problem.argmax and problem.outputs > parameters["BN"]:
         raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
     config = _configure_vector_tiles(problem, parameters, stages=2)
-    constants = part_define(problem, parameters) | {"ARGMAX": int(problem.argmax)}
+    constants = sum_part_define(problem, parameters) | {"ARGMAX": int(problem.argmax)}
     return LaunchConfig(config.defines | constants, config.actions)
 
 

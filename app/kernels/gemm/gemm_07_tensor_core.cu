@@ -7,7 +7,9 @@
 //       the first one among equals. Shared tiles hold words: two float16 that follow each other along k, or one
 //       tfloat32. In words both kinds of mma are the same: 8 along k, one fragment layout.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, a warp for each WM x WN sums of the tile.
-// A plan that has another kernel for few images cuts long sums into PARTS.
+// A plan that has another kernel for few images cuts long sums into PARTS. For some more images, they are SPREAD: a block
+// computes the part blockIdx.z into workspace parts (rows, PARTS, N) float; gemm_tensor_core_finish, with one thread per
+// element of y, adds them.
 // Rows of both tiles are padded so that the 32 words of a fragment lie in 32 banks.
 #include "common.cuh"
 #include "mma.cuh"
@@ -25,6 +27,7 @@ constexpr bool FEW_TERMS = DEPTH < 16;  // else products of two low parts are le
 constexpr int X_PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
 
 static_assert(PARTS == 1 || (!SPLIT && PART % BK == 0), "a part ends with a step");
+static_assert(!SPREAD || !ARGMAX, "argmax needs whole sums");
 static_assert(WM % 16 == 0 && WN % 8 == 0, "a warp computes whole 16 x 8 products");
 static_assert(BM % WM == 0 && BN % WN == 0, "warp tiles must cover the block tile exactly");
 static_assert(BK % (8 * PER_WORD) == 0, "one mma takes eight words along k");
@@ -50,6 +53,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                      OUTPUT *__restrict__ y,
 #if ARGMAX
                      uint8 *__restrict__ labels,
+#endif
+#if SPREAD
+                     float *__restrict__ parts,
 #endif
                      int rows) {
     __shared__ __align__(16) unsigned xs[2][X_PARTS][BM][WORDS + 4];  // high parts, low parts
@@ -113,13 +119,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float sums[MMAS_M][MMAS_N][4] = {}, cross[MMAS_M][MMAS_N][4] = {};  // cross: products of a high and a low part
     float totals[MMAS_M][MMAS_N][4] = {};
-    fetch(0);
+    const int begin = SPREAD ? blockIdx.z * (PART / BK) : 0, end = SPREAD ? min(begin + PART / BK, STEPS) : STEPS;
+    fetch(begin * BK);
     store(0);
     __syncthreads();
-    for (int step = 0; step < STEPS; step++) {
-        const int stage = step % 2;
+    for (int step = begin; step < end; step++) {
+        const int stage = (step - begin) % 2;
         float partial[MMAS_M][MMAS_N][4] = {};
-        if (step + 1 < STEPS) fetch((step + 1) * BK);
+        if (step + 1 < end) fetch((step + 1) * BK);
 #pragma unroll(SPLIT ? 1 : WORDS / 8)
         for (int k = 0; k < WORDS; k += 8) {
             unsigned a[MMAS_M][X_PARTS][4], b[MMAS_N][W_PARTS][2];
@@ -146,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         if (SPLIT) add(sums, partial);
         if (PARTS > 1) end_part(totals, sums, (step + 1) * BK);
-        if (step + 1 < STEPS) store(1 - stage);
+        if (step + 1 < end) store(1 - stage);
         __syncthreads();
     }
     if (SPLIT) add(sums, cross);
@@ -162,6 +169,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const int n = column0 + warp_n + c / 2 * 8 + 2 * t + c % 2;
             if (n >= N) continue;
             const float sum = found[r / 2][c / 2][r % 2 * 2 + c % 2];
+#if SPREAD
+            if (row < rows) parts[(row * PARTS + blockIdx.z) * N + n] = sum;
+            continue;
+#endif
             const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[n] : 0.0f));
             if (row < rows) y[row * N + n] = value;
             if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
@@ -172,3 +183,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
     }
 }
+
+#if SPREAD
+extern "C" __global__ void gemm_tensor_core_finish(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w,
+                                                   const float *__restrict__ bias, OUTPUT *__restrict__ y,
+                                                   const float *__restrict__ parts, int rows) {
+    finish_parts(parts, bias, y, rows);
+}
+#endif

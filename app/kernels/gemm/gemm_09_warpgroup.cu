@@ -9,7 +9,7 @@
 #include "warpgroup_product.cuh"
 
 struct SharedStorage {
-    unsigned char stages[STAGES_BYTES];
+    unsigned char stages_and_totals[STAGES_BYTES + (SHARED_TOTALS ? 4 * TILE * ROWS : 0)];
     unsigned long long full[STAGES], empty[STAGES];  // barriers
 };
 __device__ __forceinline__ unsigned long long *full() { return shared_storage<SharedStorage>().full; }
@@ -20,7 +20,7 @@ __device__ __forceinline__ void consume(OUTPUT *y, uint8 *labels, const float *f
                                         int rows, int t) {
     const int lane = t % 32, output = first + t / 32 * 16 + lane / 4;  // and eight more
     float sums[ROWS / 2];
-    multiply<Columns>(sums, t, KStep());
+    multiply<Columns, ROWS>(sums, t, KStep());
 #pragma unroll
     for (int j = 0; j < Columns / 4; j++) {
         const int image = j / 2 * 8 + lane % 4 * 2 + j % 2;

@@ -8,13 +8,13 @@ from app.kernels.gemm.gemm import (
     TILE_TUNABLES,
     argmax_limit_reason,
     argmax_refusal_reason,
-    part_define,
     size_defines,
+    spread_parts,
+    sum_part_define,
 )
-from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
-    BLOCK,
     STATIC_SHARED_LIMIT,
     KernelLaunch,
     LaunchConfig,
@@ -23,14 +23,12 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     ceil_div,
-    elementwise_grid,
     type_defines,
     weight_reordering_packing,
 )
 
 WARP = 32
 CHUNK = 64  # terms of the sum at a time
-MOST_IMAGES = 512  # whose parts of sums are in memory at a time
 STAGES_FLOATS = 4 * CHUNK * WARP  # few_rows: chunks of weights in shared memory
 ROWS_MMA, COLUMNS_MMA = 8, 8  # few_rows_mma: rows of a warp, columns of a product
 THREAD_ROWS, THREAD_COLUMNS = 4, 8  # wide_tiles: rows and columns of a thread
@@ -58,17 +56,12 @@ def _configure_warps(
     grid: rows of a block, blocks along the columns. finish: name of the second kernel.
     """
     rows, blocks = grid
-    defines = type_defines(problem) | size_defines(problem) | constants | part_define(problem, constants)
+    defines = type_defines(problem) | size_defines(problem) | constants | sum_part_define(problem, constants)
     defines["ARGMAX"] = int(problem.argmax)
-    parts = ceil_div(problem.inputs, int(defines["PART"]))
-    sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, parts))
-    if parts == 1:
+    sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, 1))
+    if defines["PART"] == problem.inputs:
         return LaunchConfig(defines, (sums,), packing=packing)
-    if problem.argmax:
-        raise Unfit("argmax needs whole sums, not parts")
-    workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
-    adding = KernelLaunch(BLOCK, elementwise_grid(problem.outputs), finish)
-    return LaunchConfig(defines, (sums, adding), workspace, MOST_IMAGES, packing)
+    return spread_parts(problem, defines, sums, finish, packing)
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
@@ -124,7 +117,7 @@ def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> Lau
         raise Unfit("the two stages exceed 48 KB of shared memory")
     threads = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP) * WARP
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
-    defines = type_defines(problem) | size_defines(problem) | dict(parameters) | part_define(problem, parameters)
+    defines = type_defines(problem) | size_defines(problem) | dict(parameters) | sum_part_define(problem, parameters)
     return LaunchConfig(defines, (launch,))
 
 

@@ -1,4 +1,4 @@
-"""Define the row of the wgmma matrix product, and pack its parameters."""
+"""Define the registry row of the wgmma matrix product, and pack its parameters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
 # Of a long sum a step takes 0.4 us if the block is alone, and all of fa19's 316 steps 125 us.
 LONG_SUM, SLICE_STEPS = 64, 8  # steps of a sum that is cut into slices, and of a slice
 NO_BLOCKS: Grid = (0, 0, 0)
-SPLIT_TILE = 128  # most outputs per block for split numbers with sliced sums
+SPLIT_TILE = 128  # most outputs per block for split numbers that leave registers for the totals of slices
 FEW_IMAGES = 512  # up to so many images each slice has a block
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 
@@ -77,14 +77,16 @@ def prefetched_steps(problem: LinearProblem) -> int:
 
 
 def slice_count(problem: LinearProblem) -> int:
-    """Return into how many slices the layer's sums are cut: 1 for short sums, and for the fused argmax.
-
-    Three warpgroups of split numbers have no registers for a second set of sums; spilled, it costs a quarter of the
-    time for 10,000 images.
-    """
+    """Return into how many slices the layer's sums are cut: 1 for short sums, and for the fused argmax."""
     steps = ceil_div(problem.inputs, DEPTH)
-    spills = problem.dtype == "float16x2" and outputs_per_block(problem) > SPLIT_TILE
-    return 1 if steps < LONG_SUM or problem.argmax or spills else ceil_div(steps, SLICE_STEPS)
+    return 1 if steps < LONG_SUM or problem.argmax else ceil_div(steps, SLICE_STEPS)
+
+
+def _totals_bytes(problem: LinearProblem, rows: int) -> int:
+    """Return the shared memory for the totals of slices of ``rows`` images, in bytes: 0 if registers hold them."""
+    tile = outputs_per_block(problem)
+    in_registers = slice_count(problem) == 1 or problem.dtype != "float16x2" or tile <= SPLIT_TILE
+    return 0 if in_registers else 4 * tile * rows
 
 
 def sliced_launches(whole: KernelLaunch, entry: str, grid: Callable[[int], Grid], finish: KernelLaunch) -> list[Action]:
@@ -121,7 +123,7 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
     slices = slice_count(problem)
     steps = ceil_div(problem.inputs, DEPTH) // slices  # of a block, at least
     stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), 1)
-    producers = 80 if problem.input_dtype == "uint8" else 64 if problem.activation_parts == 2 else 40
+    producers = 80 if problem.input_dtype == "uint8" or problem.activation_parts == 2 else 40
     return {
         "INPUTS": problem.inputs,
         "INPUT": problem.input_dtype,
@@ -150,7 +152,7 @@ def packed_size(problem: LinearProblem) -> int:
 
 def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     rows, tile = parameters["ROWS"], outputs_per_block(problem)
-    defines = pipeline_defines(problem, rows) | {
+    defines = pipeline_defines(problem, rows, _totals_bytes(problem, rows)) | {
         "OUTPUTS": problem.outputs,
         "OUTPUT": problem.output_dtype,
         "HAS_BIAS": int(problem.bias),

@@ -10,6 +10,8 @@
 //
 // A long sum is cut into SLICES. Each is summed by itself from zero, and the slices are added in order. Of many images a
 // block takes one slice after another; of few images each slice has a block, and a second kernel adds them: the same bits.
+// Three warpgroups of split numbers have no registers for the totals of slices: these lie in shared memory, behind the
+// stages.
 #pragma once
 #include "common.cuh"
 #include "split_half2.cuh"
@@ -24,6 +26,7 @@ constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
 constexpr int STAGE_BYTES = W_BYTES + PARTS * X_PART_BYTES, STAGES_BYTES = STAGES * STAGE_BYTES;
 constexpr int GROUPS = (TILE + 63) / 64, CONSUMERS = 128 * GROUPS, PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 constexpr int FEW = 8;  // images that fewer columns serve
+constexpr bool SHARED_TOTALS = SLICES > 1 && SPLIT && GROUPS > 2;
 constexpr bool BYTES = sizeof(INPUT) == 1;
 static_assert(TILE % 8 == 0 && INPUTS % 8 == 0 && ROWS % 8 == 0, "the row must refuse other sizes");
 static_assert((64 * GROUPS - TILE) * 16 <= X_PART_BYTES, "rows beyond the tile lie in the stage, too");
@@ -146,14 +149,33 @@ __device__ __forceinline__ void produce(InputVectors &vectors, const INPUT *x, c
     else produce_copies(first_vector(x, t), w, rows, t, k);
 }
 
+// Calls act(i, two) with a consumer's totals i and i + 1 in shared memory, of outputs in the tile. No two lanes share a
+// bank. Pitch: floats for each output, so that a warp's totals lie in the rows of its outputs.
+template <int Columns, int Pitch, typename Act>
+__device__ __forceinline__ void for_totals(int t, Act act) {
+    float2 *totals = (float2 *)(memory + STAGES_BYTES) + t / 32 * (8 * Pitch) + t % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (t / 32 * 16 + half * 8 >= TILE) break;
+#pragma unroll
+        for (int i = 2 * half; i < Columns / 2; i += 4) act(i, totals[half * (4 * Pitch) + i / 4 * 32]);
+    }
+}
+
 // The sums of a consumer's outputs, t / 32 * 16 + lane / 4 and eight more, for so many images, as wgmma.cuh has them.
-template <int Columns>
+// Pitch, for SHARED_TOTALS: floats for each output behind the stages, where its warp may store others afterwards; 0 for
+// one slice alone.
+template <int Columns, int Pitch = 0>
 __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep at) {
     const int lane = t % 32;
     const unsigned stages = shared_address(memory);
     const unsigned long long weights = make_smem_desc(stages + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
     const unsigned long long images = make_smem_desc(stages + W_BYTES, X_PLANE_BYTES, 128);
     float total[Columns / 2] = {}, cross[Columns / 2] = {}, found[Columns / 2] = {};
+    const auto sum = [&](int i) { return SPLIT ? total[i] + cross[i] * (1.0f / LOW_SCALE) : total[i]; };
+    constexpr bool IN_SHARED = SHARED_TOTALS && Pitch > 0, IN_REGISTERS = SLICES > 1 && !SHARED_TOTALS;
+    const bool idle = IN_SHARED && t / 32 * 16 >= TILE;  // a warp without outputs
+    if (IN_SHARED && !idle) for_totals<Columns, Pitch>(t, [](int, float2 &two) { two = {}; });
     int slice = (at.first * SLICES + STEPS - 1) / STEPS;
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
     for (; at.exists(); at.advance()) {
@@ -185,17 +207,23 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep a
             wgmma_wait_group(total);
             if (lane == 0) mbarrier_arrive(empty() + at.pipe.stage);
         }
-        if (SLICES == 1 || at.index + 1 < slice_begin(slice + 1)) continue;
+        if (!IN_SHARED && !IN_REGISTERS || at.index + 1 < slice_begin(slice + 1) || idle) continue;
         slice++;
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) {
-            found[i] += SPLIT ? total[i] + cross[i] * (1.0f / LOW_SCALE) : total[i];
+            found[i] = IN_REGISTERS ? found[i] + sum(i) : sum(i);  // all sums before a branch, or wgmma is serialised
             total[i] = cross[i] = 0;
         }
+        if constexpr (IN_SHARED)
+            for_totals<Columns, Pitch>(t, [&](int i, float2 &two) { two = {two.x + found[i], two.y + found[i + 1]}; });
     }
+    if constexpr (IN_SHARED) {
+        if (!idle) for_totals<Columns, Pitch>(t, [&](int i, float2 &two) { sums[i] = two.x, sums[i + 1] = two.y; });
+        __syncwarp();
+    } else {
 #pragma unroll
-    for (int i = 0; i < Columns / 2; i++)
-        sums[i] = SLICES > 1 ? found[i] : SPLIT ? total[i] + cross[i] * (1.0f / LOW_SCALE) : total[i];
+        for (int i = 0; i < Columns / 2; i++) sums[i] = IN_REGISTERS ? found[i] : sum(i);
+    }
 }
 
 #if SLICES > 1

@@ -1,4 +1,4 @@
-"""Define the rows of pooling, resizing, activations, softmax and argmax."""
+"""Define the registry rows of pooling, resizing, activations, softmax and argmax."""
 
 from functools import partial
 from math import prod

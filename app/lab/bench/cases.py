@@ -24,7 +24,7 @@ MATRIX_OPERATIONS = ("conv", "gemm")
 
 
 class Item(Frozen):
-    """What one table is about: a layer with the layers fused into it, and its problem for each arithmetic type.
+    """The subject of one table: a layer with the layers fused into it, and its problem for each arithmetic type.
 
     problems: arithmetic type → problem, equal to those of the application's plan, so that ``auto`` finds the results.
     Operations other than convolution and matrix product are listed by their storage type.
@@ -163,7 +163,7 @@ def parse_variant_names(only: str | None) -> set[str] | None:
 def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None) -> list[tuple[Problem, Variant]]:
     """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder.
 
-    mine: a row that is in no table, which comes last.
+    mine: the registry row of a user's kernel, which comes last.
     """
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     rows += [mine] if mine is not None and mine.operation == item.operation else []

@@ -29,6 +29,7 @@ from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
 from app.lab.user_kernel.child import CardProcess
+from app.lab.user_kernel.record import describe_source, write_record
 from app.lab.user_kernel.row import UserVariant, opened_kernel
 from app.lab.user_kernel.timing import FileTimer
 from app.main_job.statistics import describe_stopping_rule
@@ -42,7 +43,7 @@ from app.terminal.output import publish_report
 class Job(Frozen):
     """What to time. graph: None with ``--shape``. batches: batch sizes, ascending; the tables show the last one.
 
-    mine: the row of a user's file, of whose kind the items then are.
+    mine: the registry row of a user's kernel; all items then have its operation.
     """
 
     subject: str
@@ -69,11 +70,17 @@ def bench(request: BenchRequest) -> int:
 
 
 def time_kernels(request: BenchRequest) -> int:
-    """Check and time the kernels, print and write the tables. Return 1 if one was wrong, else 0. Raises UserError."""
+    """Check and time the kernels, print and write the tables. Raises UserError.
+
+    Return 1 if a result was wrong, or if the record that was asked for cannot be written for that reason; else 0.
+    """
     with ExitStack() as opened:
         with exit_on_interrupt():
             mine = None if request.file is None else opened.enter_context(opened_kernel(request.file, request.like))
             job = job_from_request(request, mine)
+            source = None if mine is None else describe_source(mine)
+        if mine is not None and (no_gpu := device.why_no_gpu()) is not None:
+            raise UserError(f"bench needs an NVIDIA GPU: {no_gpu}; without one, check {mine.name} --counts places it")
         device.require_gpu("bench")
         if request.plot is not None:
             svg.create_chart_folder(request.plot)
@@ -83,7 +90,10 @@ def time_kernels(request: BenchRequest) -> int:
     publish_report(document, as_text, request.output)
     if request.plot is not None:
         plots.draw_charts(document, request.plot)
-    return int(any(row.wrong for table in tables for row in table.rows))
+    output, wrong = request.output, any(row.wrong for table in tables for row in table.rows)
+    if request.record is not None and source is not None:
+        wrong |= not write_record(document, source, request.author, request.record, overwrite=output.overwrite)
+    return int(wrong)
 
 
 def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> Job:
@@ -102,17 +112,17 @@ def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> 
     if request.shape is not None:
         items = parse_shape_items(request.shape)
         subject = f"convolution {request.shape} (C,H,W,M,K,S)"
-        return Job(subject, None, items, batches, only, _serving(mine, items, subject))
+        return Job(subject, None, items, batches, only, _check_operation_served(mine, items, subject))
     graph = network_graph(request.network)
     items = [item for item in network_items(graph) if item_variants(item, only, mine)]
     subject = f"network {graph.network.name}"
     if mine is not None:
         items = [item for item in items if item.operation == mine.operation and len(item.layers) == 1]
-    return Job(subject, graph, items, batches, only, _serving(mine, items, subject))
+    return Job(subject, graph, items, batches, only, _check_operation_served(mine, items, subject))
 
 
-def _serving(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
-    """Return the user's row. Raise UserError if it computes none of the items on any card."""
+def _check_operation_served(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
+    """Return ``mine``, a user's row or None. Raise UserError if no item has the row's operation."""
     if mine is None or any(item.operation == mine.operation for item in items):
         return mine
     raise UserError(f"{mine.name} is a {mine.operation} kernel, and {subject} has no layer for it: name another")

@@ -31,7 +31,7 @@ DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 class ItemTimer(Frozen):
     """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row.
 
-    mine: a user's row, which comes last; time_mine: checks and times it for a problem and a number of images.
+    mine: the row of a user's kernel, which comes last. time_mine: function that checks and times this row.
     """
 
     arch: str

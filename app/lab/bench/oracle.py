@@ -82,7 +82,7 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
 
 
 def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
-    """Return exact results and magnitudes; for rounded or split operands also a plain implementation's."""
+    """Return exact results and error magnitudes; for rounded or split operands also plain results (``Expected``)."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
         narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)

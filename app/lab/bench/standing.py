@@ -1,4 +1,4 @@
-"""Say where a user's kernel stands in a table of ``bench``: what it beats, what beats it, and what bounds it. Pure."""
+"""Describe a user's kernel's place in a table of ``bench``: what it beats, what beats it, and what bounds it."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ KIND = "file"
 
 
 def describe_standing(table: Table) -> list[str]:
-    """Return a sentence or several for each type in which the table has a user's kernel."""
+    """Return one or more sentences for each arithmetic type in which the table has a user's kernel."""
     rows = table["rows"]
     return [
         _describe_row(table, row, [other for other in rows if other["dtype"] == row["dtype"]])
@@ -24,29 +24,23 @@ def _describe_row(table: Table, mine: Row, rows: Sequence[Row]) -> str:
     where = f"{mine['name']} on {table['item']}, {SHORT[mine['dtype']]}: "
     if mine["ms"] is None or mine["rates"] is None:
         return f"{where}{'WRONG: ' if mine['wrong'] else 'not timed: '}{mine['reason']}"
-    steps = [
-        row
-        for row in rows
-        if row["ms"] is not None and row["kind"] in ("kernel", "library") and row["step"] is not None
-    ]
-    timed = sorted(steps, key=lambda row: row["ms"] or 0.0)
-    slower = [row for row in timed if (row["ms"] or 0.0) > mine["ms"]]
-    faster = timed[: len(timed) - len(slower)]
-    told = [f"{format_ms(mine['ms'])} ms, place {len(faster) + 1} of {len(timed) + 1}; every output is right"]
+    faster, slower = split_steps(rows, mine)
+    place = f"place {len(faster) + 1} of {len(faster) + len(slower) + 1}"
+    told = [f"{format_ms(mine['ms'])} ms, {place}; every output is right"]
     if slower:
-        told.append(f"it beats {_named(slower[0], mine['ms'])}" + _others(len(slower) - 1))
+        told.append(f"it beats {_name_with_ratio(slower[0], mine['ms'])}" + _slower_steps_text(len(slower) - 1))
     if faster:
-        ahead = f"next is {_named(faster[-1], mine['ms'])}"
-        told.append(ahead if len(faster) == 1 else f"{ahead}, first is {_named(faster[0], mine['ms'])}")
+        ahead = f"next is {_name_with_ratio(faster[-1], mine['ms'])}"
+        told.append(ahead if len(faster) == 1 else f"{ahead}, first is {_name_with_ratio(faster[0], mine['ms'])}")
     told += [
         f"{row['name']} takes {format_ms(row['ms'])} ms"
         for row in rows
         if row["kind"] == "library" and row["step"] is None and row["ms"] is not None
     ]
-    return where + "; ".join([*told, _bound(mine)]) + "."
+    return where + "; ".join([*told, _bound_sentence(mine)]) + "."
 
 
-def _bound(mine: TimedRow) -> str:
+def _bound_sentence(mine: TimedRow) -> str:
     rates = mine["rates"]
     share = rates["share"] or 0.0
     what = "its multiplications" if rates["limit"] == "arithmetic" else "moving each array once"
@@ -57,10 +51,24 @@ def _bound(mine: TimedRow) -> str:
     return f"{least}: neither arithmetic nor memory, but {other}"
 
 
-def _named(row: Row, ms: float) -> str:
-    name = row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}"
-    return f"{name} ({format_ms(row['ms'])} ms, {(row['ms'] or 0.0) / ms:.2f} of its time)"
+def split_steps(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], list[TimedRow]]:
+    """Return the timed steps in the type of a user's row that are at least as fast, and the slower ones, by time."""
+    steps = [row for row in rows if row["dtype"] == mine["dtype"] and row["kind"] in ("kernel", "library")]
+    timed = sorted(
+        (row for row in steps if row["ms"] is not None and row["step"] is not None), key=lambda row: row["ms"]
+    )
+    slower = [row for row in timed if row["ms"] > mine["ms"]]
+    return timed[: len(timed) - len(slower)], slower
 
 
-def _others(count: int) -> str:
+def step_name(row: Row) -> str:
+    """Return a step's number and name."""
+    return f"{row['step']:02} {row['name']}"
+
+
+def _name_with_ratio(row: TimedRow, ms: float) -> str:
+    return f"{step_name(row)} ({format_ms(row['ms'])} ms, {row['ms'] / ms:.2f} of its time)"
+
+
+def _slower_steps_text(count: int) -> str:
     return "" if count == 0 else f" and {count} slower step{'s' * (count > 1)}"

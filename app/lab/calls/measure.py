@@ -29,12 +29,10 @@ CallerFactories = Mapping[str, Callable[[], Caller]]
 
 
 class Setup(NamedTuple):
-    """Data that all kinds share. images: (N, C, H, W) uint8 in pageable memory.
+    """Data that all kinds of calls share. images: (N, C, H, W) uint8 in pageable memory.
 
-    labels: precision → the engine's labels.
-
-    pinned_copy, card_copy: functions that copy an array to page-locked memory, or into a PyTorch tensor on the card.
-    synchronize: waits for the device, also for the end of a resident kernel.
+    labels: precision → the engine's labels. pinned_copy, card_copy: functions that copy an array to page-locked memory,
+    or into a PyTorch tensor on the card. synchronize: waits for the device, also for the end of a resident kernel.
     """
 
     images: np.ndarray

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,11 @@ SHAPES: dict[str, Sequence[Single]] = {
 IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a matrix product
 # The sizes that --shape gives for each operation.
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
+# Two bytes, repeated in an element, that are a NaN of every type → where it comes from.
+NANS = {
+    b"\xff\xff": "nothing was written, or only added (outputs begin as NaN)",
+    b"\xfe\xff": "found NaN from shared memory that no thread had written",  # by the emulation
+}
 
 
 class Fault(Exception):  # noqa: N818 - a verdict, not an error
@@ -86,15 +92,15 @@ class Case(Frozen):
         return found.exact, allowed_errors(self.problem, found)[0]
 
     @cached_property
-    def other(self) -> "Case":
+    def rerun_case(self) -> "Case":
         """Return the case with other images and weights, on which a kernel runs again."""
         return replace(self, seed=self.seed + 1)
 
     def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Compare flat outputs of a run on these images, then of one on the other case's, as below."""
+        """Compare flat outputs of two runs, of this case and ``rerun_case``; describe the first error, or None."""
         half = len(outputs) // 2
         first = self.describe_first_error(outputs[:half])
-        if first is not None or (second := self.other.describe_first_error(outputs[half:])) is None:
+        if first is not None or (second := self.rerun_case.describe_first_error(outputs[half:])) is None:
             return first
         return f"run again on other images and weights, {second}"
 
@@ -106,8 +112,7 @@ class Case(Frozen):
             wrong = ~(np.abs(y.astype(np.float64) - exact) <= each)  # NaN is wrong, too
         if wrong.any():
             first = int(wrong.ravel().argmax())
-            untouched = y.ravel()[first : first + 1].tobytes() == b"\xff" * y.itemsize
-            found = "nothing was written" if untouched else f"found {y.ravel()[first]:.7g}"
+            found = _describe_value(y.ravel()[first])
             count = f"the first of {wrong.sum():,} wrong among {wrong.size:,} outputs"
             return f"{self._describe_position(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
         if len(outputs) > 1:
@@ -123,6 +128,12 @@ class Case(Frozen):
         maps = self.problem.maps if isinstance(self.problem, ConvProblem) else self.problem.channels
         places = np.unravel_index(at, (self.images, maps, *self.problem.pooled_size))
         return "image {}, map {}, row {}, column {}".format(*places)
+
+
+def _describe_value(value: Any) -> str:
+    """Return a description of a wrong element of y, a NumPy scalar, or of where its NaN comes from."""
+    words = (value.tobytes()[at : at + 2] for at in range(0, value.nbytes, 2))
+    return NANS.get(b"".join(set(words)), f"found {value:.7g}")
 
 
 def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
@@ -179,7 +190,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
-        problems = [*_shape_problems(row, shape)]
+        problems: list[Problem] = [_plainer_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
     else:
         graph = network_graph(network)
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
@@ -196,7 +207,14 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
     return [Case(row, problem, 2) for problem in served]
 
 
-def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
+def _plainer_if_refused(row: Variant, problem: Single, arch: str) -> Single:
+    """Return the problem; without bias, or as a mean, if the row refuses it as it is."""
+    if row.refusal_reason(problem, arch) is None:
+        return problem
+    return replace(problem, is_max=False) if isinstance(problem, PoolProblem) else replace(problem, bias=False)
+
+
+def _shape_problems(row: Variant, text: str) -> Iterator[Single]:
     names = SIZES[row.operation]
     try:
         sizes = [*map(int, text.split(","))]
@@ -219,7 +237,7 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
     return (problem_in_type(problem, dtype) for dtype in row.dtypes)
 
 
-def problem_in_type(problem: Single, dtype: str) -> Problem:
+def problem_in_type(problem: Single, dtype: str) -> Single:
     """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)

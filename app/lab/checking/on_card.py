@@ -15,19 +15,19 @@ GUARD = 256  # elements around an array that hold NaN, and that no kernel may wr
 
 
 def run_case(case: Case, arch: str) -> list[np.ndarray]:
-    """Return the flat outputs of a run on the case's inputs, then on the other case's inputs.
+    """Return the flat outputs of a run on the case's inputs, then on those of ``rerun_case``.
 
     Bytes that the first run did not write are 0xFF; the second finds the results of the first. Raise Fault if the
     kernel wrote around an output, or changed an input.
     """
     kernel = Kernel(case.row, case.problem, arch)
-    inputs = [None if array is None else _guarded(array.size, array.dtype.name) for array in case.inputs()]
+    inputs = [None if array is None else _with_guards(array.size, array.dtype.name) for array in case.inputs()]
     outputs = [
-        _guarded(argument.per_image * case.images, argument.dtype) for argument in kernel.arguments()[len(inputs) :]
+        _with_guards(argument.per_image * case.images, argument.dtype) for argument in kernel.arguments()[len(inputs) :]
     ]
     launch = kernel.bind([None if each is None else each[0] for each in (*inputs, *outputs)], case.images)
     found = []
-    for given in (case.inputs(), case.other.inputs()):
+    for given in (case.inputs(), case.rerun_case.inputs()):
         filled = [
             (pair, array.ravel()) for pair, array in zip(inputs, given, strict=True) if pair and array is not None
         ]
@@ -44,7 +44,7 @@ def run_case(case: Case, arch: str) -> list[np.ndarray]:
     return found
 
 
-def _guarded(elements: int, dtype: str) -> tuple[cupy.ndarray, cupy.ndarray]:
+def _with_guards(elements: int, dtype: str) -> tuple[cupy.ndarray, cupy.ndarray]:
     """Return an array of 0xFF bytes, and the larger array of them in whose middle it lies."""
     whole = device_array(elements + 2 * GUARD, dtype)
     whole.data.memset(0xFF, whole.nbytes)

@@ -1,6 +1,6 @@
-"""List the problems on which a user's kernel is checked: the usual ones as plainly as it needs, and ones drawn anew.
+"""List the problems on which a user's kernel is checked: the usual ones, simplified if needed, and random ones.
 
-No two checks draw the same sizes, images and numbers of images, so a kernel that knows its problems is found out.
+No two checks draw the same sizes, images and numbers of images, so a kernel that fits only known problems fails.
 """
 
 from collections.abc import Iterable
@@ -18,57 +18,57 @@ DRAWN, TRIES = 3, 200
 
 
 def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
-    """Return the shapes of ``small_cases``, without the features that the kernel lacks, and three drawn ones.
+    """Return the cases of ``small_cases``, without the features that the kernel lacks, and three of random shapes.
 
-    Raises UserError with the row's reason if it serves none.
+    Raises UserError, with the row's reason, if the row computes none of the shapes.
     """
     found = small_cases(row, arch)
     usual = [problem_in_type(problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
     known = {case.problem for case in found}
-    plain = [problem_in_type(_plain(one), row.dtypes[0]) for one in SHAPES[row.operation] if not _needs_padding(one)]
+    plain = [problem_in_type(form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
     lost = sum(row.refusal_reason(problem, arch) is not None for problem in usual)
     added = (one for one in dict.fromkeys(plain) if one not in known and row.refusal_reason(one, arch) is None)
     found += [Case(row, problem, IMAGES[row.operation]) for problem in islice(added, lost)]
-    drawn = (problem_in_type(_drawn(row.operation, rng), row.dtypes[0]) for _ in range(TRIES))
+    drawn = (problem_in_type(_random_problem(row.operation, rng), row.dtypes[0]) for _ in range(TRIES))
     served = islice((problem for problem in drawn if row.refusal_reason(problem, arch) is None), DRAWN)
     most = 2 * IMAGES[row.operation]
     numbers = (most, *(int(number) for number in rng.integers(1, most, DRAWN - 1)))  # one more than usual
     found += [Case(row, one, number) for one, number in zip(served, numbers, strict=False)]
     if not found:
-        why = row.refusal_reason(plain[1], arch)
+        why = row.refusal_reason(plain[1], arch) or ""
+        if why.startswith(f"{row.name}:"):  # a fault of the header's line
+            raise UserError(why)
         raise UserError(f"{row.name} serves none of the shapes on {arch}: {why}; name a shape by --shape")
     return with_new_data(found, rng)
 
 
 def with_new_data(cases: Iterable[Case], rng: np.random.Generator) -> list[Case]:
-    """Return the cases with images and weights that no check had before."""
+    """Return the cases with new random images and weights."""
     return [replace(case, seed=int(rng.integers(2**31))) for case in cases]
 
 
-def _needs_padding(problem: Single) -> bool:
-    """Return whether the window is larger than the image."""
-    return isinstance(problem, ConvProblem) and problem.kernel > min(problem.height, problem.width)
-
-
-def _plain(problem: Single) -> Single:
-    """Return the problem without bias, activation, padding and pooling, in numbers of one type."""
+def _plain_forms(problem: Single) -> list[Single]:
+    """Return the problem without bias, activation and pooling, in numbers of one type; then also without padding."""
     if isinstance(problem, ConvProblem):
         channels, height, width, maps, window, stride = problem.sizes
-        return ConvProblem(channels, height, width, maps, window, stride)
+        fits = window <= min(height, width)
+        paddings = dict.fromkeys((problem.padding, 0) if fits else (problem.padding,))
+        return [ConvProblem(channels, height, width, maps, window, stride, padding=padding) for padding in paddings]
     if isinstance(problem, LinearProblem):
-        return LinearProblem(problem.inputs, problem.outputs)
+        return [LinearProblem(problem.inputs, problem.outputs)]
     sizes = problem.channels, problem.height, problem.width, problem.window, problem.stride
-    return PoolProblem(*sizes, is_max=problem.is_max)
+    return [PoolProblem(*sizes, is_max=problem.is_max)]
 
 
-def _drawn(operation: str, rng: np.random.Generator) -> Single:
-    def one(least: int, most: int) -> int:
+def _random_problem(operation: str, rng: np.random.Generator) -> Single:
+    def draw(least: int, most: int) -> int:
         return int(rng.integers(least, most + 1))
 
     if operation == "gemm":
-        return LinearProblem(one(1, 150), one(1, 90), bias=rng.random() < 0.5)
-    window, stride = one(1, 5), one(1, 2)
-    channels, height, width = one(1, 6), one(window, 24), one(window, 24)
+        return LinearProblem(draw(1, 150), draw(1, 90), bias=rng.random() < 0.5)
+    window, stride = draw(1, 5), draw(1, 2)
+    channels, height, width = draw(1, 6), draw(window, 24), draw(window, 24)
     if operation == "pool":
         return PoolProblem(channels, height, width, window, stride, is_max=rng.random() < 0.5)
-    return ConvProblem(channels, height, width, one(1, 40), window, stride, bias=rng.random() < 0.5)
+    bias, padding = rng.random() < 0.5, draw(0, window // 2)
+    return ConvProblem(channels, height, width, draw(1, 40), window, stride, bias=bias, padding=padding)

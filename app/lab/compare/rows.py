@@ -112,7 +112,7 @@ def _run_settings(document: Report) -> Mapping[str, Any]:
 
 
 def _machine_names(document: Document) -> Mapping[str, Any]:
-    """Return the name of the card and, if rows may be of the CPU, that of the CPU."""
+    """Return the name of the card and, if the CPU may have rows, the name of the CPU."""
     named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 

@@ -57,7 +57,7 @@ class Searches:
         store_private(self._path, json_text(self.document([*self._found.values()])))
 
     def document(self, searches: list[Search]) -> PeerSettings:
-        """Return the document of these searches."""
+        """Return the JSON document that holds the times of these peers' settings."""
         return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
 
     def _merge(self, path: Path) -> None:

@@ -55,23 +55,23 @@ def _fastest_peer(measure: str, own: Any, peers: Sequence[Any]) -> FastestPeer:
 
 def as_text(document: Peers, width: int = WIDTH) -> str:
     """Return the header and, for each network and batch size, a row per engine and the speed-ups over the peers."""
-    parts = [_header(document, width)]
+    parts = [_header_lines(document, width)]
     for one in document["comparisons"]:
         parts.append(
             [
                 f"{one['network']}, {one['images']:,} image{'s' * (one['images'] > 1)}",
-                *table(ROWS, map(_cells, one["rows"]), width),
+                *table(ROWS, map(_engine_cells, one["rows"]), width),
             ]
         )
         if one["ratios"]:
             title = "Speed-up of ours (the median of the fastest setting of a peer ÷ ours)"
             parts.append([title, *table(RATIOS, map(_ratio_cells, one["ratios"]), width)])
-        parts.append([line for remark in _notes(one) for line in paragraph(remark, width)])
+        parts.append([line for remark in _row_remarks(one) for line in paragraph(remark, width)])
     parts.append([line for remark in document["notes"] for line in paragraph(remark, width)])
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _header(document: Peers, width: int) -> list[str]:
+def _header_lines(document: Peers, width: int) -> list[str]:
     pairs = {
         "software": ", ".join(f"{name} {version}" for name, version in document["software"].items()),
         "on card": "2 to 10 passes over resident images, back to back, until the device is idle; ÷ their number",
@@ -83,7 +83,7 @@ def _header(document: Peers, width: int) -> list[str]:
     return heading("Beside the fastest settings of its peers", document, pairs, width)
 
 
-def _cells(row: Row) -> list[str]:
+def _engine_cells(row: Row) -> list[str]:
     on_card, whole = row["on_card_ms"], row["end_to_end_ms"]
     engine = row["engine"] + f" {row['setting'].partition(',')[0]}" * bool(row["setting"])
     if on_card is None or whole is None:
@@ -104,7 +104,7 @@ def _ratio_cells(entry: Ratio) -> list[str]:
     ]
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def _row_remarks(comparison: Comparison) -> Iterator[str]:
     """Yield remarks on the rows: our kernels, the peers' settings."""
     for row in comparison["rows"]:
         start = f"{row['engine']} {row['precision']}: "

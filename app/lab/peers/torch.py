@@ -37,7 +37,7 @@ NEEDLESS = (ONE_PIECE, ONE_LAYOUT, NO_GAIN)
 class Setting(Frozen):
     """How PyTorch runs the network: a mode of torch.compile or eager, and the memory layout of activations.
 
-    pieces: in pieces that fit the L2 cache. graph: as one CUDA graph.
+    pieces: whether it runs in pieces that fit the L2 cache. graph: whether it runs as one CUDA graph.
     """
 
     mode: str = EAGER

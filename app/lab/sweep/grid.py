@@ -110,7 +110,7 @@ def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, .
     return values
 
 
-def make_target(
+def make_sweep_target(
     layer: str,
     problem: Problem,
     row: Variant,

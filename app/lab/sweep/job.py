@@ -15,7 +15,7 @@ from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.lab.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
+from app.lab.sweep.grid import Measure, Target, make_sweep_target, measure_all, parse_settings
 from app.lab.sweep.pipeline import sweep_pipeline
 from app.lab.sweep.report import as_document, as_text, draw_heat_maps
 from app.network.graph import Graph, network_graph
@@ -80,7 +80,7 @@ def find_targets(
     for layer in layers if request.layer is None else [request.layer]:
         try:
             problem = layer_problem(graph, layer, row, arch, precision, request.fused)
-            targets.append(make_target(layer, problem, row, request.batch, arch, values, known))
+            targets.append(make_sweep_target(layer, problem, row, request.batch, arch, values, known))
         except UserError as error:
             notes.append(f"{layer} left out: {error}")
             refusal = error

@@ -152,7 +152,7 @@ def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int]
 
 
 def summed_time_field(targets: Sequence[Target]) -> Field | None:
-    """Return the sum of two layers' times over the one parameter of each; None unless there are two such layers."""
+    """Return the summed times of two layers over the only parameter of each; None unless there are two such layers."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables

@@ -35,8 +35,8 @@ class CardProcess:
     def call(self, function: Callable[..., Any], *arguments: Any, times: int = 1) -> Any:
         """Return ``function(*arguments)``, a function of a module, called in the process.
 
-        times: how often the usual time is allowed. Raises Wrong, UserError and DeviceMemoryError as the function does,
-        and LostError if the process is lost.
+        times: how often the usual time is allowed. Raises WrongResult, UserError and DeviceMemoryError as the function
+        does, and LostError if the process is lost.
         """
         seconds = times * SECONDS
         if self._child is None:

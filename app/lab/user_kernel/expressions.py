@@ -54,7 +54,7 @@ def parse_expressions(text: str) -> tuple[ast.expr, ...]:
 def _check(node: ast.AST) -> None:
     """Raise BadExpressionError if the expression has anything but whole numbers, names and arithmetic."""
     match node:
-        case ast.Constant(value=int() as value) if type(value) is int and value < MAX_VALUE:
+        case ast.Constant(value=int() as value) if type(value) is int:
             parts: Iterable[ast.AST] = ()
         case ast.Name(id=name) if name not in FUNCTIONS:
             parts = ()
@@ -98,7 +98,7 @@ def evaluate(node: ast.expr, names: Mapping[str, int]) -> int:
             found = _apply(FUNCTIONS[name], evaluate(first, names), evaluate(second, names))
         case _:
             raise AssertionError(ast.dump(node))
-    if abs(found) > MAX_VALUE:
+    if abs(found) >= MAX_VALUE:
         raise BadExpressionError(f"'{ast.unparse(node)[:40]}' is too large")
     return found
 

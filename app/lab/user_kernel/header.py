@@ -53,6 +53,7 @@ MAX_CONSTANTS = 64
 class Header(Frozen):
     """What a file says of its kernel. expressions: of ``block``, ``grid`` and ``shared``; constants: in their order."""
 
+    name: str  # of the file
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expressions: Mapping[str, tuple[ast.expr, ...]] = field(default_factory=dict)
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
@@ -94,7 +95,7 @@ def read_header(name: str, text: str, like: str | None) -> Header:
             raise UserError(f"{name}:{at}: {key} {error}") from None
     if like is not None:
         words["as"] = (like,)
-    header = Header(words, expressions, constants, lines)
+    header = Header(name, words, expressions, constants, lines)
     _check_keys(name, header)
     return header
 

@@ -25,6 +25,7 @@ from app.lab.user_kernel.expressions import BadExpressionError, evaluate
 from app.lab.user_kernel.header import Header
 
 MAX_GRID_X = 2**31 - 1
+MAX_BLOCK = 1024
 MAX_CONSTANT = 2**31 - 1
 TYPES = ("INPUT", "WEIGHT", "REAL", "OUTPUT")
 # What a file may say that its kernel does not do → whether a problem asks for it.
@@ -80,8 +81,12 @@ def constant_values(header: Header, problem: Problem) -> tuple[dict[str, int], d
 def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
     """Return the configuration of one launch as the header describes it. Raises Unfit."""
     constants, names = constant_values(header, problem)
-    block = [_value(header, "block", one, names, 1, 1024) for one in header.expressions["block"]]
+    block = [_value(header, "block", one, names, 1, MAX_BLOCK) for one in header.expressions["block"]]
     block += [1] * (3 - len(block))
+    if prod(block) > MAX_BLOCK:
+        raise Unfit(
+            f"{header.name}:{header.lines['block']}: block has {prod(block):,} threads, more than {MAX_BLOCK:,}"
+        )
     shared = [_value(header, "shared", one, names, 0, 1 << 20) for one in header.expressions.get("shared", ())]
     taken = header.words.get("arguments", ())
     defines = {name: value for name, value in problem_defines(problem).items() if name not in taken}
@@ -112,9 +117,9 @@ def _value(header: Header, key: str, expression: Any, names: Mapping[str, int], 
     try:
         found = 1 if expression is None else evaluate(expression, names)
     except BadExpressionError as error:
-        raise Unfit(f"line {header.lines[key]}: {key} {error}") from None
+        raise Unfit(f"{header.name}:{header.lines[key]}: {key} {error}") from None
     if not least <= found <= most:
-        raise Unfit(f"line {header.lines[key]}: {key} is {found:,}, not {least} to {most:,}")
+        raise Unfit(f"{header.name}:{header.lines[key]}: {key} is {found:,}, not {least} to {most:,}")
     return found
 
 

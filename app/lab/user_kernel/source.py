@@ -43,7 +43,7 @@ def read_source(path: Path) -> str:
     check_name(path)
     content = read_file(path, MAX_BYTES, "a kernel's file is smaller: take data and unused code out of it")
     try:
-        text = content.decode("utf-8").replace("\r\n", "\n")
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text in UTF-8 (byte {error.start:,}): save it as UTF-8") from None
     if bad := re.search(r"[^\S\n\t ]|[\x00-\x08\x0e-\x1f]", text):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.files.writing import replace_atomically
 from app.kernels.variant import Variant
-from app.lab.user_kernel.header import FEATURES, SIZES, TYPE_BYTES
+from app.lab.user_kernel.header import FEATURES, TYPE_BYTES
 from app.lab.user_kernel.row import find_row
 from app.lab.user_kernel.source import check_name
 
@@ -29,6 +29,11 @@ LAUNCHES = {
 //@ types: fp32, fp64, fp16
 """,
 }
+SIZES_IN_WORDS = {
+    "conv": "C x H x W pixels of an image, M x OH x OW of its output, K (side of a filter), S (stride), PADDING",
+    "gemm": "DEPTH inputs and N outputs of an image",
+    "pool": "CHANNELS x H x W pixels of an image, PH x PW windows of a channel, WINDOW (a side), STRIDE, PADDING",
+}
 HEAD = """\
 // A kernel to change: a copy of {operation} {name}.
 //
@@ -39,14 +44,18 @@ HEAD = """\
 //
 {lines}
 //
+{more}// Names of sizes: {sizes};
+// also images in grid, and {types}.
+// In the code, sizes are constants{but}; those in arguments are its
+// parameters. INPUT, WEIGHT, REAL and OUTPUT are the types of x, w, the sums and y; docs/your-kernel.md says more.
+"""
+# Of rows whose launch is written out.
+MORE = """\
 // More lines that may stand here:
 //   //@ TILE = 16              a constant of the compilation, for lines below and for the code
 //   //@ shared: 4 * TILE ** 2  bytes of dynamic shared memory: extern __shared__ float memory[];
 //   //@ block: 16, 16          threads of a block along x and y
-//   //@ without: bias          what it does not do: {features}
-// Names of sizes: {sizes}; images in grid; {types}.
-// Sizes are constants in the code, too, but for those in arguments{but}. Other constants of the
-// code: INPUT, WEIGHT, REAL and OUTPUT are the types of x, w, the sums and y; docs/your-kernel.md says more.
+//   //@ without: {features[0]:<14}what it does not do: {all_features}
 """
 
 
@@ -56,28 +65,31 @@ def write_template(path: Path, like: str) -> str:
     row = find_row(like)
     with replace_atomically(path, overwrite=False) as temporary:
         temporary.write_text(template(row, path.name), encoding="utf-8")
-    return f"wrote {path}, a copy of {row.operation} {row.name}: change it, then run python main.py check {path}"
+    return f"wrote {path}, a copy of {row.operation} {row.name}: change it, then run\npython main.py check {path}"
 
 
 def template(row: Variant, name: str) -> str:
     """Return the text of a file to start from."""
     text = row.path.read_text(encoding="utf-8")
-    launch = LAUNCHES.get(row.entry)
+    launch, features = LAUNCHES.get(row.entry), FEATURES[row.operation]
     if launch is None:
         lines = f"//@ as: {row.operation}:{row.name}\n"
         constant = next(iter(row.tunables), "TILE")
         lines += f"//   (its launch and constants; a line '//@ {constant} = …' changes a constant)"
     else:
         lines = f"//@ kernel: {row.operation}\n{launch}".rstrip()
-        text = re.sub(rf"\b{row.entry}\b", f"my_{row.operation}", text)
+        function = f"my_{row.operation}"
+        text = re.sub(rf"\b{row.entry}\b", function, text)
+        # The parameters' second line stays below the first.
+        text = re.sub(rf"({function}\(.*\n) {{{len(row.entry) - len(function)}}}", r"\1", text)
     head = HEAD.format(
         operation=row.operation,
         name=row.name,
         file=name,
         lines=lines,
-        features=", ".join(FEATURES[row.operation]),
-        sizes=", ".join(SIZES[row.operation]),
+        more="" if launch is None else MORE.format(features=features, all_features=", ".join(features)),
+        sizes=SIZES_IN_WORDS[row.operation],
         types=", ".join(TYPE_BYTES),
-        but=", OH and OW" if row.operation == "conv" else "",
+        but=", but for OH and OW, which it computes" if row.operation == "conv" else "",
     )
     return f"{head}//\n{text}"

@@ -27,17 +27,20 @@ from app.lab.checking.user_cases import user_cases, with_new_data
 from app.lab.user_kernel.child import CardProcess, LostError
 from app.lab.user_kernel.row import UserVariant, opened_kernel
 from app.lab.user_kernel.template import write_template
+from app.ladder.check.loads import find_places, places_as_text
+from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
 from app.terminal.output import publish_report
-from app.terminal.text import Column, paragraph, table
+from app.terminal.text import UNLIMITED, Column, paragraph, table
 
 LIKE = "sm_90a"  # architecture whose limits apply on the CPU
 RIGHT: Final = "right"
 WRONG: Final = "WRONG"
 NOT_TRIED: Final = "not tried"
 MEND = "each shape may take as long to stop; mend the loop without an end first"
+TOLD = 3  # errors that the text describes without --wide: those of other shapes are mostly the same
 DEFAULT = "direct"  # the kernel that --init copies
 OFF_THE_CARD = "check --device cpu names the line"
 
@@ -85,8 +88,13 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
     if isinstance(row, UserVariant) and not on_card and not any(verdicts):
         _require_compilation_for_card(row, cases[0])
-    publish_report(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
-    return int(any(verdict is not None for verdict in verdicts))
+    document = _check_document(row, card["name"], cases, verdicts)
+    right = not any(verdict is not None for verdict in verdicts)
+    if request.counts and right:
+        _require_cpu_support(row)
+        document["places"] = find_places(row)
+    publish_report(document, as_text, request.output)
+    return int(not right)
 
 
 def _require_cpu_support(row: Variant) -> None:
@@ -130,7 +138,7 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
             if endless.is_set():
                 return f"{NOT_TRIED}: {MEND}"
             try:
-                found = check_case_on_cpu(case, Path(folder) / str(number), shared=len(cases) > 3)
+                found = check_case_on_cpu(case, Path(folder) / str(number), shared=len(cases) >= program.SHARED_FROM)
                 if found is not None and ENDLESS in found:
                     endless.set()
                 return found
@@ -142,12 +150,12 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
 
 def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
-    program = build_variant(case.row, case.problem, {}, case.images, folder, shared)
+    built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
     inputs = case.inputs()
 
     def run() -> list[np.ndarray]:
-        program.run(inputs, low=True)  # arrays begin at a fence, then they end at one
-        return program.run(inputs, case.other.inputs(), low=False)
+        built.run(inputs, low=True)  # arrays begin at a fence, then they end at one
+        return built.run(inputs, case.rerun_case.inputs(), low=False)
 
     return _first_error(case, run)
 
@@ -222,7 +230,7 @@ def _verdict_word(reason: str | None) -> Verdict:
 
 
 def as_text(document: Check, width: int) -> str:
-    """Return the verdict on each shape, each first error, and the number of right shapes."""
+    """Return the verdict on each shape, the first errors, and the number of right shapes."""
     file = "" if document["source"] == document["kernel"] else f" ({document['source']})"
     kernel = f"{document['operation']} {document['kernel']}{file}"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
@@ -230,11 +238,17 @@ def as_text(document: Check, width: int) -> str:
     cells = [[row["shape"], row["types"], str(row["images"]), row["verdict"]] for row in shapes]
     title = f"{kernel} on {document['device']}, against the reference in float64"
     lines = [*paragraph(title, width), *table(columns, cells, width)]
-    for row in shapes:
-        if row["verdict"] == WRONG:
-            lines += ["", *paragraph(f"{row['shape']}, {row['types']}: {row['reason']}", width)]
+    wrong = [row for row in shapes if row["verdict"] == WRONG]
+    told = wrong if width == UNLIMITED else wrong[:TOLD]
+    for row in told:
+        lines += ["", *paragraph(f"{row['shape']}, {row['types']}: {row['reason']}", width)]
+    if more := len(wrong) - len(told):
+        lines += ["", f"({more} more wrong; --wide says what is wrong with each)"]
     right = sum(row["verdict"] == RIGHT for row in shapes)
     skipped = dict.fromkeys(row["reason"] or "" for row in shapes if row["verdict"] == NOT_TRIED)
     lines += ["", *(line for reason in skipped for line in paragraph(reason, width))]
     verdict = RIGHT if right == len(shapes) else WRONG
-    return "\n".join([*lines, f"{verdict}: {right} of {len(shapes)} shapes are right"])
+    lines.append(f"{verdict}: {right} of {len(shapes)} shapes are right")
+    if places := document.get("places"):
+        lines += ["", *places_as_text(places, document["operation"], document["kernel"], width)]
+    return "\n".join(lines)

@@ -14,7 +14,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __shared__ static
+#define __shared__ static __attribute__((section("shared_arrays")))
 
 #include "half.cuh"
 

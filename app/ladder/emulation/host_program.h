@@ -1,4 +1,5 @@
-// A program around a kernel: its arrays between fences, and a report of the thread that leaves them.
+// A program around a kernel: its arrays between fences, and a report of the thread that leaves them. No function is a
+// member of a class: those would be compiled with every kernel.
 #pragma once
 #include <signal.h>
 #include <sys/time.h>
@@ -12,7 +13,11 @@ struct Array {
     std::unique_ptr<Fenced> memory;
     bool only_read = false;
 };
-inline std::vector<Array> arrays;
+
+inline std::vector<Array> &arrays() {
+    static std::vector<Array> all;
+    return all;
+}
 
 inline void report(void *frame, std::uintptr_t first = 0) {
     dprintf(2, "THREAD %u", threadIdx.x);
@@ -45,7 +50,7 @@ inline void on_signal(int number, siginfo_t *info, void *context) {
     } else {
         const unsigned char *place = (const unsigned char *)info->si_addr;
         bool found = false;
-        for (const Array &array : arrays) {
+        for (const Array &array : arrays()) {
             if (!array.memory->near(place)) continue;
             found = true;
             const long long each = array.each, beyond = place - array.memory->start;
@@ -65,59 +70,61 @@ inline void on_signal(int number, siginfo_t *info, void *context) {
     _exit(1);
 }
 
-// arguments: 0 or 1, whether arrays begin at their fence rather than end there; seconds of the processor; how often the
-// kernel runs, each time on other inputs, while all other memory stays as the last run has left it.
+// low: whether arrays begin at their fence rather than end there. runs: how often the kernel runs, each time on other
+// inputs, while all other memory stays as the last run has left it.
 struct Program {
     bool low;
     int runs;
     std::FILE *results;  // what the kernel prints goes to the standard error instead
-
-    explicit Program(char **arguments)
-        : low(arguments[1][0] == '1'), runs(atoi(arguments[3])), results(fdopen(dup(1), "w")) {
-        dup2(2, 1);
-        before_failing = [](void *frame) { report(frame); };
-        static char stack[64 << 10];
-        const stack_t other = {stack, 0, sizeof stack};
-        sigaltstack(&other, nullptr);
-        struct sigaction action = {};
-        action.sa_sigaction = on_signal, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGPROF}) sigaction(number, &action, nullptr);
-        const itimerval limit = {{0, 0}, {atoi(arguments[2]), 0}};
-        setitimer(ITIMER_PROF, &limit, nullptr);
-    }
-
-    void *array(const char *name, std::size_t each, std::size_t count) {
-        arrays.push_back({name, each, count, std::make_unique<Fenced>(each * count, low)});
-        return arrays.back().memory->start;
-    }
-
-    // An array that the kernel may only read, from the standard input.
-    void *input(const char *name, std::size_t each, std::size_t count) {
-        void *start = array(name, each, count);
-        arrays.back().only_read = true;
-        fill(arrays.back());
-        return start;
-    }
-
-    void fill(const Array &array) {
-        const Fenced &memory = *array.memory;
-        mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ | PROT_WRITE);
-        if (std::fread(memory.start, array.each, array.count, stdin) != array.count) fail("found its input cut short");
-        mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ);
-    }
-
-    // Other inputs at the same places.
-    void refill() {
-        for (const Array &array : arrays)
-            if (array.only_read) fill(array);
-    }
-
-    void output(const char *name) {
-        for (const Array &array : arrays)
-            if (array.name == name) std::fwrite(array.memory->start, array.each, array.count, results);
-        std::fflush(results);
-    }
 };
+
+// arguments: 0 or 1 for low; seconds of the processor; runs.
+inline Program begin_program(char **arguments) {
+    const Program program = {arguments[1][0] == '1', atoi(arguments[3]), fdopen(dup(1), "w")};
+    dup2(2, 1);
+    before_failing = [](void *frame) { report(frame); };
+    static char stack[64 << 10];
+    const stack_t other = {stack, 0, sizeof stack};
+    sigaltstack(&other, nullptr);
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGPROF}) sigaction(number, &action, nullptr);
+    const itimerval limit = {{0, 0}, {atoi(arguments[2]), 0}};
+    setitimer(ITIMER_PROF, &limit, nullptr);
+    return program;
+}
+
+inline void *array(const Program &program, const char *name, std::size_t each, std::size_t count) {
+    arrays().push_back({name, each, count, std::make_unique<Fenced>(each * count, program.low)});
+    return arrays().back().memory->start;
+}
+
+inline void fill(const Array &array) {
+    const Fenced &memory = *array.memory;
+    mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ | PROT_WRITE);
+    if (std::fread(memory.start, array.each, array.count, stdin) != array.count) fail("found its input cut short");
+    mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ);
+}
+
+// An array that the kernel may only read, from the standard input.
+inline void *input(const Program &program, const char *name, std::size_t each, std::size_t count) {
+    void *start = array(program, name, each, count);
+    arrays().back().only_read = true;
+    fill(arrays().back());
+    return start;
+}
+
+// Other inputs at the same places.
+inline void refill_inputs() {
+    for (const Array &array : arrays())
+        if (array.only_read) fill(array);
+}
+
+inline void output(const Program &program, const char *name) {
+    for (const Array &array : arrays())
+        if (array.name == name) std::fwrite(array.memory->start, array.each, array.count, program.results);
+    std::fflush(program.results);
+}
 }  // namespace host
 
 // Called by the checks of indices that the compiler put in.

@@ -52,6 +52,14 @@ struct Fenced {
     bool near(const void *place) const { return map <= place && place < map + whole; }
 };
 
+// From the linker: where shared arrays of a known size lie, if there are any.
+extern "C" unsigned char __start_shared_arrays[] __attribute__((weak)), __stop_shared_arrays[] __attribute__((weak));
+
+// Fills shared memory with a NaN of each type that differs from that of other memory, which is 0xFF in every byte.
+inline void poison_shared(unsigned char *start, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; i++) start[i] = i % 2 ? 0xFF : 0xFE;
+}
+
 struct Block {
     unsigned rank;  // in its cluster
     Fenced memory;  // shared
@@ -237,9 +245,10 @@ inline void run_grid(const Shape &shape, bool low) {
                 for (const auto &block : blocks) {
                     block->index = {at.x + block->rank, at.y, at.z};
                     block->left = each, block->begun = block->fenced = false;
-                    std::fill_n(block->memory.start, block->memory.bytes, 0xFF);
-                    block->proxy.assign(block->memory.bytes, 0xFF);
+                    poison_shared(block->memory.start, block->memory.bytes);
+                    block->proxy.assign(block->memory.start, block->memory.start + block->memory.bytes);
                 }
+                poison_shared(__start_shared_arrays, __stop_shared_arrays - __start_shared_arrays);
                 run_cluster();
             }
     threads = nullptr, current = nullptr, all_shared = nullptr;

@@ -20,8 +20,9 @@ from app.base.processes import describe_exit_code
 from app.cuda.compiler import INCLUDE_DIR, read_with_includes
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import Problem
-from app.kernels.variant import ConstantCopy, Grid, KernelLaunch, Parameters, Variant
+from app.kernels.variant import Parameters, Variant
 from app.lab.checking.cases import Fault
+from app.ladder.emulation.main_function import write_main_function
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
@@ -37,9 +38,9 @@ IN_PLACE_OF = {
     "dependent_launch.cuh": "host_cluster.h",
     "wgmma.cuh": "host_wgmma.h",
 }
-# Without contraction, each operation is rounded separately, as the kernels say. Ubuntu's g++ would reject jumps to
-# another stack, which threads here have.
-FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fmax-errors=9")
+# Without contraction each operation is rounded separately. Ubuntu's g++ would reject jumps to another thread's stack.
+FLAGS = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fmax-errors=9"]
+FLAGS += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # which links in a third of the time
 # A declaration of dynamic shared memory; the groups are its element type and its name.
 _SHARED = re.compile(r"extern +__shared__ +(?:__align__\(\d+\) +)?((?:unsigned +)?\w+) +(\w+)\[\];")
 _PTX = re.compile(r"\basm\b")
@@ -53,10 +54,13 @@ WAIT = 20  # times as long may pass until a run is ended that waits without comp
 # Of a compiler: seconds of CPU time, KB of memory. The shell's limits reach the processes that g++ starts.
 COMPILE_SECONDS = 60
 LIMITED = ("/bin/sh", "-c", 'ulimit -S -t "$0" && ulimit -v 8000000 && exec "$@"')
+SHARED_FROM = 4  # kernels: for fewer it takes longer to compile first what all share
 _ONE_AT_A_TIME = Lock()  # compiles what is shared
 ENDLESS = "does not come to an end"  # the message in host_program.h
-# For line numbers in reports, and index checks. (-fsanitize=address would lose track of threads' stacks.)
-CHECKED = ("-g1", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
+# Line numbers in reports (addr2line takes DWARF 5's first file for another), and index checks. (-fsanitize=address
+# would lose track of threads' stacks.)
+CHECKED = ["-gdwarf-4", "-g1", "-fno-omit-frame-pointer", "-no-pie"]
+CHECKED += ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=all"]
 _MISUSE = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
 _FAULT = re.compile(r"^FAULT (.*)$", re.MULTILINE)
 _THREAD = re.compile(r"^THREAD (.*)$", re.MULTILINE)
@@ -100,18 +104,12 @@ def emulation_headers() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
 
-def emulated_grid(launch: KernelLaunch, images: int) -> Grid:
-    """Return the launch's grid on a card of two multiprocessors; a persistent launch has at most two blocks."""
-    x, *others = launch.grid(images)
-    return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
-
-
 def build_program(
     folder: Path, source: Path, main: str, defines: Mapping[str, str | int], flags: Sequence[str], shared: bool = True
 ) -> Path:
     """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
 
-    shared: first compile what all kernels share, once in this process; this saves time from the fourth kernel on.
+    shared: first compile what all kernels share, once in this process.
     Raises UserError without a compiler, or with the compiler's first error.
     """
     if COMPILER is None:
@@ -223,9 +221,8 @@ class BuiltKernel(Frozen):
         misuse, fault = _MISUSE.search(said), _FAULT.search(said)
         what = f"it {fault[1]}" if fault else misuse[2] if misuse else f"its program {describe_exit_code(code)}"
         place = misuse[1] if misuse else self._find_source_line(_CALLERS.search(said))
-        at = f"{place}: " if place else ""
         thread = _THREAD.search(said)
-        return f"{at}{what}" + ("" if thread is None else f" (thread {thread[1]})")
+        return (f"{place}: " if place else "") + what + (f" (thread {thread[1]})" if thread else "")
 
     def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
         """Return the first line of the kernel's own file in the call stack ``callers``, or None."""
@@ -238,63 +235,21 @@ class BuiltKernel(Frozen):
 
 
 def build_variant(
-    row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
+    row: Variant,
+    problem: Problem,
+    parameters: Parameters,
+    images: int,
+    folder: Path,
+    shared: bool = True,
+    counting: Sequence[str] = (),
 ) -> BuiltKernel:
-    """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
+    """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError.
+
+    counting: flags with which the program counts loads instead of checking accesses (host_counts.h).
+    """
     config = row.launch_config(problem, parameters)
-    x, *others = problem.arguments()
-    outputs = [argument for argument in others if argument.per_image]
-    taken = config.packing.takes if config.packing else [argument for argument in others if not argument.per_image]
-    arguments = (x, *taken, *outputs, *config.workspace)
-    lines = [
-        "host::Program program(arguments);",
-        *(_array_declaration(argument, images, "input") for argument in (x, *taken)),
-        *(_array_declaration(argument, images, "array") for argument in (*outputs, *config.workspace)),
-        f"int images = {images};",
-        "for (int run = 0; run < program.runs; run++) { if (run) program.refill();",
-    ]
-    for action in config.actions:
-        match action:
-            case KernelLaunch():
-                lines += _launch_lines(
-                    action, action.entry or row.entry, [argument.name for argument in arguments], images
-                )
-            case ConstantCopy():
-                size = ITEMSIZE[taken[0].dtype]
-                source = f"(char *){taken[0].name} + {action.first * size}"
-                lines.append(f"std::memcpy((void *){action.symbol}, {source}, {action.count * size});")
-            case _:
-                raise UserError(f"{row.source} cannot run on the processor: it multiplies in a library")
-    lines += [*(f'program.output("{argument.name}");' for argument in outputs), "}"]
-    body = "".join(f"    {line}\n" for line in lines)
-    included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
-    main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
-    seconds = SECONDS + int(images * problem.flops / RATE)
-    return BuiltKernel(
-        build_program(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds
-    )
-
-
-def _array_declaration(argument: Argument, images: int, kind: str) -> str:
-    """Return the line of C++ that declares an argument. kind: ``input`` if it is read from standard input."""
-    if argument.optional:
-        return f"void *{argument.name} = nullptr;"
-    count = argument.fixed + argument.per_image * images
-    return f'void *{argument.name} = program.{kind}("{argument.name}", {ITEMSIZE[argument.dtype]}, {count});'
-
-
-def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
-    """Return the lines of C++ that launch a kernel."""
-    scalars = ", ".join(map(str, action.scalars))
-    places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
-    cluster = action.cluster(images) if action.cluster else 1
-    sizes = (emulated_grid(action, images), action.block or (action.threads, 1, 1))
-    grid, block = (", ".join(map(str, size)) for size in sizes)
-    shape = f"{{{{{grid}}}, {{{block}}}, {action.shared_bytes}, {cluster}}}"
-    return [
-        "{",
-        *([f"    int scalars[] = {{{scalars}}};"] if scalars else []),
-        f"    void *values[] = {{{', '.join(places)}}};",
-        f"    host::launch({entry}, {shape}, values, program.low);",
-        "}",
-    ]
+    headers = ("common.cuh", row.source, "host_program.h", *(["host_counts.h"] if counting else []))
+    main = write_main_function(row, problem, config, images, headers)
+    path = build_program(folder, row.path, main, config.defines, counting or CHECKED, shared and not counting)
+    outputs = [argument for argument in problem.arguments()[1:] if argument.per_image]
+    return BuiltKernel(path, row.source, outputs, images, SECONDS + int(images * problem.flops / RATE))

@@ -33,45 +33,45 @@ def learn(request: LearnRequest) -> int:
     unsolved = (one for one in all_exercises() if one.name not in progress.solved)
     exercise = next(unsolved, None) if request.exercise is None else find_exercise(request.exercise)
     if request.action == "check":
-        return _judge(request, exercise, progress)
+        return _judge_solution(request, exercise, progress)
     lines = [ALL_SOLVED] if exercise is None else []
     if exercise is not None and request.action == "next":
-        lines = _copy(exercise)
+        lines = _copy_exercise(exercise)
     elif exercise is not None and request.action == "hint":
         progress = progress.with_another_hint(exercise)
         store_progress(progress)
-        lines = _hints(exercise, progress)
+        lines = _hint_lines(exercise, progress)
     elif exercise is not None:
         lines = [f"python main.py learn next copies exercise {exercise.number} to this folder"]
-    publish_report(_document(request.action, exercise, progress, lines), as_text, request.output)
+    publish_report(_learn_document(request.action, exercise, progress, lines), as_text, request.output)
     return 0
 
 
-def _copy(exercise: Exercise) -> list[str]:
+def _copy_exercise(exercise: Exercise) -> list[str]:
     """Write the exercise's file to the current folder unless it is there; return what to do next. Raises UserError."""
-    path = Path(exercise.file)
+    path, number = Path(exercise.file), exercise.number
     done = "is here already and stays as it is"
     if not path.exists():
         with replace_atomically(path, overwrite=False) as temporary:
             temporary.write_text(exercise.text, encoding="utf-8")
         done = "is written"
     return [
-        f"exercise {exercise.number} of {len(all_exercises())}: {exercise.title}",
+        f"exercise {number} of {len(all_exercises())}: {exercise.title}",
         f"{path} {done}; its first lines are the task",
-        "python main.py learn check judges it, python main.py learn hint shows a hint",
+        f"python main.py learn check {number} judges it, python main.py learn hint {number} shows a hint",
     ]
 
 
-def _hints(exercise: Exercise, progress: Progress) -> list[str]:
+def _hint_lines(exercise: Exercise, progress: Progress) -> list[str]:
     """Return the hints shown so far, and how many are left."""
-    shown = progress.shown(exercise)
+    shown = progress.hints_shown(exercise)
     left = len(exercise.hints) - shown
     end = f"{left} more" if left else f"no more; the solution: {exercise.solution}"
     hints = [f"{at}. {hint}" for at, hint in enumerate(exercise.hints[:shown], 1)]
     return [f"hints for exercise {exercise.number}: {exercise.title}", *hints, f"({end})"]
 
 
-def _judge(request: LearnRequest, exercise: Exercise | None, progress: Progress) -> int:
+def _judge_solution(request: LearnRequest, exercise: Exercise | None, progress: Progress) -> int:
     """Check the exercise's file in the current folder; record it if it is right. Return 0 if so, otherwise 1."""
     if exercise is None:
         raise UserError(f"{ALL_SOLVED}; to check one again name it: python main.py learn check 1")
@@ -93,13 +93,14 @@ def _judge(request: LearnRequest, exercise: Exercise | None, progress: Progress)
     elif code == 0:
         said = [f"right, but the code has no {unused}, which exercise {exercise.number} is about: not solved yet"]
     else:
-        said = [f"exercise {exercise.number} is not solved yet; python main.py learn hint shows a hint"]
+        hint = f"python main.py learn hint {exercise.number} shows a hint"
+        said = [f"exercise {exercise.number} is not solved yet; {hint}"]
     if request.output.json != "-":
         print("\n".join(["", *(line for text in said for line in paragraph(text))]))
     return int(code != 0 or unused is not None)
 
 
-def _document(action: str, exercise: Exercise | None, progress: Progress, lines: list[str]) -> Learn:
+def _learn_document(action: str, exercise: Exercise | None, progress: Progress, lines: list[str]) -> Learn:
     return {
         "schema": "lenet5-inference/learn/1",
         "exercises": [
@@ -109,7 +110,7 @@ def _document(action: str, exercise: Exercise | None, progress: Progress, lines:
                 "title": one.title,
                 "solved": one.name in progress.solved,
                 "hints": len(one.hints),
-                "hints_shown": progress.shown(one),
+                "hints_shown": progress.hints_shown(one),
             }
             for one in (all_exercises() if action == "list" else [exercise] if exercise else [])
         ],

@@ -72,7 +72,7 @@ class Progress(Frozen):
     solved: Sequence[str] = ()
     hints: Mapping[str, int] = field(default_factory=dict)
 
-    def shown(self, exercise: Exercise) -> int:
+    def hints_shown(self, exercise: Exercise) -> int:
         """Return how many of the exercise's hints were shown."""
         return min(self.hints.get(exercise.name, 0), len(exercise.hints))
 
@@ -82,7 +82,7 @@ class Progress(Frozen):
 
     def with_another_hint(self, exercise: Exercise) -> "Progress":
         """Return the progress with one more hint shown, if there is another."""
-        shown = min(self.shown(exercise) + 1, len(exercise.hints))
+        shown = min(self.hints_shown(exercise) + 1, len(exercise.hints))
         return replace(self, hints={**self.hints, exercise.name: shown})
 
 
@@ -104,7 +104,7 @@ def find_exercise(word: str) -> Exercise:
         if asked in (exercise.name, plain) or (asked.isdecimal() and int(asked) == exercise.number):
             return exercise
     names = [exercise.name for exercise in all_exercises()]
-    raise UserError(f"there is no exercise '{word[:60]}': {choices_hint(word, names)}, or its number")
+    raise UserError(f"there is no exercise '{word[:60]}': name its number, or {choices_hint(word, names)}")
 
 
 def progress_path() -> Path:
@@ -113,7 +113,7 @@ def progress_path() -> Path:
 
 
 def read_progress() -> Progress:
-    """Return the stored progress. A missing file is no progress; a damaged one too, with a note on standard error."""
+    """Return the stored progress: none if the file is missing or damaged (with a note on standard error)."""
     path = progress_path()
     if not is_trusted(path) or not may_exist(path):
         return Progress()

@@ -91,7 +91,7 @@ class Gemm:
 class ImplicitProduct:
     """Computes a matrix product with windows of images, read directly from the images (implicit GEMM).
 
-    rows, pixels: size of the result for one image. inner: terms of its sums per tap of the window.
+    rows, pixels: size of an image's result. inner: number of terms that each tap of the window adds to a sum.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ def _candidate_part_counts(tile: Tile, rows: int, columns: int, depth: int) -> s
 
 
 def _estimated_cost(choice: SplitTile, rows: int, columns: int, depth: int) -> float:
-    """Return an estimate of the multiply-adds of the busiest multiprocessor, with delays of loads and shared reads."""
+    """Return an estimate of the busiest multiprocessor's multiply-adds, including delays by memory reads."""
     tile, (down, across) = choice.tile, choice.tile.block_counts(rows, columns)
     blocks = ceil_div(down * across * choice.parts, MULTIPROCESSORS)
     idle = max(FULL / (blocks * tile.threads), 1)

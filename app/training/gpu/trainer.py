@@ -30,7 +30,7 @@ class InputStage:
     """Prepares the input of the first trained layer, float32: gathers, augments (in training) and resizes images."""
 
     def __init__(self, context: StageContext, model: Model, settings: Settings, images: Any) -> None:
-        """images: the whole training set, uint8 on the device."""
+        """Compile the kernels. images: the whole training set, uint8 on the device."""
         shape, factor = model.network.input_shape, model.network.pixel_scale
         self.seed, self._images = settings.seed, images
         dtype = "uint8" if model.front else "float32"

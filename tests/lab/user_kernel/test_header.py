@@ -4,6 +4,7 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.cli import main
@@ -11,6 +12,7 @@ from app.kernels import registry
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem
 from app.kernels.variant import ceil_div
 from app.lab.checking.cases import SHAPES
+from app.lab.checking.user_cases import user_cases
 from app.lab.user_kernel.expressions import BadExpressionError, evaluate, names_in, parse_expressions
 from app.lab.user_kernel.row import UserVariant, find_row, opened_kernel
 from app.lab.user_kernel.template import LAUNCHES, template
@@ -105,6 +107,14 @@ def test_a_row_like_any_other(tmp_path: Path) -> None:
     assert row.refusal_reason(ConvProblem(3, 9, 8, 5, 2, pool=2), "sm_75") == "does not pool"
 
 
+def test_padding_is_tried_without_bias_too(tmp_path: Path) -> None:
+    """A kernel without bias and activation, which all usual shapes with padding have, still has its padding tried."""
+    for without, tried in (("bias, activation", True), ("bias, activation, padding", False)):
+        row = opened(tmp_path / "mine.cu", f"{GOOD}//@ without: {without}\n")
+        shapes = [case.problem for case in user_cases(row, "sm_90a", np.random.default_rng(0))]
+        assert any(isinstance(one, ConvProblem) and one.padding > 0 for one in shapes) == tried
+
+
 def test_another_rows_launch(tmp_path: Path) -> None:
     code = (registry.find_variant("conv", "shared-tile") or pytest.fail()).path.read_text()
     problem = ConvProblem(3, 31, 29, 5, 2)
@@ -129,6 +139,16 @@ def test_a_launch_that_is_written_out_is_that_of_its_row(entry: str, tmp_path: P
                 (mine,), (other,) = own.launch_config(problem).launches, row.launch_config(problem).launches
                 assert (mine.threads, mine.grid(11), mine.scalars) == (other.threads, other.grid(11), other.scalars)
                 own.check_signatures(problem)
+
+
+@pytest.mark.parametrize("entry", LAUNCHES)
+def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
+    text = template(find_row(entry.replace("_", ":")), "new.cu")
+    more = re.findall(r"^//   (//@ (?:TILE|shared|without).*?)  ", text, re.MULTILINE)
+    row = opened(tmp_path / "new.cu", "\n".join([*more, text]), "")
+    aligned = re.search(r'^(extern "C" .*\()const .*\n( +)', text, re.MULTILINE)
+    assert aligned is None or len(aligned[1]) == len(aligned[2])  # the second line of parameters
+    assert len(more) == 3 and row.launch_config(SHAPES[row.operation][0]).launches[0].shared_bytes == 1024
 
 
 @pytest.mark.parametrize("row", [one for kind in SHAPES for one in registry.variants(kind) if not one.needs_cublas],
@@ -202,15 +222,16 @@ def test_a_function_that_cannot_be_launched(code: str, pattern: str, tmp_path: P
 def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
     problem = ConvProblem(1, 9, 8, 5, 3)
     for old, new, reason in (
-        ("256", "2048", "line 2: block is 2,048, not 1 to 1,024"),
-        ("256", "64, 32", "needs more than 1,024 threads a block"),
-        ("256", "256 / (S - 1)", "line 2: block divides by zero"),
+        ("256", "2048", "mine.cu:2: block is 2,048, not 1 to 1,024"),
+        ("256", "64, 32", "mine.cu:2: block has 2,048 threads, more than 1,024"),
+        ("256", "9" * 20, f"mine.cu:2: block '{'9' * 20}' is too large"),
+        ("256", "256 / (S - 1)", "mine.cu:2: block divides by zero"),
         ("//@ block", "//@ shared: 300000\n//@ block", "needs 300,000 bytes of shared memory"),
     ):
         assert reason in str(opened(tmp_path / "mine.cu", GOOD.replace(old, new)).refusal_reason(problem, "sm_90a"))
     large = opened(tmp_path / "mine.cu", GOOD.replace("images, M", "images, M * 99999"))
     (launch,) = large.launch_config(problem).launches
-    assert user_error(lambda: launch.grid(3)) == "line 3: grid is 499,995, not 1 to 65,535"
+    assert user_error(lambda: launch.grid(3)) == "mine.cu:3: grid is 499,995, not 1 to 65,535"
     row = opened(tmp_path / "mine.cu", "//@ kernel: pool\n//@ block: 1\n//@ grid: PH\n")
     assert row.launch_config(PoolProblem(3, 7, 9, 3, 2, True)).launches[0].grid(1) == (3, 1, 1)
     row = opened(tmp_path / "mine.cu", "//@ kernel: fc\n//@ block: 1\n//@ grid: N, DEPTH\n")
@@ -220,10 +241,14 @@ def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
 def test_init_never_replaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new.cu"
     assert main(["check", "--init", str(path), "--as", "direct"]) == 0
-    assert "wrote" in capsys.readouterr().out and "//@ kernel: conv" in path.read_text()
+    said = capsys.readouterr().out
+    assert (
+        said.startswith(f"wrote {path}, a copy of conv direct: change it, then run\n")
+        and "//@ kernel: conv" in path.read_text()
+    )
     before = listing(tmp_path)
     for options in ([], ["--overwrite"]):
         assert main(["check", "--init", str(path), *options]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        assert capsys.readouterr().err == f"error: {path} exists: name another --init, or remove it first\n"
     assert main(["check", "--init", str(tmp_path / "a b.cu")]) == 2
     assert "name the file with letters" in capsys.readouterr().err and listing(tmp_path) == before

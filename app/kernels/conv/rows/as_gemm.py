@@ -1,4 +1,4 @@
-"""Define the rows of convolutions computed as matrix products: im2col, library, implicit GEMM, register tiles."""
+"""Define the registry rows of convolutions as matrix products: im2col, library, implicit GEMM, register tiles."""
 
 from collections.abc import Callable
 from functools import partial

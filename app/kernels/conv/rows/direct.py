@@ -1,4 +1,4 @@
-"""Define the rows of direct convolutions: each thread sums whole windows in registers."""
+"""Define the registry rows of direct convolutions: each thread sums whole windows in registers."""
 
 from collections.abc import Callable
 from functools import partial

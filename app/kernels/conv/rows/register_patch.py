@@ -1,4 +1,4 @@
-"""Define the rows of direct convolutions with several outputs per thread; the last is the fastest in fp32."""
+"""Define the registry rows of direct convolutions with several outputs per thread; the last is the fastest in fp32."""
 
 from collections.abc import Iterable
 from functools import cache, partial

@@ -33,8 +33,28 @@ TENSOR_TUNABLES = {
     "WARPS_N": (2, 4, 8),
     "CK": (1, 4, 8, 12, 16, 32),
 }
-# The cost model. In the time of one mma: loads of its pixels from shared memory, and staging one word.
-PIXEL_LOADS, STAGING = 3.0, 0.02
+
+
+class Costs(NamedTuple):
+    """The cost model of one arithmetic: times in units of one mma.
+
+    pixels: of loading the pixels of one mma from shared memory. k_step: of the rest of a warp's k step. staging: of one
+    word of pixels to shared memory. filters: of four words of filters. step: of the rest of a block's step. outputs: of
+    32 results. hiding: exponent of the share of resident warps, which hide latency.
+    """
+
+    pixels: float
+    k_step: float
+    staging: float
+    filters: float
+    step: float
+    outputs: float
+    hiding: float
+
+
+# Fitted to times on an H100 (tfloat32: an H200): docs/fast-path.md, "The cost models".
+FLOAT16_COSTS = Costs(3.0, 0.0, 0.02, 0.0, 0.0, 0.0, 0.5)
+TFLOAT32_COSTS = Costs(1.4, 6.0, 0.0, 0.17, 9.0, 0.4, 0.4)
 MOST_WARPS = 32  # of a multiprocessor: more hide no more latency
 OTHER_REGISTERS = 40  # of a thread, beside its sums
 # dtype → products of CUDA cores in the time of one mma, and of storing a result beyond what CUDA cores take for it.
@@ -137,7 +157,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
 
 
 def _most_staged(problem: ConvProblem) -> int:
-    """Return the most channels of a step: all, in pairs unless there is only one."""
+    """Return the most channels that a step can stage: all of them, rounded up to pairs unless there is only one."""
     return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
 
 
@@ -156,10 +176,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
-    """Return a sort key: whether a block exceeds ``MOST_SHARED``, then an image's time in units of one mma.
-
-    The model is fitted to the times of 700 points in 68 layers on an H100: docs/fast-path.md, "The cost models".
-    """
+    """Return a sort key: whether a block exceeds ``MOST_SHARED``, then an image's time in units of one mma."""
     try:
         layout = _tile_layout(problem, parameters)
     except Unfit:
@@ -169,12 +186,16 @@ def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool,
     resident = min(SHARED // (layout.shared_bytes + 1024), 64 // warps, REGISTERS // (32 * warps * registers))
     if not resident:
         return True, inf
-    steps = layout.per_image * layout.blocks * words.steps  # of all blocks
-    products = steps * words.k_steps * warps * parameters["MT"] * parameters["NT"] / layout.images
-    each = (3 if words.parts == 2 else 1) + PIXEL_LOADS * words.parts / parameters["MT"]
-    staged = steps * words.planes * layout.plane * words.parts
-    hidden = min(resident * warps / MOST_WARPS, 1.0) ** 0.5
-    return layout.shared_bytes > MOST_SHARED, (products * each + STAGING * staged) / hidden
+    costs = TFLOAT32_COSTS if problem.dtype == "tfloat32" else FLOAT16_COSTS
+    mt, nt, m_tiles = parameters["MT"], parameters["NT"], parameters["MT"] * parameters["WARPS_M"]
+    blocks = layout.per_image * layout.blocks / layout.images  # for an image
+    steps = blocks * words.steps
+    each = mt * nt * (3 if words.parts == 2 else 1) + costs.pixels * words.parts * nt + costs.k_step
+    time = steps * words.k_steps * (warps * each + costs.filters * m_tiles * 4)
+    time += steps * (costs.staging * layout.images * words.planes * layout.plane * words.parts + costs.step)
+    time += costs.outputs * blocks * m_tiles * nt * parameters["WARPS_N"] * 4
+    hidden = min(resident * warps / MOST_WARPS, 1.0) ** costs.hiding
+    return layout.shared_bytes > MOST_SHARED, time / hidden
 
 
 def _pixel_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
@@ -226,7 +247,7 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
 def _refusal_reason(problem: ConvProblem) -> str | None:
     if problem.bounded or problem.exact:
         return "splits numbers of any range, and all weights"
-    return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
+    return None
 
 
 def _tensor_cores_are_worthwhile(problem: ConvProblem, arch: str) -> bool:
@@ -251,7 +272,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
         refuses=_refusal_reason,
-        limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
+        limits="tensor cores of sm_80 and later",
         pools=True,
         worthwhile=_tensor_cores_are_worthwhile,
         tunables=TENSOR_TUNABLES,

@@ -1,4 +1,4 @@
-"""Define the row of the Toom-Cook convolution: its transforms, the bound of their error, and its packed filters.
+"""Define the registry row of the Toom-Cook convolution: its transforms, their error bound, and its packed filters.
 
 It computes two neighbouring outputs of a row of K taps with K + 1 products. The outputs y[i] = Σ g[k] d[i + k], i = 0
 and 1, follow from the Toom-Cook multiplication of polynomials by transposition: y = A ((G g) * (B d)), with points p[0]
@@ -149,7 +149,7 @@ TUNABLES = {
 
 
 def _refusal_reason(problem: ConvProblem) -> str | None:
-    """Return why no parameters suit the problem, or None: outputs computed together must share pixels."""
+    """Return why no parameters suit the problem, or None. Neighbouring outputs must share pixels, hence stride 1."""
     if problem.stride != 1:
         return f"computes with stride 1 alone, not {problem.stride}"
     if problem.kernel not in POINTS:

@@ -63,7 +63,7 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
 
 
 def _place_filters(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of one part of a band's maps, and the filters' place in shared memory. Raises Unfit."""
+    """Return the bytes of a band's input maps, for one float16 part, and the place of the filters. Raises Unfit."""
     convolution, rows = _warpgroup_convolution(problem), tiles.rows * tiles.chunks
     tiles.check(convolution)
     maps = convolution.maps_bytes(convolution.input_rows_for(rows), rows)
@@ -81,7 +81,7 @@ def _default_tiles(problem: ConvProblem) -> dict[str, int]:
         return range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1)
 
     def clocks(found: tuple[Tiles, FilterRing]) -> float:
-        """Estimate the clocks of an image. Neighbouring bands load their common rows twice."""
+        """Estimate the clock cycles of an image. Neighbouring bands load their common rows twice."""
         rows = found[0].rows * found[0].chunks
         bands = ceil_div(convolution.rows, rows)
         again = bands * convolution.input_rows_for(rows) / convolution.input_rows_for(convolution.rows)

@@ -1,0 +1,204 @@
+"""Run ``main.py rank``: rank users' kernels by their records, for each layer and card, as text, page and JSON."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, cast
+
+from app.base.errors import UserError
+from app.base.precision import SHORT
+from app.commands.rank import RankRequest
+from app.drawing.page import html_page, html_table
+from app.files.reading import may_exist
+from app.files.writing import replace_atomically
+from app.lab.bench.standing import split_steps, step_name
+from app.lab.document import describe_card
+from app.lab.user_kernel.record import read_record, source_sha256, timed_rows
+from app.lab.user_kernel.source import read_source
+from app.records.bench import Table, TimedRow
+from app.records.user_kernels import KernelRecord, RankedKernel, RankedProblem, Ranking, Unranked
+from app.terminal.output import publish_report
+from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
+
+RULES = (
+    "python main.py bench FILE.cu --record writes a record only if every output that it compares is right: on small "
+    "shapes, some drawn anew, and on the timed layer in the first runs, the last one and a random third of the others. "
+    "Images and weights change before every run.",
+    "A time is the median of CUDA events around single launches; ± is the 90th percentile minus the 10th. Kernels "
+    "whose times differ by less may change places in another run.",
+    "A ranking has times of one layer, number type, number of images, L2 state and model of card. Cards of one model "
+    "may still differ in clock rate and cooling; the second table tells the clock.",
+    "The bound is the least time in which this card, by its peaks measured in the same run, can multiply or move each "
+    "array once. A share above 100 % calls for a look: small arrays that stay in the cache, or a false record.",
+    "A kernel is behind one step of this project and beats others, as timed in the same run.",
+    "Records of one source share a row, with all names and the fastest of their times. Sources are compared by their "
+    "SHA-256, so a changed comment makes another source.",
+    "A record is no proof: it is a text that its owner can change. What contradicts itself is not ranked: a time that "
+    "its samples do not give, a rate that its time does not give, a source beside it with another hash.",
+    "To judge, run the sources again on one card, each by python main.py bench NAME.cu --record judged/NAME.json (with "
+    "--as if that named the row), and rank the folder judged. The hashes tell whether a source is the one handed in.",
+)
+
+
+def rank(request: RankRequest) -> int:
+    """Rank the records of a folder and publish the ranking. Return 1 if a file has no place. Raises UserError."""
+    document = build_ranking(request.folder)
+    if request.html is not None:
+        with replace_atomically(request.html, overwrite=request.output.overwrite) as temporary:
+            temporary.write_text(build_html_page(document), encoding="utf-8")
+    publish_report(document, as_text, request.output)
+    return int(bool(document["unranked"]))
+
+
+def build_ranking(folder: Path) -> Ranking:
+    """Return the ranking of all records in a folder and below it. Raises UserError if there is no file to rank."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with records that bench FILE.cu --record wrote")
+    groups: dict[tuple[Any, ...], dict[str, list[RankedKernel]]] = defaultdict(lambda: defaultdict(list))
+    unranked: list[Unranked] = []
+    for path in sorted(folder.rglob("*.json")):
+        name = path.relative_to(folder).as_posix()
+        try:
+            record = read_record(path)
+            beside = _has_source_beside(path, record)
+        except UserError as error:
+            unranked.append({"record": name, "reason": str(error).removeprefix(f"{path} ")})
+            continue
+        card, l2 = record["bench"]["device"], record["bench"]["settings"]["l2"]
+        for layer, row in timed_rows(record):
+            dtype = row["dtype"]
+            key = card["name"], card["multiprocessors"], layer["problems"][dtype], dtype, layer["images"], l2
+            groups[key][record["source"]["sha256"]].append(_kernel(name, beside, record, layer, row))
+    if not groups and not unranked:
+        raise UserError(f"{folder} has no records (*.json): write one by bench FILE.cu --record")
+    names = "card", "multiprocessors", "problem", "dtype", "images", "l2"
+    problems = [
+        dict(zip(names, key, strict=True)) | {"kernels": _places(group.values())}
+        for key, group in sorted(groups.items(), key=lambda item: item[0])
+    ]
+    return {
+        "schema": "lenet5-inference/ranking/1",
+        "folder": str(folder),
+        "problems": cast(list[RankedProblem], problems),
+        "unranked": unranked,
+    }
+
+
+def _has_source_beside(path: Path, record: KernelRecord) -> bool:
+    """Return whether the source lies beside its record. Raises UserError if another one does."""
+    source = path.with_suffix(".cu")
+    if not may_exist(source):
+        return False
+    if source_sha256(read_source(source)) != record["source"]["sha256"]:
+        raise UserError(f"{path} is of another source than {source.name} beside it: let bench {source.name} write it")
+    return True
+
+
+def _kernel(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
+    """Return a timed row of the record in the file ``name`` as a kernel whose place is not known yet."""
+    faster, slower = split_steps(layer["rows"], row)
+    bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
+    return {
+        "place": 1,
+        "sha256": record["source"]["sha256"],
+        "handed_in": [{"record": name, "file": record["source"]["file"], "author": record["author"]}],
+        "beside": beside,
+        "row": row,
+        "beats": [step_name(step) for step in slower],
+        "behind": [step_name(step) for step in faster],
+        "date": bench["date"],
+        "software": f"{describe_card(bench['device'])}, {versions}",
+    }
+
+
+def _places(group: Collection[list[RankedKernel]]) -> list[RankedKernel]:
+    """Return the fastest kernel of each source with its place and all names. group: kernels of one source together."""
+    for same in group:
+        same.sort(key=_ms)
+    best = sorted((same[0] | {"handed_in": [one["handed_in"][0] for one in same]} for same in group), key=_ms)
+    return [kernel | {"place": 1 + sum(_ms(other) < _ms(kernel) for other in best)} for kernel in best]
+
+
+def _ms(kernel: RankedKernel) -> float:
+    return kernel["row"]["ms"]
+
+
+Cell = Callable[[RankedKernel], str]
+NAMES: tuple[tuple[Column, Cell], ...] = (
+    (Column("place"), lambda one: str(one["place"])),
+    (Column("kernel", left=True), lambda one: _distinct(each["file"] for each in one["handed_in"])),
+    (Column("by", left=True), lambda one: _distinct(each["author"] or "no name" for each in one["handed_in"])),
+)
+FIGURES = (
+    *NAMES,
+    (Column("ms"), lambda one: format_ms(one["row"]["ms"])),
+    (Column("± ms", optional=1), lambda one: format_ms(one["row"]["spread_ms"])),
+    (Column("of bound"), lambda one: f"{one['row']['rates']['share'] or 0:.0%}"),
+    (Column("bound of", left=True, optional=3), lambda one: one["row"]["rates"]["limit"]),
+    (Column("× library", optional=2), lambda one: format_factor(one["row"]["rates"]["library_ratio"])),
+    (Column("behind", left=True), lambda one: "".join(one["behind"][-1:])),
+    (Column("beats", left=True), lambda one: _first_of(one["beats"])),
+)
+ORIGINS = (
+    *NAMES,
+    (Column("runs"), lambda one: str(one["row"]["runs"])),
+    (Column("remarks", left=True), lambda one: one["row"]["note"]),
+    (Column("date", left=True), lambda one: one["date"]),
+    (Column("software", left=True), lambda one: one["software"]),
+    (Column("source", left=True), lambda one: one["sha256"][:12] + ", beside its record" * one["beside"]),
+    (Column("records", left=True), lambda one: ", ".join(each["record"] for each in one["handed_in"])),
+)
+
+
+def _distinct(names: Iterable[str]) -> str:
+    """Return each name once; several belong to one source."""
+    found = [*dict.fromkeys(names)]
+    return ", ".join(found) + " (one source)" * (len(found) > 1)
+
+
+def _first_of(steps: Sequence[str]) -> str:
+    return "".join(steps[:1]) + f" and {len(steps) - 1} more" * (len(steps) > 1)
+
+
+def describe_problem(one: RankedProblem) -> str:
+    """Return what all kernels of a ranking share."""
+    card = f"{one['card']} ({one['multiprocessors']} SMs)"
+    return f"{one['problem']}, {SHORT[one['dtype']]}, {one['images']:,} images, {card}, {one['l2']} L2"
+
+
+def as_text(document: Ranking, width: int = WIDTH) -> str:
+    """Return a table for each ranking, and the files without a place."""
+    columns = [column for column, _ in FIGURES]
+    parts = [
+        [*paragraph(describe_problem(one), width), *table(columns, _rows(FIGURES, one), width)]
+        for one in document["problems"]
+    ]
+    parts += [paragraph(f"not ranked: {one['record']}: {one['reason']}", width) for one in document["unranked"]]
+    parts.append(paragraph("A record is no proof; --html FILE writes a page that tells how to judge again.", width))
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def build_html_page(document: Ranking) -> str:
+    """Return the page: two tables for each ranking, the files without a place, and the rules."""
+    parts = []
+    for one in document["problems"]:
+        parts += [
+            f"<h2>{escape(describe_problem(one))}</h2>",
+            _html_rows("Times", FIGURES, one),
+            _html_rows("Where they come from", ORIGINS, one),
+        ]
+    unranked = [[one["record"], one["reason"]] for one in document["unranked"]]
+    parts += ["<h2>Not ranked</h2>"] * bool(unranked)
+    parts.append(html_table("Files without a place", ["file", "reason"], unranked, "ll"))
+    parts += ["<h2>Rules</h2>", "<ul>", *(f"<li>{escape(rule)}</li>" for rule in RULES), "</ul>"]
+    return html_page("Ranking of kernels", parts)
+
+
+def _rows(columns: Iterable[tuple[Column, Cell]], one: RankedProblem) -> list[list[str]]:
+    return [[cell(kernel) for _, cell in columns] for kernel in one["kernels"]]
+
+
+def _html_rows(caption: str, columns: Sequence[tuple[Column, Cell]], one: RankedProblem) -> str:
+    sides = "".join("l" if column.left else "r" for column, _ in columns)
+    return html_table(caption, [column.head for column, _ in columns], _rows(columns, one), sides)

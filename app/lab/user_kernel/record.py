@@ -1,0 +1,126 @@
+"""Write the record of a user's kernel that is right, and read records strictly: their figures must agree."""
+
+import hashlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
+
+from app import VERSION
+from app.base.errors import print_to_stderr
+from app.cuda.compiler import import_nvrtc
+from app.files.checks import BadValueError, format_for_error
+from app.files.reading import read_json
+from app.kernels.problems import OPERATIONS, Problem, tuning_key
+from app.lab.bench.results import FILE, Result, Table, table_document
+from app.lab.user_kernel.header import SIZES
+from app.lab.user_kernel.row import UserVariant
+from app.main_job.result import Timing
+from app.main_job.statistics import CLOCK_STEP_MS
+from app.records import bench as records
+from app.records.bench import Bench, TimedRow
+from app.records.derive import check_of
+from app.records.parts import Peaks
+from app.records.user_kernels import KernelRecord, Source
+from app.terminal.output import write_json
+
+ROW = tuple(one.name for one in fields(Result))
+REMEDY = "let bench FILE.cu --record write it again"
+
+
+def describe_source(row: UserVariant) -> Source:
+    """Return what a record says of a user's file."""
+    return {"file": row.name, "sha256": source_sha256(row.file.read_text(encoding="utf-8")), "like": row.since}
+
+
+def source_sha256(text: str) -> str:
+    r"""Return the SHA-256 of a kernel's text, whose line ends are ``\n``."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_record(bench: Bench, source: Source, author: str, path: Path, *, overwrite: bool) -> bool:
+    """Write a record if the kernel is right, else print why not. Return whether it was written. Raises UserError."""
+    record: KernelRecord = {
+        "schema": "lenet5-inference/kernel-record/1",
+        "version": VERSION,
+        "nvrtc": ".".join(map(str, import_nvrtc().getVersion())),
+        "author": author,
+        "source": source,
+        "bench": bench,
+    }
+    try:
+        timed_rows(record)
+    except BadValueError as error:
+        print_to_stderr(f"no record is written: {error}")
+        return False
+    write_json(record, path, overwrite=overwrite)
+    return True
+
+
+def read_record(path: Path) -> KernelRecord:
+    """Return a record. Raises UserError if it is none, or if its figures do not agree with each other."""
+    return cast(KernelRecord, read_json(path, _check_record, REMEDY))
+
+
+def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
+    """Return the timed rows of a record's kernel. Raises BadValueError if one was wrong, or if none was timed."""
+    found: list[tuple[records.Table, TimedRow]] = []
+    reason = "the report has no row of it"
+    for table in record["bench"]["tables"]:
+        for row in table["rows"]:
+            if row["kind"] != FILE:
+                continue
+            name, place = record["source"]["file"], f"{row['name']} on {table['item']}, {row['dtype']}"
+            if row["name"] != name:
+                raise BadValueError(f"{format_for_error(row['name'])} is timed, and not {name}")
+            if row["wrong"]:
+                raise BadValueError(f"{place}, is wrong: {row['reason']}")
+            if row["ms"] is None:
+                reason = f"{place}: {row['reason']}"
+            elif row["error"] is None or row["error"] > 1 or not row.get("samples"):
+                raise BadValueError(f"{place}, has a time without a check or without samples")
+            else:
+                found.append((table, row))
+    if not found:
+        raise BadValueError(f"{record['source']['file']} was not timed: {reason}")
+    return found
+
+
+def follows_from_samples(table: records.Table, peaks: Peaks) -> bool:
+    """Return whether a table has the figures that its problems and its rows' samples give. Raises various errors."""
+    problems = {dtype: _parse_problem(key) for dtype, key in table["problems"].items()}
+    rows = [Result(**{name: row[name] for name in ROW}) for row in table["rows"]]  # type: ignore[literal-required]
+    derived = Table(table["item"], table["operation"], table["is_op"], table["images"], problems, tuple(rows))
+    return table_document(derived, peaks) == table and all(_agrees_with_samples(row) for row in rows if row.samples)
+
+
+def _check_record(value: Any) -> KernelRecord:
+    record: KernelRecord = check_of(KernelRecord)(value)
+    timed_rows(record)
+    for table in record["bench"]["tables"]:
+        try:
+            follows = follows_from_samples(table, record["bench"]["peaks"])
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # of a problem that there is not
+            follows = False
+        if not follows:
+            raise BadValueError(f"the figures of {format_for_error(table['item'])} do not follow from its samples")
+    return record
+
+
+def _agrees_with_samples(row: Result) -> bool:
+    """Return whether median, spread and number of runs are those of the samples, which are rounded."""
+    again = Timing(tuple(row.samples)).json_row
+    pairs = ((row.ms, again["ms"]), (row.spread_ms, again["spread_ms"]))
+    same = all(abs((a or 0.0) - (b or 0.0)) <= 2 * CLOCK_STEP_MS and (a is None) == (b is None) for a, b in pairs)
+    return same and row.runs == again["runs"]
+
+
+def _parse_problem(key: str) -> Problem:
+    """Return the problem of a layer that files compute, from its ``tuning_key``. Raises various errors."""
+    operation, *words = key.split(" ")
+    kind = {name: kind for kind, name in OPERATIONS.items() if name in SIZES}[operation]
+    read: dict[Any, Any] = {int: int, bool: "True".__eq__, str: str}
+    types = {one.name: one.type for one in fields(kind)}
+    found: Problem = kind(**{name: read[types[name]](text) for name, text in (word.split("=") for word in words)})
+    if tuning_key(found) != key:
+        raise ValueError(key)
+    return found

@@ -1,0 +1,115 @@
+"""Place a kernel among the steps without a GPU: count its loads while g++'s program runs, and predict its time."""
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.kernels.problems import ConvProblem, LinearProblem
+from app.kernels.variant import Variant
+from app.lab.checking.cases import Case
+from app.ladder.card import EXAMPLE, Card, layer_problems
+from app.ladder.counting import evaluate_counts, predict_layer_time
+from app.ladder.emulation.program import WAIT, build_variant
+from app.ladder.formulas import formula_values
+from app.ladder.lessons import Step, ladder_steps
+from app.ladder.stored import stored_card
+from app.records.kernels import Place
+from app.terminal.text import Column, format_ms, paragraph, table
+
+Product = ConvProblem | LinearProblem
+# Operation → the layer of lenet5 whose loads are counted, and the images that the program runs.
+LAYERS = {"conv": ("conv2", 1), "gemm": ("fc1", 64)}
+TYPE, BATCH, ARCH = "float32", 10_000, "sm_90a"
+# The compiler then calls a function before each access to memory outside of the stack: host_counts.h.
+COUNTING = ["-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"]
+COUNTING += ["--param=asan-stack=0", "--param=asan-globals=0"]
+SLOWER = 20  # times as long a run may take that counts
+_COUNTS = re.compile(r"^COUNTS (\d+) (\d+)$", re.MULTILINE)
+
+
+def find_places(row: Variant) -> list[Place]:
+    """Return the row and the steps of its operation in float32, the fastest predicted first.
+
+    The row's loads are counted as its program runs, those of the steps by the formulas of their lessons. Raises
+    UserError.
+    """
+    layer, images = LAYERS.get(row.operation, ("", 0))
+    problem = dict(layer_problems(EXAMPLE, row.operation, TYPE)).get(layer)
+    reason = f"does not compute {row.operation} on {EXAMPLE}" if problem is None else row.refusal_reason(problem, ARCH)
+    if reason is not None or problem is None:
+        counted = " or ".join(f"{name} ({operation})" for operation, (name, _) in LAYERS.items())
+        raise UserError(f"--counts counts on {counted} of {EXAMPLE} in fp32, but {row.name} {reason}: leave it out")
+    per_output = count_loads(row, problem, images)
+    counts = dict(zip(("global_loads", "shared_loads"), map(repr, per_output), strict=True))
+    steps = [step for step in ladder_steps(row.operation) if TYPE in step.row.dtypes and not step.row.needs_cublas]
+    card = stored_card(EXAMPLE)
+    found = [_predict_place(card, steps[0], row, row.name, problem, counts)]
+    for step in steps:
+        if step.row.refusal_reason(problem, ARCH) is None:
+            name = f"{step.row.step:02} {step.row.name}"
+            found.append(_predict_place(card, step, step.row, name, problem, step.lesson.counts))
+    return sorted(found, key=lambda place: place["predicted_ms"])
+
+
+def _predict_place(
+    card: Card, step: Step, row: Variant, name: str, problem: Product, counts: Mapping[str, str]
+) -> Place:
+    """Return a row's loads and predicted time. step: one that multiplies by the same instructions."""
+    names = formula_values(row, problem, {}, BATCH, card.device["multiprocessors"])
+    found = evaluate_counts(counts, problem, names, step.row.instructions, None)
+    return {
+        "name": name,
+        "global_loads": (found["global_loads"] + found["copies"]) / found["products"],
+        "shared_loads": (found["shared_loads"] + found["constant_loads"]) / found["products"],
+        "predicted_ms": predict_layer_time(found, names, card.speeds(EXAMPLE, step)).ms,
+    }
+
+
+def count_loads(row: Variant, problem: Product, images: int) -> tuple[float, float]:
+    """Return the loads from global and from shared memory for one output. Raises UserError."""
+    inputs = Case(row, problem, images).inputs()
+    with TemporaryDirectory() as folder:
+        built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=COUNTING)
+        seconds = SLOWER * built.seconds
+        try:
+            done = subprocess.run(
+                [built.program, "0", str(seconds), "1"],
+                input=b"".join(np.ascontiguousarray(array).tobytes() for array in inputs if array is not None),
+                capture_output=True,
+                timeout=WAIT * seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"the loads of {row.name} were not counted: its program waits for something") from None
+    found = _COUNTS.search(done.stderr.decode(errors="replace"))
+    if done.returncode or found is None:
+        raise UserError(f"the loads of {row.name} were not counted: its program does not come to its end")
+    outputs = images * sum(argument.per_image for argument in built.outputs)
+    return int(found[1]) / outputs, int(found[2]) / outputs
+
+
+def places_as_text(places: Sequence[Place], operation: str, name: str, width: int) -> list[str]:
+    """Return the table of the places, and how to read it. name: the kernel that is marked in it."""
+    columns = [Column("step", left=True), Column("global"), Column("shared"), Column("predicted ms"), Column("", True)]
+    cells = [
+        [
+            place["name"],
+            f"{place['global_loads']:.3f}",
+            f"{place['shared_loads']:.3f}",
+            format_ms(place["predicted_ms"]),
+            "<-- yours" if place["name"] == name else "",
+        ]
+        for place in places
+    ]
+    at = 1 + next(index for index, place in enumerate(places) if place["name"] == name)
+    title = f"{name} by its loads: place {at} of {len(places)} on {LAYERS[operation][0]} of {EXAMPLE}, {BATCH:,} images"
+    how = (
+        "global, shared: loads from global memory, and from shared or constant memory, for each multiply-add; each "
+        "number of a wide load counts. predicted: how long the busiest part of an H100 needs for so many loads and "
+        "products, without bank conflicts and waiting; times on a card are longer: bench."
+    )
+    return [*paragraph(title, width), *table(columns, cells, width), "", *paragraph(how, width)]

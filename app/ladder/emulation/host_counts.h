@@ -1,0 +1,40 @@
+// Counts a kernel's loads: before each access to memory, the compiler calls one of these functions
+// (-fsanitize=kernel-address). Registers and a thread's own stack are not counted. The last include of a program.
+#pragma once
+
+namespace host {
+struct Counts {
+    unsigned long long global_loads = 0, shared_loads = 0;
+    ~Counts() { dprintf(2, "COUNTS %llu %llu\n", global_loads, shared_loads); }
+};
+inline Counts counts;
+inline bool counting = false;  // what counts calls itself
+
+[[gnu::no_sanitize("kernel-address")]] inline void count(const void *place) {
+    if (counting || !current) return;  // before the first thread, arrays are being made
+    counting = true;
+    if ((__start_shared_arrays <= place && place < __stop_shared_arrays) || (all_shared && all_shared->near(place)))
+        counts.shared_loads++;
+    else
+        for (const Array &array : arrays()) counts.global_loads += array.memory->near(place);
+    counting = false;
+}
+}  // namespace host
+
+#define COUNT_LOADS(BYTES)                                                                                             \
+    extern "C" [[gnu::used, gnu::no_sanitize("kernel-address")]] void __asan_load##BYTES##_noabort(const void *place) { \
+        host::count(place);                                                                                            \
+    }                                                                                                                  \
+    extern "C" [[gnu::used]] void __asan_store##BYTES##_noabort(const void *) {}
+COUNT_LOADS(1)
+COUNT_LOADS(2)
+COUNT_LOADS(4)
+COUNT_LOADS(8)
+COUNT_LOADS(16)
+extern "C" [[gnu::used, gnu::no_sanitize("kernel-address")]] void __asan_loadN_noabort(const void *place, std::size_t) {
+    host::count(place);
+}
+extern "C" [[gnu::used]] void __asan_storeN_noabort(const void *, std::size_t) {}
+extern "C" [[gnu::used]] void __asan_handle_no_return() {}
+extern "C" [[gnu::used]] void __asan_before_dynamic_init(const void *) {}
+extern "C" [[gnu::used]] void __asan_after_dynamic_init() {}

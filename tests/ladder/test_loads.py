@@ -1,0 +1,84 @@
+"""Test ``check --counts``: what is counted without a GPU agrees with the lessons' formulas and places the kernel."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.template import template
+from app.ladder.card import EXAMPLE, layer_problems
+from app.ladder.check.loads import LAYERS, TYPE, count_loads
+from app.ladder.counting import evaluate_counts
+from app.ladder.formulas import formula_values
+from app.ladder.lessons import find_step
+from tests.support.host_kernels import skip_without_compiler
+from tests.support.shell import check_error
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's file, a copy of ``direct``."""
+    skip_without_compiler()
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.cu"
+    path.write_text(template(find_row("direct"), "mine.cu"))
+    return path
+
+
+# Loads of images alone and with filters; shared memory of static and of dynamic size; loads of four numbers.
+@pytest.mark.parametrize(
+    ("operation", "name"), [("conv", "direct"), ("conv", "implicit-gemm"), ("gemm", "naive"), ("gemm", "wide-loads")]
+)
+def test_counted_loads_are_those_of_the_formulas(operation: str, name: str) -> None:
+    skip_without_compiler()
+    step = find_step(operation, name)
+    assert step is not None
+    layer, images = LAYERS[operation]
+    problem = dict(layer_problems(EXAMPLE, operation, TYPE))[layer]
+    wanted = evaluate_counts(
+        step.lesson.counts, problem, formula_values(step.row, problem, {}, images, 132), step.row.instructions, None
+    )
+    found = count_loads(step.row, problem, images)
+    assert found == pytest.approx((wanted["global_loads"], wanted["shared_loads"]), rel=1e-6)
+
+
+def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
+    skip_without_compiler()
+    _, shared = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
+    assert shared == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
+
+
+def test_a_copy_lies_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ["--shape", "1,7,9,3,3,1", "--device", "cpu"]
+    assert main(["check", str(mine), *shape, "--counts", "--json", "check.json"]) == 0
+    text = capsys.readouterr().out
+    assert "<-- yours" in text and "of lenet5, 10,000 images" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+    places = json.loads(Path("check.json").read_text())["places"]
+    assert [place["predicted_ms"] for place in places] == sorted(place["predicted_ms"] for place in places)
+    found = {place["name"]: place for place in places}
+    loads = [{key: found[name][key] for key in ("global_loads", "shared_loads")} for name in ("mine.cu", "02 direct")]
+    assert loads[0] == pytest.approx(loads[1]) and loads[0]["global_loads"] == pytest.approx(2)
+    assert found["03 shared-tile"]["global_loads"] < 0.2 < found["mine.cu"]["global_loads"]
+
+
+def test_a_wrong_kernel_gets_no_place(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine.write_text(mine.read_text().replace("REAL sum = 0;", "REAL sum = 1;"))
+    assert main(["check", str(mine), "--shape", "1,7,9,3,3,1", "--device", "cpu", "--counts", "--json", "-"]) == 1
+    assert "places" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--pool direct --shape 2,8,8,2,2", "counts on conv2 (conv) or fc1 (gemm) of lenet5 in fp32, but direct does"),
+        ("--conv half2 --shape 1,7,9,3,3,1", "but half2 computes in float16, not float32: leave it out"),
+    ],
+)
+def test_what_has_no_place_is_refused(options: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    skip_without_compiler()
+    code = main(["check", *options.split(), "--device", "cpu", "--counts"])
+    check_error(code, *capsys.readouterr(), re.escape(said))
