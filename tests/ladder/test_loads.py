@@ -35,6 +35,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("conv", "direct"),
         ("conv", "implicit-gemm"),
+        ("conv", "register-square"),
         ("gemm", "naive"),
         ("gemm", "wide-loads"),
     ],

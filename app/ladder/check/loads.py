@@ -23,7 +23,7 @@ from app.terminal.text import Column, format_ms, paragraph, table
 
 Product = ConvProblem | LinearProblem
 # Operation → the layer of lenet5 whose loads are counted, and the images that the program runs.
-LAYERS = {"conv": ("conv2", 1), "gemm": ("fc1", 64)}
+LAYERS = {"conv": ("conv2", 4), "gemm": ("fc1", 64)}
 TYPE, BATCH, ARCH = "float32", 10_000, "sm_90a"
 # The compiler then calls a function before each access to memory outside of the stack: host_counts.h.
 COUNTING = ["-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"]
