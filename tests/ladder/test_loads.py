@@ -28,12 +28,13 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-# Loads of images alone and with filters; shared memory of static and of dynamic size; blocks that compute outputs of
-# several images; loads of four numbers.
+# Loads of images alone and with filters; constant memory; shared memory of static and of dynamic size; blocks that
+# compute outputs of several images; loads of four numbers.
 @pytest.mark.parametrize(
     ("operation", "name"),
     [
         ("conv", "direct"),
+        ("conv", "constant"),
         ("conv", "implicit-gemm"),
         ("conv", "register-square"),
         ("gemm", "naive"),
@@ -50,13 +51,14 @@ def test_counted_loads_are_those_of_the_formulas(operation: str, name: str) -> N
         step.lesson.counts, problem, formula_values(step.row, problem, {}, BATCH, 132), step.row.instructions, None
     )
     found = count_loads(step.row, problem, images)
-    assert found == pytest.approx((wanted["global_loads"], wanted["shared_loads"]), rel=1e-6)
+    assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-6)
+    assert {*found} == {"global_loads", "shared_loads", "constant_loads"}
 
 
 def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
     skip_without_compiler()
-    _, shared = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
-    assert shared == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
+    found = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
+    assert found["shared_loads"] == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
 
 
 def test_a_copy_lies_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:

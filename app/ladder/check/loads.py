@@ -30,7 +30,7 @@ COUNTING = ["-fsanitize=kernel-address", "--param=asan-instrumentation-with-call
 COUNTING += ["--param=asan-stack=0", "--param=asan-globals=0"]
 COMPARED = ("products", "global_loads", "copies", "shared_loads", "constant_loads")
 SLOWER = 20  # times as long a run may take that counts
-_COUNTS = re.compile(r"^COUNTS (\d+) (\d+)$", re.MULTILINE)
+_COUNTS = re.compile(r"^COUNTS (?P<global>\d+) (?P<shared>\d+) (?P<constant>\d+)$", re.MULTILINE)
 
 
 def find_places(row: Variant) -> list[Place]:
@@ -45,8 +45,7 @@ def find_places(row: Variant) -> list[Place]:
     if reason is not None or problem is None:
         counted = " or ".join(f"{name} ({operation})" for operation, (name, _) in LAYERS.items())
         raise UserError(f"--counts counts on {counted} of {EXAMPLE} in fp32, but {row.name} {reason}: leave it out")
-    per_output = count_loads(row, problem, images)
-    counts = dict(zip(("global_loads", "shared_loads"), map(repr, per_output), strict=True))
+    counts = {name: repr(loads) for name, loads in count_loads(row, problem, images).items()}
     steps = [step for step in ladder_steps(row.operation) if TYPE in step.row.dtypes and not step.row.needs_cublas]
     card = stored_card(EXAMPLE)
     found = [_predict_place(card, steps[0], row, row.name, problem, counts)]
@@ -73,8 +72,8 @@ def _predict_place(
     }
 
 
-def count_loads(row: Variant, problem: Product, images: int) -> tuple[float, float]:
-    """Return the loads from global and from shared memory for one output. Raises UserError."""
+def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]:
+    """Return the loads from global, shared and constant memory for one output, by name. Raises UserError."""
     inputs = Case(row, problem, images).inputs()
     with TemporaryDirectory() as folder:
         built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=COUNTING)
@@ -92,7 +91,7 @@ def count_loads(row: Variant, problem: Product, images: int) -> tuple[float, flo
     if done.returncode or found is None:
         raise UserError(f"the loads of {row.name} were not counted: its program does not come to its end")
     outputs = images * sum(argument.per_image for argument in built.outputs)
-    return int(found[1]) / outputs, int(found[2]) / outputs
+    return {f"{memory}_loads": int(loads) / outputs for memory, loads in found.groupdict().items()}
 
 
 def places_as_text(places: Sequence[Place], operation: str, name: str, width: int) -> list[str]:
