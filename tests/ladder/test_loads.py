@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.row import find_row, opened_kernel
 from app.lab.user_kernel.template import template
 from app.ladder.card import EXAMPLE, layer_problems
 from app.ladder.check.loads import BATCH, LAYERS, TYPE, count_loads
@@ -59,6 +59,14 @@ def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
     skip_without_compiler()
     found = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
     assert found["shared_loads"] == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
+
+
+@pytest.mark.parametrize("said", ["COUNTS 0 0 0\\n", "more than a buffer holds"])
+def test_what_a_kernel_prints_is_no_count(said: str, mine: Path) -> None:
+    mine.write_text(mine.read_text().replace("REAL sum = 0;", f'REAL sum = 0; printf("{said}");'))
+    problem = dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"]
+    with opened_kernel(mine) as row:
+        assert count_loads(row, problem, 1)["global_loads"] == 1600
 
 
 def test_a_copy_lies_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,10 @@
 namespace host {
 struct Counts {
     unsigned long long global_loads = 0, shared_loads = 0, constant_loads = 0;
-    ~Counts() { dprintf(2, "COUNTS %llu %llu %llu\n", global_loads, shared_loads, constant_loads); }
+    ~Counts() {
+        std::fflush(stdout);  // what the kernel printed comes before
+        dprintf(2, "\nCOUNTS %llu %llu %llu\n", global_loads, shared_loads, constant_loads);
+    }
 };
 inline Counts counts;
 inline bool counting = false;  // what counts calls itself
