@@ -1,8 +1,8 @@
 """Choose further kernels for few images, because the large tiles of the usual one would occupy few multiprocessors.
 
 All kernels of a layer add the terms of each sum in the same order, so results do not depend on the batch size. A
-convolution keeps its kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel, and
-for some more images, if its sums are long and in tfloat32, a block for each part of them.
+convolution keeps its kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.
+For some more images, a product in tfloat32 with long sums takes a block for each part of them.
 """
 
 from collections.abc import Iterator
