@@ -1,20 +1,18 @@
 """Place a kernel among the steps without a GPU: count its loads while g++'s program runs, and predict its time."""
 
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import numpy as np
 
 from app.base.errors import UserError
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.variant import Variant
-from app.lab.checking.cases import Case
+from app.lab.checking.cases import Case, Fault
 from app.ladder.card import EXAMPLE, Card, layer_problems
 from app.ladder.counting import evaluate_counts, predict_layer_time
-from app.ladder.emulation.program import WAIT, build_variant
+from app.ladder.emulation.program import build_variant
 from app.ladder.formulas import formula_values
 from app.ladder.lessons import Step, ladder_steps
 from app.ladder.stored import stored_card
@@ -77,19 +75,13 @@ def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]
     inputs = Case(row, problem, images).inputs()
     with TemporaryDirectory() as folder:
         built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=COUNTING)
-        seconds = SLOWER * built.seconds
         try:
-            done = subprocess.run(
-                [built.program, "0", str(seconds), "1"],
-                input=b"".join(np.ascontiguousarray(array).tobytes() for array in inputs if array is not None),
-                capture_output=True,
-                timeout=WAIT * seconds,
-            )
-        except subprocess.TimeoutExpired:
-            raise UserError(f"the loads of {row.name} were not counted: its program waits for something") from None
+            done = replace(built, seconds=SLOWER * built.seconds).execute(inputs, low=False)
+        except Fault as fault:
+            raise UserError(f"the loads of {row.name} were not counted: {fault}") from None
     counted = [*_COUNTS.finditer(done.stderr.decode(errors="replace"))]
-    if done.returncode or not counted:
-        raise UserError(f"the loads of {row.name} were not counted: its program does not come to its end")
+    if not counted:
+        raise UserError(f"the loads of {row.name} were not counted: it ends its program")
     outputs = images * sum(argument.per_image for argument in built.outputs)
     last = counted[-1].groupdict()  # before, the kernel may have printed
     return {f"{memory}_loads": int(loads) / outputs for memory, loads in last.items()}
