@@ -2,6 +2,7 @@
 
 All kernels of a layer add the terms of each sum in the same order, so results do not depend on the batch size. A
 convolution keeps its kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.
+For some more images, a product in tfloat32 with long sums takes a block for each part of them.
 """
 
 from collections.abc import Iterator

@@ -193,6 +193,11 @@ def test_pieces_keep_the_workspace_small(row: Variant) -> None:
             assert config.images_at_a_time * per_image <= 1 << 30
 
 
+def test_split_k_takes_as_many_images_at_a_time_as_its_workspace_may_hold() -> None:
+    config = row_of("gemm", "split-k").launch_config(LinearProblem(1024, 128))
+    assert config.images_at_a_time == (256 << 20) // (1024 // 32 * 128 * 4)
+
+
 # How auto chooses, and how variants refuse, on rows made up for it.
 
 

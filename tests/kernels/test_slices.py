@@ -41,7 +41,7 @@ def pair(first: LinearProblem) -> LinearPairProblem:
     ],
 )
 def test_few_images_get_the_bits_of_many(problem: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warpgroup, "LONG_SUM", 16)
+    monkeypatch.setattr(warpgroup, "LONG_STEPS", 16)
     variant = row_of(operation(problem), "wgmma-any" if isinstance(problem, LinearPairProblem) else "warpgroup")
     settings = {"ROWS": rows}
     assert variant.refusal_reason(problem, "sm_90a") is None

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.row import find_row, opened_kernel
 from app.lab.user_kernel.template import template
 from app.ladder.card import EXAMPLE, layer_problems
-from app.ladder.check.loads import LAYERS, TYPE, count_loads
+from app.ladder.check.loads import BATCH, LAYERS, TYPE, count_loads
 from app.ladder.counting import evaluate_counts
 from app.ladder.formulas import formula_values
 from app.ladder.lessons import find_step
@@ -28,9 +28,18 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-# Loads of images alone and with filters; shared memory of static and of dynamic size; loads of four numbers.
+# Loads of images alone and with filters; constant memory; shared memory of static and of dynamic size; blocks that
+# compute outputs of several images; loads of four numbers.
 @pytest.mark.parametrize(
-    ("operation", "name"), [("conv", "direct"), ("conv", "implicit-gemm"), ("gemm", "naive"), ("gemm", "wide-loads")]
+    ("operation", "name"),
+    [
+        ("conv", "direct"),
+        ("conv", "constant"),
+        ("conv", "implicit-gemm"),
+        ("conv", "register-square"),
+        ("gemm", "naive"),
+        ("gemm", "wide-loads"),
+    ],
 )
 def test_counted_loads_are_those_of_the_formulas(operation: str, name: str) -> None:
     skip_without_compiler()
@@ -39,16 +48,25 @@ def test_counted_loads_are_those_of_the_formulas(operation: str, name: str) -> N
     layer, images = LAYERS[operation]
     problem = dict(layer_problems(EXAMPLE, operation, TYPE))[layer]
     wanted = evaluate_counts(
-        step.lesson.counts, problem, formula_values(step.row, problem, {}, images, 132), step.row.instructions, None
+        step.lesson.counts, problem, formula_values(step.row, problem, {}, BATCH, 132), step.row.instructions, None
     )
     found = count_loads(step.row, problem, images)
-    assert found == pytest.approx((wanted["global_loads"], wanted["shared_loads"]), rel=1e-6)
+    assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-6)
+    assert {*found} == {"global_loads", "shared_loads", "constant_loads"}
 
 
 def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
     skip_without_compiler()
-    _, shared = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
-    assert shared == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
+    found = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
+    assert found["shared_loads"] == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
+
+
+@pytest.mark.parametrize("said", ["COUNTS 0 0 0\\n", "more than a buffer holds"])
+def test_what_a_kernel_prints_is_no_count(said: str, mine: Path) -> None:
+    mine.write_text(mine.read_text().replace("REAL sum = 0;", f'REAL sum = 0; printf("{said}");'))
+    problem = dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"]
+    with opened_kernel(mine) as row:
+        assert count_loads(row, problem, 1)["global_loads"] == 1600
 
 
 def test_a_copy_lies_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,8 +78,8 @@ def test_a_copy_lies_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[s
     places = json.loads(Path("check.json").read_text())["places"]
     assert [place["predicted_ms"] for place in places] == sorted(place["predicted_ms"] for place in places)
     found = {place["name"]: place for place in places}
-    loads = [{key: found[name][key] for key in ("global_loads", "shared_loads")} for name in ("mine.cu", "02 direct")]
-    assert loads[0] == pytest.approx(loads[1]) and loads[0]["global_loads"] == pytest.approx(2)
+    copy, step = ({**found[name], "name": ""} for name in ("mine.cu", "02 direct"))
+    assert copy == pytest.approx(step) and copy["global_loads"] == pytest.approx(2)
     assert found["03 shared-tile"]["global_loads"] < 0.2 < found["mine.cu"]["global_loads"]
 
 
@@ -74,7 +92,7 @@ def test_a_wrong_kernel_gets_no_place(mine: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--pool direct --shape 2,8,8,2,2", "counts on conv2 (conv) or fc1 (gemm) of lenet5 in fp32, but direct does"),
+        ("--pool direct --shape 2,8,8,2,2", "on conv2 (conv) or fc1 (gemm) of lenet5 in fp32, but direct computes"),
         ("--conv half2 --shape 1,7,9,3,3,1", "but half2 computes in float16, not float32: leave it out"),
     ],
 )

@@ -97,7 +97,7 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
     if reason is None and (first.inputs % 128 or first.outputs != 128 or second.outputs > CLASSES):
         return f"takes multiples of 128 inputs, 128 hidden values and at most {CLASSES} classes"
     if reason is None and _is_long(problem):
-        return f"adds one term after another, at most {LONG_SUM:,}: wgmma-any cuts long sums"
+        return f"adds one term after another, fewer than {LONG_SUM:,}: wgmma-any cuts long sums"
     return reason
 
 

@@ -159,7 +159,8 @@ def _configure_split_k(problem: LinearProblem, parameters: Parameters) -> Launch
         raise Unfit("a block of BN threads does not consist of whole warps")
     launch = KernelLaunch(bn, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     defines = type_defines(problem) | size_defines(problem) | dict(parameters)
-    return spread_parts(problem, defines, launch, "gemm_split_k_finish")
+    config = spread_parts(problem, defines, launch, "gemm_split_k_finish")
+    return replace(config, images_at_a_time=max_workspace_images(config.workspace))  # it serves large batches, too
 
 
 # --- register tiles: from one element per thread to 4 x 4, step by step -----------------------------------------------

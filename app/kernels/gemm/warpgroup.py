@@ -8,7 +8,7 @@ import numpy as np
 
 from app.kernels.fused.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.plain_problems import Argument
-from app.kernels.problems import LinearProblem
+from app.kernels.problems import LONG_SUM, LinearProblem
 from app.kernels.variant import (
     BLOCK,
     ONLY_HOPPER,
@@ -34,7 +34,7 @@ MOST_STAGES = 8
 MOST_AHEAD = 13  # steps of images, in blocks with registers for them
 MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
 # Of a long sum a step takes 0.4 us if the block is alone, and all of fa19's 316 steps 125 us.
-LONG_SUM, SLICE_STEPS = 64, 8  # steps of a sum that is cut into slices, and of a slice
+LONG_STEPS, SLICE_STEPS = LONG_SUM // DEPTH, 8  # steps of a sum that is cut into slices, and of a slice
 NO_BLOCKS: Grid = (0, 0, 0)
 SPLIT_TILE = 128  # most outputs per block for split numbers that leave registers for the totals of slices
 FEW_IMAGES = 512  # up to so many images each slice has a block
@@ -79,7 +79,7 @@ def prefetched_steps(problem: LinearProblem) -> int:
 def slice_count(problem: LinearProblem) -> int:
     """Return into how many slices the layer's sums are cut: 1 for short sums, and for the fused argmax."""
     steps = ceil_div(problem.inputs, DEPTH)
-    return 1 if steps < LONG_SUM or problem.argmax else ceil_div(steps, SLICE_STEPS)
+    return 1 if steps < LONG_STEPS or problem.argmax else ceil_div(steps, SLICE_STEPS)
 
 
 def _totals_bytes(problem: LinearProblem, rows: int) -> int:

@@ -72,7 +72,7 @@ def bench(request: BenchRequest) -> int:
 def time_kernels(request: BenchRequest) -> int:
     """Check and time the kernels, print and write the tables. Raises UserError.
 
-    Return 1 if a result was wrong, or if the record that was asked for cannot be written for that reason; else 0.
+    Return 1 if a result was wrong, or if a record was asked for and the user's kernel was not timed; else 0.
     """
     with ExitStack() as opened:
         with exit_on_interrupt():

@@ -102,15 +102,14 @@ def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
 
 def _grid(header: Header, names: Mapping[str, int], images: int) -> Grid:
     """Return the grid for a number of images. Raises UserError if no card could launch it."""
-    limits = (MAX_GRID_X, MAX_GRID_Y, MAX_GRID_Y)
-    try:
-        x, y, z = (
-            _value(header, "grid", one, {**names, "images": images}, 1, limit)
-            for one, limit in zip((*header.expressions["grid"], None, None)[:3], limits, strict=True)
-        )
-    except Unfit as unfit:
-        raise UserError(str(unfit)) from None
-    return x, y, z
+    found = [1, 1, 1]
+    for at, expression in enumerate(header.expressions["grid"]):
+        try:
+            most = MAX_GRID_Y if at else MAX_GRID_X
+            found[at] = _value(header, "grid", expression, {**names, "images": images}, 1, most)
+        except Unfit as unfit:
+            raise UserError(f"{unfit} ({'xyz'[at]}, {images:,} images)") from None
+    return found[0], found[1], found[2]
 
 
 def _value(header: Header, key: str, expression: Any, names: Mapping[str, int], least: int, most: int) -> int:

@@ -29,7 +29,8 @@ REMEDY = "let bench FILE.cu --record write it again"
 
 def describe_source(row: UserVariant) -> Source:
     """Return what a record says of a user's file."""
-    return {"file": row.name, "sha256": source_sha256(row.file.read_text(encoding="utf-8")), "like": row.since}
+    like = None if row.since is None else f"{row.operation}:{row.since}"
+    return {"file": row.name, "sha256": source_sha256(row.file.read_text(encoding="utf-8")), "like": like}
 
 
 def source_sha256(text: str) -> str:

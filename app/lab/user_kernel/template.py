@@ -39,6 +39,7 @@ HEAD = """\
 //
 //   python main.py check {file}        is it right? On the card, or by g++ without one.
 //   python main.py bench {file}        where does it stand among all steps? On a card.
+//   python main.py check {file} --counts   where does it stand by its loads? Without a card.
 //
 // Lines that begin with //@ say how it is compiled and launched:
 //

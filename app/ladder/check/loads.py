@@ -1,20 +1,18 @@
 """Place a kernel among the steps without a GPU: count its loads while g++'s program runs, and predict its time."""
 
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import numpy as np
 
 from app.base.errors import UserError
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.variant import Variant
-from app.lab.checking.cases import Case
+from app.lab.checking.cases import Case, Fault
 from app.ladder.card import EXAMPLE, Card, layer_problems
 from app.ladder.counting import evaluate_counts, predict_layer_time
-from app.ladder.emulation.program import WAIT, build_variant
+from app.ladder.emulation.program import build_variant
 from app.ladder.formulas import formula_values
 from app.ladder.lessons import Step, ladder_steps
 from app.ladder.stored import stored_card
@@ -23,29 +21,29 @@ from app.terminal.text import Column, format_ms, paragraph, table
 
 Product = ConvProblem | LinearProblem
 # Operation → the layer of lenet5 whose loads are counted, and the images that the program runs.
-LAYERS = {"conv": ("conv2", 1), "gemm": ("fc1", 64)}
+LAYERS = {"conv": ("conv2", 4), "gemm": ("fc1", 64)}
 TYPE, BATCH, ARCH = "float32", 10_000, "sm_90a"
 # The compiler then calls a function before each access to memory outside of the stack: host_counts.h.
 COUNTING = ["-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"]
 COUNTING += ["--param=asan-stack=0", "--param=asan-globals=0"]
-SLOWER = 20  # times as long a run may take that counts
-_COUNTS = re.compile(r"^COUNTS (\d+) (\d+)$", re.MULTILINE)
+COMPARED = ("products", "global_loads", "copies", "shared_loads", "constant_loads")
+SLOWER = 5  # times as long a run may take that counts
+_COUNTS = re.compile(r"^COUNTS (?P<global>\d+) (?P<shared>\d+) (?P<constant>\d+)$", re.MULTILINE)
 
 
 def find_places(row: Variant) -> list[Place]:
     """Return the row and the steps of its operation in float32, the fastest predicted first.
 
-    The row's loads are counted as its program runs, those of the steps by the formulas of their lessons. Raises
-    UserError.
+    The row's loads are counted as its program runs, those of the steps by the formulas of their lessons. Loads and
+    products alone give the times of all. Raises UserError.
     """
     layer, images = LAYERS.get(row.operation, ("", 0))
     problem = dict(layer_problems(EXAMPLE, row.operation, TYPE)).get(layer)
-    reason = f"does not compute {row.operation} on {EXAMPLE}" if problem is None else row.refusal_reason(problem, ARCH)
+    reason = f"computes {row.operation}" if problem is None else row.refusal_reason(problem, ARCH)
     if reason is not None or problem is None:
         counted = " or ".join(f"{name} ({operation})" for operation, (name, _) in LAYERS.items())
         raise UserError(f"--counts counts on {counted} of {EXAMPLE} in fp32, but {row.name} {reason}: leave it out")
-    per_output = count_loads(row, problem, images)
-    counts = dict(zip(("global_loads", "shared_loads"), map(repr, per_output), strict=True))
+    counts = {name: repr(loads) for name, loads in count_loads(row, problem, images).items()}
     steps = [step for step in ladder_steps(row.operation) if TYPE in step.row.dtypes and not step.row.needs_cublas]
     card = stored_card(EXAMPLE)
     found = [_predict_place(card, steps[0], row, row.name, problem, counts)]
@@ -62,6 +60,8 @@ def _predict_place(
     """Return a row's loads and predicted time. step: one that multiplies by the same instructions."""
     names = formula_values(row, problem, {}, BATCH, card.device["multiprocessors"])
     found = evaluate_counts(counts, problem, names, step.row.instructions, None)
+    # The program counts nothing else of the row, so of the steps nothing else may count: a copy ties with its step.
+    found = evaluate_counts({one: repr(found[one]) for one in COMPARED}, problem, names, step.row.instructions, None)
     return {
         "name": name,
         "global_loads": (found["global_loads"] + found["copies"]) / found["products"],
@@ -70,26 +70,21 @@ def _predict_place(
     }
 
 
-def count_loads(row: Variant, problem: Product, images: int) -> tuple[float, float]:
-    """Return the loads from global and from shared memory for one output. Raises UserError."""
+def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]:
+    """Return the loads from global, shared and constant memory for one output, by name. Raises UserError."""
     inputs = Case(row, problem, images).inputs()
     with TemporaryDirectory() as folder:
         built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=COUNTING)
-        seconds = SLOWER * built.seconds
         try:
-            done = subprocess.run(
-                [built.program, "0", str(seconds), "1"],
-                input=b"".join(np.ascontiguousarray(array).tobytes() for array in inputs if array is not None),
-                capture_output=True,
-                timeout=WAIT * seconds,
-            )
-        except subprocess.TimeoutExpired:
-            raise UserError(f"the loads of {row.name} were not counted: its program waits for something") from None
-    found = _COUNTS.search(done.stderr.decode(errors="replace"))
-    if done.returncode or found is None:
-        raise UserError(f"the loads of {row.name} were not counted: its program does not come to its end")
+            done = replace(built, seconds=SLOWER * built.seconds).execute(inputs, low=False)
+        except Fault as fault:
+            raise UserError(f"the loads of {row.name} were not counted: {fault}") from None
+    counted = [*_COUNTS.finditer(done.stderr.decode(errors="replace"))]
+    if not counted:
+        raise UserError(f"the loads of {row.name} were not counted: it ends its program")
     outputs = images * sum(argument.per_image for argument in built.outputs)
-    return int(found[1]) / outputs, int(found[2]) / outputs
+    last = counted[-1].groupdict()  # before, the kernel may have printed
+    return {f"{memory}_loads": int(loads) / outputs for memory, loads in last.items()}
 
 
 def places_as_text(places: Sequence[Place], operation: str, name: str, width: int) -> list[str]:
@@ -108,8 +103,10 @@ def places_as_text(places: Sequence[Place], operation: str, name: str, width: in
     at = 1 + next(index for index, place in enumerate(places) if place["name"] == name)
     title = f"{name} by its loads: place {at} of {len(places)} on {LAYERS[operation][0]} of {EXAMPLE}, {BATCH:,} images"
     how = (
-        "global, shared: loads from global memory, and from shared or constant memory, for each multiply-add; each "
-        "number of a wide load counts. predicted: how long the busiest part of an H100 needs for so many loads and "
-        "products, without bank conflicts and waiting; times on a card are longer: bench."
+        "global, shared: loads from global memory, and from shared or constant memory, for each multiply-add. "
+        "predicted: how long the busiest part of an H100 needs for so many loads and products. Mostly "
+        "this is the load pipe, which serves both memories alike: a tile alone moves loads from one column to the "
+        "other; to need fewer, let a thread use each load for several outputs. Bank conflicts and waiting count for no "
+        "row; times on a card are longer: bench."
     )
     return [*paragraph(title, width), *table(columns, cells, width), "", *paragraph(how, width)]

@@ -4,8 +4,11 @@
 
 namespace host {
 struct Counts {
-    unsigned long long global_loads = 0, shared_loads = 0;
-    ~Counts() { dprintf(2, "COUNTS %llu %llu\n", global_loads, shared_loads); }
+    unsigned long long global_loads = 0, shared_loads = 0, constant_loads = 0;
+    ~Counts() {
+        std::fflush(stdout);  // what the kernel printed comes before
+        dprintf(2, "\nCOUNTS %llu %llu %llu\n", global_loads, shared_loads, constant_loads);
+    }
 };
 inline Counts counts;
 inline bool counting = false;  // what counts calls itself
@@ -15,6 +18,8 @@ inline bool counting = false;  // what counts calls itself
     counting = true;
     if ((__start_shared_arrays <= place && place < __stop_shared_arrays) || (all_shared && all_shared->near(place)))
         counts.shared_loads++;
+    else if (constant <= place && place < constant + constant_bytes)
+        counts.constant_loads++;
     else
         for (const Array &array : arrays()) counts.global_loads += array.memory->near(place);
     counting = false;

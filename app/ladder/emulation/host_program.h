@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/time.h>
 
+#include <cstring>
 #include <memory>
 
 namespace host {
@@ -112,6 +113,14 @@ inline void *input(const Program &program, const char *name, std::size_t each, s
     arrays().back().only_read = true;
     fill(arrays().back());
     return start;
+}
+
+// The constant memory that the last copy filled.
+inline unsigned char *constant = nullptr;
+inline std::size_t constant_bytes = 0;
+
+inline void copy_to_constant(void *symbol, const void *source, std::size_t bytes) {
+    constant = (unsigned char *)std::memcpy(symbol, source, bytes), constant_bytes = bytes;
 }
 
 // Other inputs at the same places.

@@ -31,7 +31,7 @@ def write_main_function(
             case ConstantCopy():
                 size = ITEMSIZE[taken[0].dtype]
                 source = f"(char *){taken[0].name} + {action.first * size}"
-                lines.append(f"std::memcpy((void *){action.symbol}, {source}, {action.count * size});")
+                lines.append(f"host::copy_to_constant({action.symbol}, {source}, {action.count * size});")
             case _:
                 raise UserError(f"{row.source} cannot run on the processor: it multiplies in a library")
     lines += [*(f'host::output(program, "{argument.name}");' for argument in outputs), "}"]

@@ -194,6 +194,17 @@ class BuiltKernel(Frozen):
         inputs: of each run; a second one finds all other memory as the first has left it, and its results follow. low:
         arrays begin at a guard page; otherwise they end at one. Raises Fault.
         """
+        done, found, at = self.execute(*inputs, low=low), [], 0
+        for output in (*self.outputs,) * len(inputs):
+            count = output.per_image * self.images
+            if at + count * ITEMSIZE[output.dtype] > len(done.stdout):
+                raise Fault("it ends its program before all its blocks have run")
+            found.append(np.frombuffer(done.stdout, output.dtype, count, at))
+            at += found[-1].nbytes
+        return found
+
+    def execute(self, *inputs: Sequence[np.ndarray | None], low: bool) -> subprocess.CompletedProcess[bytes]:
+        """Return the program's end after a run on each of the inputs, as ``run`` takes them. Raises Fault."""
         runs, arrays = len(inputs), (array for given in inputs for array in given if array is not None)
         given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
         try:
@@ -208,14 +219,7 @@ class BuiltKernel(Frozen):
             raise Fault(f"it {ENDLESS}: its program waits for something") from None
         if done.returncode:
             raise Fault(self._describe_fault(done.stderr.decode(errors="replace"), done.returncode))
-        found, at = [], 0
-        for output in (*self.outputs,) * runs:
-            count = output.per_image * self.images
-            if at + count * ITEMSIZE[output.dtype] > len(done.stdout):
-                raise Fault("it ends its program before all its blocks have run")
-            found.append(np.frombuffer(done.stdout, output.dtype, count, at))
-            at += found[-1].nbytes
-        return found
+        return done
 
     def _describe_fault(self, said: str, code: int) -> str:
         misuse, fault = _MISUSE.search(said), _FAULT.search(said)

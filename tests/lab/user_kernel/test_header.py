@@ -231,7 +231,7 @@ def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
         assert reason in str(opened(tmp_path / "mine.cu", GOOD.replace(old, new)).refusal_reason(problem, "sm_90a"))
     large = opened(tmp_path / "mine.cu", GOOD.replace("images, M", "images, M * 99999"))
     (launch,) = large.launch_config(problem).launches
-    assert user_error(lambda: launch.grid(3)) == "mine.cu:3: grid is 499,995, not 1 to 65,535"
+    assert user_error(lambda: launch.grid(3)) == "mine.cu:3: grid is 499,995, not 1 to 65,535 (y, 3 images)"
     row = opened(tmp_path / "mine.cu", "//@ kernel: pool\n//@ block: 1\n//@ grid: PH\n")
     assert row.launch_config(PoolProblem(3, 7, 9, 3, 2, True)).launches[0].grid(1) == (3, 1, 1)
     row = opened(tmp_path / "mine.cu", "//@ kernel: fc\n//@ block: 1\n//@ grid: N, DEPTH\n")

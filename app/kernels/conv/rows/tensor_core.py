@@ -245,9 +245,7 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
 
 
 def _refusal_reason(problem: ConvProblem) -> str | None:
-    if problem.bounded or problem.exact:
-        return "splits numbers of any range, and all weights"
-    return None
+    return "splits numbers of any range, and all weights" if problem.bounded or problem.exact else None
 
 
 def _tensor_cores_are_worthwhile(problem: ConvProblem, arch: str) -> bool:
