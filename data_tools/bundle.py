@@ -8,7 +8,7 @@ from typing import Any
 from app.base.errors import UserError, escape_unprintable
 from app.base.interrupts import deferred_interrupts
 from app.files import shipped
-from app.kernels.sparsity import is_two_of_four
+from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import is_listed_network
 from app.network.graph import build_graph
 from app.network.reference import compute_reference, save_reference

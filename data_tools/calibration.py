@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
-from app.kernels.sparsity import is_two_of_four
+from app.kernels.plain_problems import is_two_of_four
 from app.network.graph import Graph, build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import CompensatedLayer, quantise_convolution, round_layers

@@ -23,7 +23,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 CAPS = {
     "lines of sources": 61_400,
     "lines of Python in app without comments, docstrings and blank lines": 34_050,
-    "lines of tests": 47_500,
+    "lines of tests": 47_600,
     "tracked files": 1_050,
 }
 

@@ -241,7 +241,7 @@ class ConvPairProblem(_PairProblem[ConvProblem]):
     pixel_scale: factor of the pixels that w1 does not include if the weights are exact. resize: resizing of x before
     the convolutions, or None. In int8, the first convolution multiplies in float16. Its pooled results become bytes; 1
     and above become 255. The second convolution multiplies the bytes by integers from -127 to 127, in units of 1/127 of
-    the greatest weight of a map. sparse: whether w2 is 2:4 sparse along its input maps (see app/kernels/sparsity.py).
+    the greatest weight of a map. sparse: whether w2 is 2:4 sparse along its input maps (see plain_problems.py).
     """
 
     pixel_scale: float = 1.0

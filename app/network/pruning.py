@@ -1,4 +1,4 @@
-"""Prune convolutions to 2:4 structured sparsity (app/kernels/sparsity.py); the weights that stay compensate.
+"""Prune convolutions to 2:4 structured sparsity (app/kernels/plain_problems.py); the weights that stay compensate.
 
 A layer is a product y = x w, as in ``rounding.py``, with the same H. Removing the pair p of the four weights of an
 output map, with all its other weights compensating, adds
@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from app.kernels.sparsity import GROUP, KEPT, is_two_of_four
+from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.layers import Conv2d
 from app.network.graph import Graph
 from app.network.rounding import CompensatedLayer, damped, gram_matrix, input_rows

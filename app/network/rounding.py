@@ -11,7 +11,7 @@ This update minimises the squared error of y that remains (Hassibi and Stork, "S
 pruning: Optimal Brain Surgeon", 1992); its Cholesky form is GPTQ's (Frantar et al. 2022, arXiv 2210.17323). A bias is
 the weight of one more input, which is always 1.
 
-Filters with 2:4 structured sparsity keep their zeros (see app/kernels/sparsity.py).
+Filters with 2:4 structured sparsity keep their zeros (see app/kernels/plain_problems.py).
 
 The second of two convolutions is quantised to 8 bits by the same compensation (see ``quantised.py``). The best limit of
 a map minimises the squared error of its bytes: a greater limit rounds all activations more coarsely, a smaller one
@@ -28,7 +28,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.kernels.sparsity import is_two_of_four
+from app.kernels.plain_problems import is_two_of_four
 from app.layers import AvgPool, Conv2d, Layer, Parameters, Relu
 from app.layers.conv2d import im2col, sliding_windows
 from app.network.graph import REFERENCE_CHUNK, Graph

@@ -19,6 +19,7 @@ from app.kernels.fused.scaling import (
     scale_features,
     unscale_features,
 )
+from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -29,7 +30,6 @@ from app.kernels.problems import (
     operation,
     without_epilogue,
 )
-from app.kernels.sparsity import is_two_of_four
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph

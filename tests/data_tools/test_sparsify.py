@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.kernels.sparsity import is_two_of_four
+from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import build_graph
 from app.network.pruning import sparsify_layers

@@ -21,7 +21,7 @@ from tests.support.shell import ROOT
 
 MOST_FRAMES = 12  # from the command line's function to the one that launches
 MOST_FILES = 6  # from a call of ``Classifier`` to there
-MOST_MODULES = 76  # that the main job loads in a warm run of the defaults, packages' own files aside
+MOST_MODULES = 75  # that the main job loads in a warm run of the defaults, packages' own files aside
 IMAGES = random_images(LENET5, 300)
 
 

@@ -9,7 +9,7 @@ import pytest
 from app.base.errors import UserError
 from app.files import shipped
 from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
-from app.kernels.sparsity import GROUP, KEPT, is_two_of_four
+from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.kernels.sparsity import is_two_of_four
+from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.network.pruning import fit_weights, greatest_two, sparsify_layers

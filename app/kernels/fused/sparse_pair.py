@@ -1,4 +1,4 @@
-"""Define the registry rows of the kernels for lenet5 with sparse second filters (see sparsity.py); pack the filters.
+"""Define the registry rows of the kernels for lenet5 with sparse second filters ; pack the filters.
 
 A sparse product takes A, 64 maps x 32 input maps, as 64 x 16 kept weights: two of every four, in their order.
 Metadata has two bits for the place of each kept weight among its four, the earlier one's in the lower bits. A register
@@ -21,9 +21,8 @@ from app.kernels.fused.conv_pair import (
     pack_core_matrices,
     wgmma_refusal_reason,
 )
-from app.kernels.plain_problems import Argument
+from app.kernels.plain_problems import GROUP, KEPT, Argument
 from app.kernels.problems import ConvPairProblem
-from app.kernels.sparsity import GROUP, KEPT
 from app.kernels.variant import LaunchConfig, Packing, Parameters, Unfit, Variant
 
 METADATA = 4 * 128 * 16  # bytes
