@@ -109,7 +109,7 @@ ROWS: tuple[Variant, ...] = (
         summary="step 2, its second convolution with 2:4 sparse filters: half the tensor-core time",
         sparse=True,
         tunables={"images": (2, 3, 4)},
-        defaults=lambda _: {"images": 4},
+        defaults=lambda _: {"images": 2},
     ),
     hopper_row(
         8,
