@@ -70,14 +70,13 @@ def command_parser() -> Parser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="python -m data_tools",
-        description="Fetch, verify, describe and resize Fashion-MNIST; round, quantise and ship weights trained on it.",
+        description="Fetch, verify, describe and resize Fashion-MNIST; prune, round, quantise and ship weights.",
         epilog="These commands search --data-dir alone if it is given, else $FASHION_MNIST_DIR, the cache "
         "($LENET_CACHE_DIR, $XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and "
         "/usr/share/datasets/fashion-mnist. They fetch missing data from three mirrors or, on Debian and Ubuntu, by "
         "apt-get (needs no root).",
     )
-    names = "fetch|verify|info|resize|round|quantise|bundle"
-    commands = parser.add_subparsers(dest="command", required=True, metavar=names)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         where = "folder to put the files in" if name == "fetch" else "folder with the files"

@@ -16,10 +16,12 @@ class Frozen:
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    _fields: ClassVar[tuple[Field[Any], ...]]  # ``fields`` would pick them anew for each instance
 
     def __init_subclass__(cls, *, kw_only: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)
         dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        cls._fields = fields(cls)
 
     def __init__(self, *values: Any, **named: Any) -> None:
         positional: tuple[str, ...] = type(self).__match_args__  # type: ignore[attr-defined]
@@ -28,7 +30,7 @@ class Frozen:
             raise TypeError(f"{type(self).__name__} takes {', '.join(positional)}, each once")
         given |= named
         state = self.__dict__
-        for one in fields(self):
+        for one in self._fields:
             if one.name in given:
                 state[one.name] = given.pop(one.name)
             elif one.default_factory is not MISSING:
@@ -57,9 +59,9 @@ class Frozen:
         return hash(self._compared_values())
 
     def __repr__(self) -> str:
-        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in self._fields if one.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _compared_values(self) -> tuple[Any, ...]:
         """Return the values of the fields that take part in comparisons."""
-        return tuple(getattr(self, one.name) for one in fields(self) if one.compare)
+        return tuple(getattr(self, one.name) for one in self._fields if one.compare)

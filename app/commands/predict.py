@@ -6,7 +6,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import device_option
-from app.planning.request import network_option
+from app.planning.request import network_option, sparse_option
 from app.terminal.console import number_type, whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -86,6 +86,7 @@ class PredictRequest(Frozen, kw_only=True):
     weights: Path | None = option("HDF5 file of weights, which may name the classes (default: the shipped ones)")
     device: str = device_option()
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    sparse: bool = sparse_option()
     chunk: int | None = option(
         "number of images to classify at a time; no result depends on it (default: 4096 on a GPU, 128 for "
         "each core of the CPU)",

@@ -43,7 +43,7 @@ class ProfileRequest(Frozen, kw_only=True):
 def rerun_arguments(request: ProfileRequest) -> list[str]:
     """Return arguments with which ``main.py`` profiles the same run again, without timeline and counters."""
     network = request.network
-    flags = {"no-fuse": not network.fuse, "latency": network.latency}
+    flags = {"no-fuse": not network.fuse, "no-sparse": not network.sparse, "latency": network.latency}
     values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}
     given = [f"--{name}={value}" for name, value in values.items() if value is not None and type(value) is not bool]
     return ["profile", *given, *(f"--{name}" for name, on in flags.items() if on)]

@@ -11,7 +11,14 @@ HEIGHT, LEFT, WIDTH, RIGHT, TOP = 40, 240, 560, 150, 66
 # m64n72k16, conv2 50 of m64n64k16.
 CONV1, CONV2 = 12 * 36, 50 * 32
 # Kernel → number of multiplications for conv1 and conv2; bytes take half the time of float16.
-PRODUCTS = {"wgmma": (1, 1), "wgmma-split": (2, 3), "wgmma-exact": (1, 2), "wgmma-int8": (1, 0.5)}
+PRODUCTS = {
+    "wgmma": (1, 1),
+    "wgmma-split": (2, 3),
+    "wgmma-exact": (1, 2),
+    "wgmma-int8": (1, 0.5),
+    "wgmma-sparse": (1, 0.5),
+    "wgmma-sparse-exact": (1, 1),
+}
 BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 

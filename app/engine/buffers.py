@@ -35,9 +35,15 @@ class LoadedPlan:
             _upload_packed(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
         self._for_few: list[list[tuple[Kernel, Weights]]] = []  # of each node
-        for node in plan.nodes:
+        for node, many, weights in zip(plan.nodes, self.kernels, self.weights, strict=True):
             kernels = [Kernel(few.variant, node.problem, plan.arch, few.settings) for few in node.few]
-            self._for_few.append([(kernel, _upload_packed(kernel, node.parameters)) for kernel in kernels])
+            shared = [many.config.packing is None and kernel.config.packing is None for kernel in kernels]
+            self._for_few.append(
+                [
+                    (kernel, weights if same else _upload_packed(kernel, node.parameters))
+                    for kernel, same in zip(kernels, shared, strict=True)
+                ]
+            )
 
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
         """Return a launch of node ``at``'s kernel, or of its several kernels, on these buffers, named as in the plan.
@@ -68,7 +74,8 @@ class LoadedPlan:
     def nbytes(self) -> int:
         """Return the bytes of device memory that the weights occupy."""
         packed = (*self.weights, *(weights for few in self._for_few for _, weights in few))
-        return sum(array.nbytes for arrays in packed for array in arrays if array is not None)
+        once = {id(array): array for arrays in packed for array in arrays if array is not None}
+        return sum(array.nbytes for array in once.values())
 
     def free(self) -> None:
         """Drop the references to kernels and weights, which frees their device memory."""

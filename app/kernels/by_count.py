@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class LaunchByCount:
     """Run the first of the launches for at most ``most[0]`` images, and so on; the last for more than ``most[-1]``.
 
-    Callers use it like a ``Launch``. All launches are bound to the same arrays, but each has a separate copy of the
-    weights in its layout.
+    Callers use it like a ``Launch``. All launches are bound to the same arrays, but those that pack the weights have a
+    separate copy in their layout.
     """
 
     def __init__(self, launches: Sequence[Launch], most: Sequence[int]) -> None:

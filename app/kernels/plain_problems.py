@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from app.base.frozen import Frozen
 
 DEFAULT_SLOPE = 0.01  # of a LeakyReLU below 0, as PyTorch's and ONNX's
@@ -25,6 +27,12 @@ def bytes_moved(arguments: Iterable[Argument], images: int) -> int:
         for argument in arguments
         if not argument.optional
     )
+
+
+def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
+    """Return the most images whose workspace fits in ``budget`` bytes, at least one."""
+    per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
+    return max(budget // max(per_image, 1), 1)
 
 
 def input_output_arguments(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
@@ -104,3 +112,16 @@ class ArgmaxProblem(Frozen):
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (classes), labels (1)."""
         return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
+
+
+# 2:4 sparsity, of a convolution's filters: at most KEPT of each GROUP of input maps, 4i to 4i + 3, have a weight at one
+# pixel of one filter. Hopper's sparse tensor-core products skip the zeros, at twice the rate.
+GROUP, KEPT = 4, 2
+
+
+def is_two_of_four(filters: np.ndarray) -> bool:
+    """Return whether an array is filters (K, K, in, out) with at most two nonzero weights in every four input maps."""
+    if filters.ndim != 4 or filters.shape[2] % GROUP:
+        return False
+    groups = filters.reshape(-1, GROUP, filters.shape[3])
+    return bool((np.count_nonzero(groups, axis=1) <= KEPT).all())

@@ -241,11 +241,12 @@ class ConvPairProblem(_PairProblem[ConvProblem]):
     pixel_scale: factor of the pixels that w1 does not include if the weights are exact. resize: resizing of x before
     the convolutions, or None. In int8, the first convolution multiplies in float16. Its pooled results become bytes; 1
     and above become 255. The second convolution multiplies the bytes by integers from -127 to 127, in units of 1/127 of
-    the greatest weight of a map.
+    the greatest weight of a map. sparse: whether w2 is 2:4 sparse along its input maps (see plain_problems.py).
     """
 
     pixel_scale: float = 1.0
     resize: ResizeProblem | None = None
+    sparse: bool = False
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return the arguments of a pair; x contains the images before resizing."""
@@ -291,10 +292,9 @@ def without_epilogue(problem: ConvProblem) -> ConvProblem:
 def tuning_key(problem: Problem) -> str:
     """Return the problem's unique key in tuning tables: the operation and every field that is not at its default."""
     if isinstance(problem, PairProblem):
-        form = " exact" if problem.exact else ""
-        resize = getattr(problem, "resize", None)
-        parts = [tuning_key(part) for part in (resize, problem.first, problem.second) if part is not None]
-        return f"{operation(problem)}{form}: {'; '.join(parts)}"
+        form = " exact" * problem.exact + " sparse" * getattr(problem, "sparse", False)
+        layers = getattr(problem, "resize", None), problem.first, problem.second
+        return f"{operation(problem)}{form}: " + "; ".join(tuning_key(layer) for layer in layers if layer is not None)
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
     changed = (f"{field.name}={value}" for field, value in values if value != field.default)
     return " ".join([operation(problem), *changed])

@@ -27,6 +27,8 @@ TABLES: dict[str, Sequence[str]] = {
 # Operation → modules of the steps that serve any sizes: imported only where no other step serves, or to compare
 # measured times.
 ANY_SIZES = {"conv_pair": ("fused.any_pair", "fused.any_warpgroups"), "gemm_pair": ("fused.any_product_pair",)}
+# Operation → modules of the steps for sparse filters: imported only for these.
+SPARSE = {"conv_pair": ("fused.sparse_pair",)}
 VARIANTS: list[Variant]
 """The rows of all operations."""
 
@@ -50,7 +52,9 @@ def _variants_by_step(operation: str, modules: Sequence[str]) -> list[Variant]:
 
 def variants(operation: str) -> list[Variant]:
     """Return the variants of an operation in the ladder's order."""
-    return _variants_by_step(operation, [*ANY_SIZES.get(operation, ()), *TABLES.get(operation, ())])
+    return _variants_by_step(
+        operation, [module for table in (ANY_SIZES, TABLES, SPARSE) for module in table.get(operation, ())]
+    )
 
 
 def find_variant(operation: str, requested: str, *others: str) -> Variant | None:
@@ -65,7 +69,8 @@ def find_variant(operation: str, requested: str, *others: str) -> Variant | None
 
 def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
-    for modules in (TABLES[operation], ANY_SIZES.get(operation, ())):
+    sparse = getattr(problem, "sparse", False)
+    for modules in (SPARSE[operation],) if sparse else (TABLES[operation], ANY_SIZES.get(operation, ())):
         for row in reversed(_variants_by_step(operation, modules)):
             if row.automatic and row.refusal_reason(problem, arch) is None and _is_worthwhile(row, problem, arch):
                 yield row

@@ -12,7 +12,7 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import KERNEL_DIR, architecture_number
-from app.kernels.plain_problems import DEFAULT_SLOPE, ITEMSIZE, Argument
+from app.kernels.plain_problems import DEFAULT_SLOPE, Argument
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 
 Grid = tuple[int, int, int]
@@ -113,6 +113,7 @@ class Variant(Frozen):
     error_bound: problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not
     add the terms one by one. work: problem → products computed ÷ the layer's. folder: the file's folder, if not the
     operation's. taught: a row of single layers is a step of the ladder, with its own text. has_ptx: the file has PTX.
+    sparse: it serves problems with 2:4 sparse filters, and no others.
     """
 
     operation: str
@@ -140,6 +141,7 @@ class Variant(Frozen):
     folder: Path | None = None
     taught: bool = True
     has_ptx: bool = False
+    sparse: bool = False
 
     @property
     def name(self) -> str:
@@ -197,6 +199,8 @@ class Variant(Frozen):
             return "computes no softmax"
         if (reason := self.refuses(problem)) is not None:
             return reason
+        if getattr(problem, "sparse", False) != self.sparse:
+            return f"serves {'2:4 sparse' if self.sparse else 'dense'} filters of the second convolution alone"
         try:
             config = self.launch_config(problem, parameters)
         except Unfit as unfit:
@@ -234,12 +238,6 @@ def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable
 def ceil_div(size: int, tile: int) -> int:
     """Return how many tiles cover ``size`` elements."""
     return -(-size // tile)
-
-
-def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
-    """Return the most images whose workspace fits in ``budget`` bytes, at least one."""
-    per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
-    return max(budget // max(per_image, 1), 1)
 
 
 # --- common parts of rows: compile-time constants, and the simplest launch --------------------------------------------

@@ -74,6 +74,7 @@ def run_on_cpu(
 def note_gpu_only_options(request: RunRequest) -> tuple[str, ...]:
     """Return a note on the given options that apply only to a GPU, or nothing if there are none."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != STREAMS}
-    given |= {"--no-fuse": not request.network.fuse, "--warmup": request.warmup != DEFAULT_WARMUP}
+    given |= {"--no-fuse": not request.network.fuse, "--no-sparse": not request.network.sparse}
+    given |= {"--warmup": request.warmup != DEFAULT_WARMUP}
     names = [name for name, is_given in given.items() if is_given]
     return (f"{', '.join(names)}: for the GPU, without effect on the CPU",) if names else ()

@@ -11,13 +11,15 @@ This update minimises the squared error of y that remains (Hassibi and Stork, "S
 pruning: Optimal Brain Surgeon", 1992); its Cholesky form is GPTQ's (Frantar et al. 2022, arXiv 2210.17323). A bias is
 the weight of one more input, which is always 1.
 
+Filters with 2:4 structured sparsity keep their zeros (see app/kernels/plain_problems.py).
+
 The second of two convolutions is quantised to 8 bits by the same compensation (see ``quantised.py``). The best limit of
 a map minimises the squared error of its bytes: a greater limit rounds all activations more coarsely, a smaller one
 clips more. Small limits would need finer filter steps and coarsen all other filters, so every limit is moved towards
 the greatest.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -26,7 +28,8 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.layers import AvgPool, Conv2d, Parameters, Relu
+from app.kernels.plain_problems import is_two_of_four
+from app.layers import AvgPool, Conv2d, Layer, Parameters, Relu
 from app.layers.conv2d import im2col, sliding_windows
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.quantised import BYTE, SIGNED, QuantisedFilters
@@ -36,11 +39,11 @@ BLOCK_BYTES = 64 << 20  # of x at a time
 Rounding = Callable[[np.ndarray], np.ndarray]
 
 
-class RoundedLayer(Frozen):
-    """Rounded weights and bias of one layer, float32, by name.
+class CompensatedLayer(Frozen):
+    """Changed weights and bias of one layer, float32, by name.
 
-    error: change of y by compensated rounding, root mean square relative to y, on the images used. plain: the same
-    change by rounding every number to the nearest.
+    error: change of y with compensation, root mean square relative to y, on the images used. plain: the same change
+    without compensation, such as by rounding every number to the nearest.
     """
 
     name: str
@@ -49,7 +52,7 @@ class RoundedLayer(Frozen):
     plain: float
 
 
-def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
+def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
     """Round the layers in order; yield each. A layer's input, from (N, C, H, W) uint8 images, uses rounded layers.
 
     Equal arguments give equal bits on one machine. Raises UserError for weights beyond float16's range.
@@ -65,13 +68,14 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
         products = gram_matrix(graph, at, images, len(w))
-        found = round_with_compensation(w, products)
+        kept = np.concatenate([_may_change(graph.parameters[name]) for name in names])
+        found = round_with_compensation(w, products, kept=kept)
         ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
         parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
         arrays = {name: part.reshape(shape) for name, shape, part in parts}
         graph = replace(graph, parameters={**graph.parameters, **arrays})
         error, plain = (relative_error(w, rounded, products) for rounded in (found, round_to_half(w)))
-        yield RoundedLayer(step.layer.name, arrays, error, plain)
+        yield CompensatedLayer(step.layer.name, arrays, error, plain)
 
 
 def round_to_half(values: np.ndarray) -> np.ndarray:
@@ -79,39 +83,63 @@ def round_to_half(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16).astype(np.float64)
 
 
-def round_with_compensation(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half) -> np.ndarray:
+def _may_change(array: np.ndarray) -> np.ndarray:
+    """Return which weights (inputs, outputs) of an array may become nonzero: not the zeros of 2:4 sparse filters."""
+    rows = array.reshape(-1, array.shape[-1])
+    return rows != 0 if is_two_of_four(array) else np.ones(rows.shape, bool)
+
+
+def damped(products: np.ndarray) -> np.ndarray:
+    """Return xᵀ x + λ I."""
+    damping = DAMPING * np.trace(products) / len(products) or 1.0  # 1: all inputs are zero
+    return products + damping * np.eye(len(products))
+
+
+def round_with_compensation(
+    w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half, kept: np.ndarray | bool = True
+) -> np.ndarray:
     """Return weights w (inputs, outputs), float64, rounded with error compensation. products: xᵀ x (inputs, inputs).
 
-    rounded: rounds the weights of one input, (outputs,).
+    rounded: rounds the weights of one input, (outputs,). kept: bools like w; the other weights become 0.
     """
+    kept = np.broadcast_to(kept, w.shape)
     order = np.argsort(-np.diag(products) * (w**2).sum(axis=1), kind="stable")
     products, left = products[np.ix_(order, order)], w[order]
-    damping = DAMPING * np.trace(products) / len(products) or 1.0  # 1: all inputs are zero
-    factor = np.linalg.cholesky(np.linalg.inv(products + damping * np.eye(len(products))))
+    factor = np.linalg.cholesky(np.linalg.inv(damped(products)))
     found = np.empty_like(w)
     for i, row in enumerate(order):
-        found[row] = rounded(left[i])
+        found[row] = np.where(kept[row], rounded(left[i]), 0)
         left[i + 1 :] -= np.outer(factor[i + 1 :, i], (left[i] - found[row]) / factor[i, i])
     return found
 
 
 def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
     """Return xᵀ x (inputs, inputs) over all rows x of the input of step ``at`` on these images, after ``rounded``."""
-    from tqdm import tqdm  # imported only here: nothing else here needs it
-
-    step = graph.steps[at]
-    layer = step.layer
-    batch = BLOCK_BYTES // (8 * inputs * prod(step.out_shape[1:]))
-    batch = min(max(batch, 1), REFERENCE_CHUNK)
     found = np.zeros((inputs, inputs))
-    for first in tqdm(range(0, len(images), batch), desc=layer.name, unit=" batches", disable=None):
-        x = rounded(graph.input_of_step(at, images[first : first + batch], np.float64))
-        if isinstance(layer, Conv2d):
-            windows = sliding_windows(x, layer.kernel, layer.stride, layer.padding)
-            x = im2col(windows, np.empty(windows.size))
-        x = np.pad(x, ((0, 0), (0, inputs - x.shape[1])), constant_values=1)  # what a bias is multiplied by
+    for (x,) in input_rows([graph], at, images, inputs, rounded):
         found += x.T @ x
     return found
+
+
+def input_rows(
+    graphs: Sequence[Graph], at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x
+) -> Iterator[list[np.ndarray]]:
+    """Yield the inputs of step ``at`` in parts of the images: for each graph rows x (rows, inputs), float64."""
+    from tqdm import tqdm  # imported only here: nothing else here needs it
+
+    step = graphs[0].steps[at]
+    batch = BLOCK_BYTES // (8 * inputs * prod(step.out_shape[1:]))
+    batch = min(max(batch, 1), REFERENCE_CHUNK)
+    for first in tqdm(range(0, len(images), batch), desc=step.layer.name, unit=" batches", disable=None):
+        part = images[first : first + batch]
+        yield [_as_rows(step.layer, rounded(graph.input_of_step(at, part, np.float64)), inputs) for graph in graphs]
+
+
+def _as_rows(layer: Layer, x: np.ndarray, inputs: int) -> np.ndarray:
+    if isinstance(layer, Conv2d):
+        windows = sliding_windows(x, layer.kernel, layer.stride, layer.padding)
+        x = im2col(windows, np.empty(windows.size))
+    return np.pad(x, ((0, 0), (0, inputs - x.shape[1])), constant_values=1)  # what a bias is multiplied by
 
 
 def relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:
@@ -146,15 +174,15 @@ def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[QuantisedFil
     shape = graph.parameters[name].shape
     w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
     products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
-    used = w.any(axis=0)
+    used, kept = w.any(axis=0), _may_change(graph.parameters[name])
     first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
-    found = round_with_compensation(w, products, partial(_round_to_steps, steps))
+    found = round_with_compensation(w, products, partial(_round_to_steps, steps), kept)
     while True:
         most = np.rint(np.abs(found / steps).max(axis=0))
         if (most[used] == SIGNED).all():
             break
         steps = np.where(used, steps * np.maximum(most, 1) / SIGNED, steps)  # until the greatest filter is 127
-        found = round_with_compensation(w, products, partial(_round_to_steps, steps))
+        found = round_with_compensation(w, products, partial(_round_to_steps, steps), kept)
     filters = np.rint(found / steps).astype(np.int8).reshape(shape)
     quantised = QuantisedFilters(name, filters, limits, steps.astype(np.float32))
     return quantised, relative_error(w, found, products), relative_error(w, _round_to_steps(first_steps, w), products)

@@ -26,7 +26,7 @@ def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[G
 def resolve_choices(request: NetworkRequest, graph: Graph) -> Choices:
     """Resolve the options of a request to choices, without tuning. Raises UserError for unknown or unfit kernels."""
     named = {option: _parse_kernel_option(graph, option, text) for option, text in request.kernels.items()}
-    return Choices(request.precision, request.fuse, _requested_variants(request, named))
+    return Choices(request.precision, request.fuse, _requested_variants(request, named), sparse=request.sparse)
 
 
 def check_architecture(arch: str) -> None:

@@ -8,10 +8,9 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
+from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.fused.scaling import (
-    MOST_LAYERS_OF_HALVES,
     FeatureScaling,
     InexactError,
     Scalable,
@@ -20,6 +19,7 @@ from app.kernels.fused.scaling import (
     scale_features,
     unscale_features,
 )
+from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -34,7 +34,16 @@ from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
 from app.network.network import LayerStep
-from app.planning.matching import PAIRS, Choices, Node, fusion_candidates, stored_parameters
+from app.planning.matching import (
+    PAIRS,
+    Choices,
+    Node,
+    fusion_candidates,
+    is_split,
+    layer_forms,
+    pair_forms,
+    stored_parameters,
+)
 
 # Beyond float16's range both halves are infinite.
 UNSCALED = "in fp32x it reads only bytes, and numbers that the kernel before it scaled into float16's range"
@@ -117,7 +126,8 @@ class KernelSelector(Frozen):
         named = self.choices.named_pair_kernels.get(operation(problem))
         reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
         scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.pixel_scale_step else None
-        for form in _problem_forms(problem, scale, graph.quantised is not None):
+        sparse = self.choices.sparse and is_two_of_four(graph.parameters[heads[1].layer.name])
+        for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
                 reason = (
@@ -177,13 +187,13 @@ class KernelSelector(Frozen):
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
-        for form in _layer_forms(problem, source):
+        for form in layer_forms(problem, source):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
                 continue
             arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
             given = arrays if source is None else unscale_features(arrays, source.scales)
-            if not _is_split(form) or (fits_float16(form, given) and _weights_fit_float16(form, *served, given)):
+            if not is_split(form) or (fits_float16(form, given) and _weights_fit_float16(form, *served, given)):
                 return form, *served, given
         return None
 
@@ -263,37 +273,3 @@ def find_layer_pair(
         halves.append(half[0])
         taken, reads = taken + half[1], halves[-1].output_dtype
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
-
-
-def _is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
-    return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
-
-
-def _layer_forms(problem: Problem, source: FeatureScaling | None) -> list[Problem]:
-    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None."""
-    if not _is_split(problem):
-        return [problem]
-    if isinstance(problem, ConvProblem):
-        bounded = source is not None and source.layers <= MOST_LAYERS_OF_HALVES
-        halves = [replace(problem, bounded=True, exact=True), replace(problem, bounded=True)] if bounded else []
-        return [*halves, problem]
-    ranges = (False, True) if source is not None or problem.input_dtype == "uint8" else (True,)
-    return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
-
-
-def _problem_forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
-    """Return the problem's forms for kernels to try: for weights that float16 holds exactly, then for any weights.
-
-    The first form is the fastest. pixel_scale: the factor of the first layer's pixels, None if that layer reads none.
-    The exact form keeps it out of the weights, which would become inexact. integers: whether there are 8-bit filters.
-    """
-    if problem.dtype == INTEGERS:
-        if isinstance(problem, ConvPairProblem):
-            return [problem] if integers else []
-        wider = BY_DTYPE[INTEGERS].fallback
-        return [LinearPairProblem(replace(problem.first, dtype=wider), replace(problem.second, dtype=wider))]
-    if problem.dtype != "float16x2":
-        return [problem]
-    if isinstance(problem, ConvPairProblem) and pixel_scale is not None:
-        return [replace(problem, exact=True, pixel_scale=pixel_scale), problem]
-    return [replace(problem, exact=True), problem]

@@ -1,16 +1,16 @@
-"""Define a plan's choices and nodes; find the problems of the next layers that one kernel could solve."""
+"""Define a plan's choices and nodes; find the problems of the next layers that one kernel could solve, in any form."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
-from typing import Any
+from dataclasses import field, replace
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import BY_NAME, epilogue_dtype
-from app.kernels.fused.scaling import FeatureScaling
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
+from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS, epilogue_dtype
+from app.kernels.fused.scaling import MOST_LAYERS_OF_HALVES, FeatureScaling
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
 from app.network.graph import Graph
@@ -23,13 +23,15 @@ PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # 
 class Choices(Frozen):
     """The user's choices: precision (a name of app/base/precision.py), fusion, and kernels by layer or operation.
 
-    A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``.
+    A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``. sparse: whether
+    kernels for 2:4 sparse weights may run.
     """
 
     precision: str = "fp32"
     fuse: bool = True
     kernels: Mapping[str, Variant | None] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
+    sparse: bool = True
 
     @property
     def named_pair_kernels(self) -> dict[str, Variant]:
@@ -164,3 +166,42 @@ def _convert_parameter(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
                 f"and float16 ranges from {limits.smallest_normal:.1g} to {limits.max:,.0f}; use --precision fp32"
             )
     return np.ascontiguousarray(array, dtype=dtype)
+
+
+def is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
+    """Return whether a single layer multiplies numbers that are the sum of two float16."""
+    return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
+
+
+def layer_forms(problem: Problem, source: FeatureScaling | None) -> list[Problem]:
+    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None."""
+    if not is_split(problem):
+        return [problem]
+    if isinstance(problem, ConvProblem):
+        bounded = source is not None and source.layers <= MOST_LAYERS_OF_HALVES
+        halves = [replace(problem, bounded=True, exact=True), replace(problem, bounded=True)] if bounded else []
+        return [*halves, problem]
+    ranges = (False, True) if source is not None or problem.input_dtype == "uint8" else (True,)
+    return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
+
+
+def pair_forms(problem: PairProblem, pixel_scale: float | None, *, integers: bool, sparse: bool) -> list[PairProblem]:
+    """Return the problem's forms for kernels to try: for weights that float16 holds exactly, then for any weights.
+
+    The first form is the fastest. pixel_scale: the factor of the first layer's pixels, None if that layer reads none.
+    The exact form keeps it out of the weights, which would become inexact. integers: whether there are 8-bit filters.
+    sparse: whether the second filters are 2:4 sparse and kernels for them may run; forms for these come first.
+    """
+    if sparse and isinstance(problem, ConvPairProblem):
+        dense = pair_forms(problem, pixel_scale, integers=integers, sparse=False)
+        return [*(replace(form, sparse=True) for form in dense if isinstance(form, ConvPairProblem)), *dense]
+    if problem.dtype == INTEGERS:
+        if isinstance(problem, ConvPairProblem):
+            return [problem] if integers else []
+        wider = BY_DTYPE[INTEGERS].fallback
+        return [LinearPairProblem(replace(problem.first, dtype=wider), replace(problem.second, dtype=wider))]
+    if problem.dtype != "float16x2":
+        return [problem]
+    if isinstance(problem, ConvPairProblem) and pixel_scale is not None:
+        return [replace(problem, exact=True, pixel_scale=pixel_scale), problem]
+    return [replace(problem, exact=True), problem]

@@ -141,14 +141,22 @@ def _int8_unavailable_reason(graph: Graph, arch: str, choices: Choices, input_dt
     return f"{what}: {LOSSY}"
 
 
+def second_convolution(node: Node) -> str:
+    """Return the name of the second of a node's two convolutions."""
+    _, second = (layer.name for layer in node.layers if layer.operation == "conv")
+    return second
+
+
 def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
-    """Return notes for the user: on exact weights, and on layers that run unfused although fusion was allowed."""
+    """Return notes for the user: on exact and sparse weights, and on layers that run unfused although they could be."""
     exact = ", ".join(node.head.name for node in execution.nodes if getattr(node.problem, "exact", False))
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
+    for node in execution.nodes:
+        if node.variant.sparse:
+            found.append(f"{second_convolution(node)} 2:4 sparse: half of its products are skipped")
     integers = [node for node in execution.nodes if getattr(node.problem, "dtype", "") == INTEGERS]
     for node in integers:
-        _, second = (layer.name for layer in node.layers if layer.operation == "conv")
-        found.append(f"{second} in 8-bit integers: coarser than fp16")
+        found.append(f"{second_convolution(node)} in 8-bit integers: coarser than fp16")
     paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
     if execution.unfused_layer_names and left_to_us and paired:

@@ -20,6 +20,11 @@ def weights_option() -> Any:
     return option("HDF5 file of weights (default: the network's file in weights/)")
 
 
+def sparse_option() -> Any:
+    """Declare the option ``--no-sparse``."""
+    return option("multiply 2:4 sparse weights as dense ones", True, name="--no-sparse")
+
+
 class NetworkRequest(Frozen, kw_only=True):
     """Options for the network, its weights, kernels and precision."""
 
@@ -44,6 +49,7 @@ class NetworkRequest(Frozen, kw_only=True):
         choices=("auto", *PRECISIONS),
     )
     fuse: bool = option("run each layer as a separate kernel", True, name="--no-fuse")
+    sparse: bool = sparse_option()
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -171,6 +171,8 @@ class Settings(TypedDict):
     images: Count
     validation: Annotated[Count, "images held out"]
     data: Annotated[str, "SHA-256 of the images and labels"]
+    start: Annotated[str, "SHA-256 of the weights file that it starts from; empty for random weights"]
+    teacher: Annotated[str, "SHA-256 of the teacher's weights file; empty without one"]
 
 
 class Epoch(TypedDict):

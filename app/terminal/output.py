@@ -18,7 +18,10 @@ from app.terminal.options import option
 from app.terminal.text import terminal_width
 
 D = TypeVar("D", bound=Mapping[str, object])
-INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "shards", "before", "after")
+INPUTS = (
+    *("weights", "data", "labels", "against", "resume", "start", "teacher"),
+    *("file", "symbol", "paths", "shards", "before", "after"),
+)
 OUTPUTS = ("out", "show", "html", "json", "trace", "timeline", "init", "record")
 POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
 NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that names no file

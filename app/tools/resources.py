@@ -99,11 +99,12 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:
-    """Return pairs of the network's first two multiplying layers, in each of the row's types and with exact weights."""
+    """Return pairs of the network's first two multiplying layers, in each of the row's types, also exact and sparse."""
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
-    return [*found, *(replace(problem, exact=True) for problem in found if problem.activation_parts == 2)]
+    found += [replace(problem, exact=True) for problem in found if problem.activation_parts == 2]
+    return [*found, *(replace(problem, sparse=True) for problem in found if row.sparse)]
 
 
 def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:

@@ -78,7 +78,8 @@ class Progress(Frozen):
 class TrainingJob(Frozen):
     """A training that continues from ``progress``. It can be pickled, for other processes.
 
-    images: (N, C, H, W) uint8. labels: (N,) uint8. device: ``cuda`` or ``cpu``.
+    images: (N, C, H, W) uint8. labels: (N,) uint8. device: ``cuda`` or ``cpu``. teacher: parameters of
+    the network that it learns from besides the labels, or None.
     """
 
     settings: Settings
@@ -87,9 +88,10 @@ class TrainingJob(Frozen):
     labels: np.ndarray
     progress: Progress
     device: str
+    teacher: Arrays | None = None
 
 
-SCHEMA = 4
+SCHEMA = 5
 SUFFIX = ".checkpoint"
 MAX_BYTES = 1 << 30
 Stamp = tuple[int, int, int] | None

@@ -15,7 +15,7 @@ from app.training.checkpoint import TrainingJob
 from app.training.gradients import Arrays
 from app.training.loop import Trainer
 from app.training.model import add_l2_gradient, cross_entropy
-from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.optimisers import Slots, build_optimiser, one_cycle
 from app.training.random_bits import FRACTION_BITS, RandomUse, dropout_bound, integers_below, random_bits
 from app.training.settings import Settings
 from app.training.team import Team, member_share
@@ -40,9 +40,9 @@ class CpuTrainer:
         check_interrupt: Callable[[], object] = lambda: None,
     ) -> None:
         self.model, self.settings = job.model, job.settings
-        self.images, self.labels = job.images, job.labels
+        self.images, self.labels, self.teacher = job.images, job.labels, job.teacher
         self.parameters, self.slots = deepcopy((job.progress.parameters, job.progress.slots))
-        self.optimiser = OPTIMISERS[job.settings.optimiser](job.settings.weight_decay)
+        self.optimiser = build_optimiser(job.settings)
         self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
         # One array for all gradients, so that a team sums them in one call; each gradient is a view of it.
         self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
@@ -109,6 +109,7 @@ class CpuTrainer:
             smoothing=settings.smoothing,
             total=total,
             masks=lambda layer, shape: dropout_mask(settings, layer, shape, items, epoch),
+            teacher=self.teacher,
         )
 
     def _map_pieces(self, work: Callable[[np.ndarray], tuple], items: np.ndarray) -> Iterator[tuple]:

@@ -13,6 +13,8 @@ from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays, layer_forward
 from app.training.random_bits import RandomUse, random_bits, unit_fractions
 
+# Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network, 2015: share of the teacher in the loss.
+TEACHING, TEMPERATURE = 0.9, 2.0
 # (layer's name, shape of its input) → dropout factors of the input and of its gradient; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 
@@ -64,11 +66,12 @@ class Model(Frozen):
         smoothing: float,
         total: int,
         masks: Masks | None = None,
+        teacher: Parameters | None = None,
     ) -> tuple[float, int, Arrays]:
         """Return loss, correct answers and gradients of a share of a batch; the sums over all shares are the batch's.
 
         images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: returns dropout factors for a
-        layer and a shape.
+        layer and a shape. teacher: parameters of a network that the loss compares with (see ``add_teaching``).
         """
         x = self.prepare_inputs(images, _parameter_dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
@@ -81,6 +84,8 @@ class Model(Frozen):
             x = y
         correct = int((x.argmax(axis=1) == labels).sum())
         loss, slope = cross_entropy(x, labels, smoothing, total)
+        if teacher is not None:
+            loss, slope = add_teaching(loss, slope, x, self.logits(teacher, images), total)
         gradients: Arrays = {}
         first = min(place for place, layer in enumerate(self.layers) if layer.name in parameters)
         for place in range(len(self.layers) - 1, first - 1, -1):
@@ -131,6 +136,27 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, tota
         target[np.arange(count), labels] += 1 - smoothing
         loss = -float(((shifted - np.log(sums)) * target).sum(dtype=np.float64)) / total
         return loss, (exponentials / sums - target) / total
+
+
+def add_teaching(
+    loss: float, slope: np.ndarray, logits: np.ndarray, teacher: np.ndarray, total: int
+) -> tuple[float, np.ndarray]:
+    """Return a loss and its gradient (B, classes) with the share TEACHING replaced by the distance from a teacher.
+
+    The distance is T² Σ_b KL(softmax(teacher / T) ‖ softmax(logits / T)) / total with T = TEMPERATURE. logits, teacher:
+    (B, classes). total: images in the whole batch.
+    """
+    wanted, found = (_log_softmax(array / TEMPERATURE) for array in (teacher, logits))
+    share = np.exp(wanted)
+    distance = TEMPERATURE**2 * float((share * (wanted - found)).sum(dtype=np.float64)) / total
+    change = TEMPERATURE * (np.exp(found) - share) / total
+    return loss + TEACHING * (distance - loss), slope + TEACHING * (change - slope)
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # as in cross_entropy
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def add_l2_gradient(parameters: Arrays, gradients: Arrays, l2: float) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from app.base.frozen import Frozen
 from app.training.gradients import Arrays
+from app.training.settings import Settings
 
 Slots = dict[str, Arrays]  # slot → parameter → array
 WARM_UP = 0.3  # share of the steps
@@ -24,18 +25,24 @@ class ScheduleStep(NamedTuple):
 
 
 class Optimiser(Frozen, ABC):
-    """An update rule. weight_decay: each update shrinks weights, but not biases, by the share rate · weight_decay."""
+    """An update rule. weight_decay: each update shrinks weights, but not biases, by the share rate · weight_decay.
+
+    keep_zeros: weights that are zero, but not biases, stay zero.
+    """
 
     weight_decay: float = 0.0
+    keep_zeros: bool = False
     slots: ClassVar[tuple[str, ...]]
 
     def update(self, parameters: Arrays, gradients: Arrays, slots: Slots, step: ScheduleStep) -> None:
         """Update parameters and slots in place."""
         for name, parameter in parameters.items():
-            if self.weight_decay and not name.endswith("_bias"):
+            is_weight = not name.endswith("_bias")
+            if self.weight_decay and is_weight:
                 parameter *= 1 - step.rate * self.weight_decay
             own = [slots[slot][name] for slot in self.slots]
-            parameter -= self._compute_update(gradients[name], own, step)
+            change = self._compute_update(gradients[name], own, step)
+            parameter -= np.where(parameter == 0, 0, change) if self.keep_zeros and is_weight else change
 
     @abstractmethod
     def _compute_update(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
@@ -72,6 +79,11 @@ class AdamW(Optimiser):
 
 
 OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
+
+
+def build_optimiser(settings: Settings) -> Optimiser:
+    """Return the optimiser of a training."""
+    return OPTIMISERS[settings.optimiser](settings.weight_decay, bool(settings.start))
 
 
 def one_cycle(step: int, steps: int, peak: float) -> ScheduleStep:

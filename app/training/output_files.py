@@ -84,6 +84,8 @@ def choose_files(request: TrainRequest, network: Network, resumed: Checkpoint | 
             "--resume" if request.resume else "the checkpoint": kept,
             "--data": request.data,
             "--labels": request.labels,
+            "--start": request.start,
+            "--teacher": None if request.teacher == request.start else request.teacher,
         }
     )
     if request.resume is None and kept.exists():

@@ -22,7 +22,8 @@ from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 # Options that do not affect the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
 IMAGES = ("data", "labels", "data_dir")  # replaced together or not at all
 OUTPUTS = ("plot", "json")
-KEPT = (*IMAGES, *OUTPUTS)
+NOT_OPTIONS = ("data", "start", "teacher", "biases", "definition")  # the first three: hashes of the files named
+KEPT = (*IMAGES, "teacher", *OUTPUTS)
 MAX_LENGTH = 2000
 KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for name in KEPT}, optional=KEPT)
 
@@ -39,6 +40,12 @@ class TrainRequest(Frozen, kw_only=True):
         "network to train from scratch, or its .toml file; mlp_500 is a wider mlp", group="what", metavar="NAME"
     )
     resume: Path | None = option("checkpoint of an interrupted training to continue")
+    start: Path | None = option(
+        "weights file to start from instead of random weights; its weights that are zero stay zero", metavar="FILE"
+    )
+    teacher: Path | None = option(
+        "weights file to learn from: nine tenths of the loss are the distance from its answers", metavar="FILE"
+    )
     out: Path | None = option("weights file to write (default: NAME_trained.h5)", once="--output")
     overwrite: bool = option(OVERWRITE, False)
     device: str = device_option()
@@ -79,6 +86,8 @@ class TrainRequest(Frozen, kw_only=True):
 
     def __post_init__(self) -> None:
         parse_dropout(self.dropout or "none")
+        if self.resume is not None and self.start is not None:
+            raise UserError("--resume continues from a checkpoint: leave out --start")
         if device_number(self.device) is not None and (self.workers or 1) > 1:
             raise UserError(
                 f"--device {self.device} is one GPU, and --workers {self.workers} need one each: use --device cuda, "
@@ -88,8 +97,7 @@ class TrainRequest(Frozen, kw_only=True):
     @property
     def settings(self) -> dict[str, Any]:
         """Return the fields of ``Settings`` that were given, including ``network`` and ``images``."""
-        # ``--data`` names a file; the setting is the hash of its images.
-        names = [field.name for field in fields(Settings) if field.name not in ("data", "biases", "definition")]
+        names = [field.name for field in fields(Settings) if field.name not in NOT_OPTIONS]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
@@ -106,7 +114,9 @@ class TrainRequest(Frozen, kw_only=True):
         file is overwritten.
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
-        used = {name: kept[name] for name in (*images, *OUTPUTS) if name in kept and getattr(self, name) is None}
+        used = {
+            name: kept[name] for name in (*images, "teacher", *OUTPUTS) if name in kept and getattr(self, name) is None
+        }
         json = used.get("json", "-")
         if json != "-" and os.path.lexists(json):
             raise UserError(f"{json}, the --json of the checkpoint, exists: name a file for the figures with --json")

@@ -40,7 +40,8 @@ class Settings(Recipe, kw_only=True):
     """All inputs of a training. On one machine with equal workers, they determine the result to the last bit.
 
     network: its name. definition: its TOML. images: number of images. validation: number of images kept for validation.
-    data: SHA-256 of images and labels.
+    data: SHA-256 of images and labels. start: SHA-256 of the weights file that the training starts from, whose zeros
+    stay zeros; "" if it starts from random weights. teacher: SHA-256 of the teacher's weights file, or "".
     """
 
     network: str
@@ -49,6 +50,8 @@ class Settings(Recipe, kw_only=True):
     images: int
     validation: int
     data: str
+    start: str = ""
+    teacher: str = ""
 
     @property
     def batches_per_epoch(self) -> int:
@@ -72,6 +75,8 @@ class Settings(Recipe, kw_only=True):
             *(["horizontal flips"] if self.flip else []),
             *([f"shifts up to {self.shift} px"] if self.shift else []),
             f"seed {self.seed}",
+            *([f"from the weights {self.start[:12]}, whose zeros stay"] if self.start else []),
+            *([f"taught by the weights {self.teacher[:12]}"] if self.teacher else []),
             f"stored as {self.storage}",
             f"{self.images - self.validation} of {self.images} images, {self.validation} held out",
         ]
@@ -134,6 +139,8 @@ SETTINGS = {
     "network": Setting(checks.text_check()),
     "definition": Setting(checks.string),
     "data": Setting(_validate_digest),
+    "start": Setting(lambda value: value and _validate_digest(value)),
+    "teacher": Setting(lambda value: value and _validate_digest(value)),
 }
 WORKERS = _integer_setting(1)
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from app.layers import Linear
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
 from app.network.toml import network_toml
+from app.network.weights import Weights, check_shapes, load_weights
 from app.training import checkpoint, loop
 from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import translate_memory_errors
+from app.training.gradients import Arrays
 from app.training.model import Model, make_training_model
 from app.training.output_files import OutputFiles, check_file_sizes, choose_files
 from app.training.request import TrainRequest
@@ -50,10 +53,15 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     """
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
+    start = None if request.start is None else load_weights(request.start)
     request, again = (request, {}) if content is None else request.fill_from_checkpoint(content.progress.options)
+    teacher = None if request.teacher is None else load_weights(request.teacher)
+    own = _file_settings(start, teacher)
     if content is not None:
         network = content.model.network
         _check_same_settings(request, content.settings, network)
+    elif request.network is None and start is not None:
+        network = start.stored_network()
     elif request.network is None:
         known = f"one of {', '.join(NETWORKS)}, or a file NAME.toml"
         raise UserError(f"name the network to train with --network: {known} (or --resume FILE)")
@@ -63,19 +71,34 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     if request.plot is not None:
         svg.check_chart_folder(request.plot)
     if request.data is None:
-        _resolve_settings(request, device, stored, network, unread_fashion_mnist("train"))
+        _resolve_settings(request, device, stored, network, unread_fashion_mnist("train"), own)
     data = _load_dataset(request)
-    settings, model = _resolve_settings(request, device, stored, network, data)
+    settings, model = _resolve_settings(request, device, stored, network, data, own)
     images, labels = data.images[: settings.images], data.labels[: settings.images]  # type: ignore[index]
     digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
     if stored is not None and (len(images), digest) != (stored.images, stored.data):
         raise UserError(f"{data.source} does not contain the images of {request.resume}: name those with --data")
+    if settings.teacher != own["teacher"]:
+        raise UserError(f"{request.resume} needs the teacher that it was started with: name its file with --teacher")
     settings = replace(settings, data=digest)
     test = open_split("test", request.data_dir)[:2] if data.split == "train" else None  # now: it may be missing
     with translate_memory_errors(settings):
         progress = loop.initial_progress(model, settings) if content is None else content.progress
+    if start is not None:
+        progress = replace(progress, parameters=_model_parameters(start, model))
     progress = replace(progress, options=request.checkpoint_options())
-    return TrainTask(request, TrainingJob(settings, model, images, labels, progress, device), again, data, test, places)
+    taught_by = None if teacher is None else _model_parameters(teacher, model)
+    job = TrainingJob(settings, model, images, labels, progress, device, taught_by)
+    return TrainTask(request, job, again, data, test, places)
+
+
+def _file_settings(start: Weights | None, teacher: Weights | None) -> dict[str, Any]:
+    """Return the settings that follow from the weights to start from and to learn from."""
+    own: dict[str, Any] = {"teacher": "" if teacher is None else teacher.sha256}
+    if start is not None:
+        biases = tuple(name.removesuffix("_bias") for name in start.arrays if name.endswith("_bias"))
+        own |= {"start": start.sha256, "biases": biases}
+    return own
 
 
 def _check_same_settings(request: TrainRequest, stored: Settings, network: Network) -> None:
@@ -98,14 +121,19 @@ def _load_dataset(request: TrainRequest) -> Dataset:
 
 
 def _resolve_settings(
-    request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
+    request: TrainRequest,
+    device: str,
+    stored: Settings | None,
+    network: Network,
+    data: Dataset,
+    own: Mapping[str, Any],
 ) -> tuple[Settings, Model]:
     """Return the settings of the requested or resumed training, without the images' hash, and its model.
 
-    Raises UserError.
+    own: settings that follow from other files. Raises UserError.
     """
     _check_data(data, network)
-    settings = stored or _build_settings(network, request, data)
+    settings = stored or _build_settings(network, request, data, own)
     model = make_training_model(network, settings.biases)
     check_file_sizes(settings, model)
     _check_settings(settings, model, data)
@@ -128,8 +156,8 @@ def _check_data(data: Dataset, network: Network) -> None:
         raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
 
 
-def _build_settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
-    """Return the recipe's settings; values that the request gives replace those of the recipe."""
+def _build_settings(network: Network, request: TrainRequest, data: Dataset, own: Mapping[str, Any]) -> Settings:
+    """Return the recipe's settings; values of the request replace those of the recipe, and ``own`` replaces both."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")
@@ -138,8 +166,20 @@ def _build_settings(network: Network, request: TrainRequest, data: Dataset) -> S
         "seed": DEFAULT_SEED,
         "validation": max(images // VALIDATION_PART, 1),
     } | dict(request.settings)
-    own = {"network": network.name, "definition": network_toml(network), "images": images, "data": ""}
-    return Settings(**(values | own))
+    named = {"network": network.name, "definition": network_toml(network), "images": images, "data": ""}
+    return Settings(**{**values, **own, **named})
+
+
+def _model_parameters(weights: Weights, model: Model) -> Arrays:
+    """Return copies of the weights in a file. Raises UserError if they are another network's."""
+    network = model.network
+    check_shapes(replace(weights, network=network.name), model.shapes)
+    if weights.input_scale not in (None, network.pixel_scale):
+        raise UserError(
+            f"{weights.path} multiplies pixels by {weights.input_scale:g}, network {network.name} by "
+            f"{network.pixel_scale:g}: name other weights"
+        )
+    return {name: weights.arrays[name].copy() for name in model.shapes}
 
 
 def _check_settings(settings: Settings, model: Model, data: Dataset) -> None:

@@ -41,6 +41,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--latency": ("", (ERROR, "--latency is for the GPU: leave it out on the CPU"), (EFFECT, "layers")),
     "--precision": ("fp16", (ERROR, "--precision fp16 is for the GPU: leave it out on the CPU"), (EFFECT, "precision")),
     "--no-fuse": ("", (NOTE, "--no-fuse: for the GPU, without effect"), (EFFECT, "settings")),
+    "--no-sparse": ("", (NOTE, "--no-sparse: for the GPU, without effect"), (EFFECT, "")),  # the weights are dense
     "--streams": ("2", (NOTE, "--streams: for the GPU, without effect"), (EFFECT, "settings")),
     "--chunk": ("2", (NOTE, "--chunk: for the GPU, without effect"), (EFFECT, "settings")),
     "--repeat": ("3", (EFFECT, "settings"), (EFFECT, "settings")),
@@ -58,6 +59,8 @@ NO_JOB = {"-h", "--version", "--completion"}
 REFUSED = {
     "predict images --invert yes": "--invert is for pictures",
     "predict images --device cpu --precision fp16": "--precision fp16 is for the GPU",
+    "predict images --device cpu --no-sparse": "--no-sparse is for the GPU: leave it out on the CPU",
+    "evaluate --device cpu --no-sparse": "--no-sparse is for the GPU: leave it out on the CPU",
     "classify images --out results --device cpu --devices all": "--devices all names the GPUs: leave --device cpu out",
     "classify images --out results --device cuda:1 --scheduler tcp://127.0.0.1:1": "--device cuda:1 is a GPU of this",
     "classify images --out results --device cuda --workers 2": "--workers is for the CPU",

@@ -100,9 +100,9 @@ def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.Mon
     """Maps that resemble each other: what the others lose, the greatest filter makes up for, and ends below 127."""
     used: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def spied(w: np.ndarray, products: np.ndarray, rounded: Rounding) -> np.ndarray:
+    def spied(w: np.ndarray, products: np.ndarray, rounded: Rounding, kept: np.ndarray) -> np.ndarray:
         used.append((w, products))
-        return round_with_compensation(w, products, rounded)
+        return round_with_compensation(w, products, rounded, kept)
 
     monkeypatch.setattr(rounding, "round_with_compensation", spied)
     graph, rng = random_graph(ALIKE, bias=False), np.random.default_rng(0)

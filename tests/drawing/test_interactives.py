@@ -15,8 +15,8 @@ from app.kernels.problems import ConvProblem
 from tests.support.pages import Nesting, opened
 
 CONV1 = ConvProblem(1, 28, 28, 32, 5)
-FUSED = Path(__file__).parents[2] / "app/kernels/fused"
-HEADERS = "".join((FUSED / f"{name}.cuh").read_text(encoding="utf-8") for name in ("conv_pair", "conv_pair_warpgroups"))
+SHARED = Path(__file__).parents[2] / "app/kernels/include"
+HEADERS = "".join((SHARED / f"{name}.cuh").read_text("utf-8") for name in ("conv_pair", "conv_pair_warpgroups"))
 
 
 class Fragment(Nesting):

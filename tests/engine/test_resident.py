@@ -1,25 +1,32 @@
 """The host's side of the resident kernel, against a thread that answers as the kernel does; and that it compiles."""
 
+import platform
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.errors import UserError
+from app.cuda import device as devices
 from app.cuda.compiler import compile_kernel
 from app.engine import resident
+from app.engine.classifier import Classifier, card_engines
 from app.engine.gpu import GpuEngine
 from app.engine.resident import MOST, ResidentKernel, compile_time_constants
 from app.network.definitions import LENET5, MLP
 from app.network.graph import Graph
+from app.network.weights import save_weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.fake_card import Module, fake_card
 from tests.support.networks_for_tests import random_graph, random_images, rounded
+from tests.support.sparsity import with_sparse_conv2
 
 CLASSES = 10
 
@@ -77,6 +84,36 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResidentKernel]:
         with GpuEngine(plan(graph, "sm_90a", Choices(precision="fp16"))) as engine:
             yield ResidentKernel(engine.loaded)
     sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32x"])
+def test_classifiers_run_sparse_weights_on_dense_kernels_beside_it(
+    precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The sparse kernels, which others run, round differently."""
+
+    class Engines:
+        device = "cuda"
+
+        def __init__(self, choices: Choices, _: int | None) -> None:
+            self.choices = choices
+
+        def resident_kernel(self, graph: Graph) -> None:
+            resident.check_plan_supported(plan(graph, "sm_90a", self.choices))
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(card_engines, "CardEngines", Engines)
+    monkeypatch.setattr(devices, "choose_device", lambda _: ("cuda", None))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    graph = with_sparse_conv2(rounded(random_graph(LENET5, bias=False)))
+    save_weights(tmp_path / "sparse.h5", graph.parameters, network=LENET5, input_scale=graph.input_scale)
+    for options, is_sparse in (({"resident": True}, False), ({"sparse": False}, False), ({}, True)):
+        given: dict[str, Any] = {"precision": precision, **options}
+        with Classifier(tmp_path / "sparse.h5", **given) as classifier:
+            engines: Any = classifier._engines
+            assert plan(classifier.graph, "sm_90a", engines.choices).nodes[0].variant.sparse == is_sparse
 
 
 @pytest.mark.parametrize("count", range(1, MOST + 1))

@@ -23,7 +23,7 @@ from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import host_arrays
-from tests.support.kernel_grid import RAGGED, convolution_pair, exactly, product_pair, row_of, typed
+from tests.support.kernel_grid import RAGGED, convolution_pair, exactly, product_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
 from tests.support.oracle import onnx_outputs
@@ -193,8 +193,12 @@ PROBLEMS: dict[str, Problem] = {
 }
 CONVOLUTIONS = [
     ("conv_pair_warpgroups.cuh", "WINDOW_ROW_BYTES, 128)", "WINDOW_ROW_BYTES, 144)", WRONG),
-    ("conv_pair_02_wgmma.cu", "wgmma_wait_group(sums);", "", "waits for products without naming their sums"),
+    ("conv_pair_float16.cuh", "wgmma_wait_group(sums);", "", "waits for products without naming their sums"),
     ("conv_pair_warpgroups.cuh", "&smem.filters_full, 1)", "&smem.filters_full, 2)", "never ends"),
+]
+SPARSE = [
+    ("conv_pair_07_wgmma_sparse.cu", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
+    ("conv_pair_07_wgmma_sparse.cu", "+ next % 2 * 8", "", WRONG),
 ]
 PRODUCTS = [
     ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
@@ -208,6 +212,7 @@ CLUSTERS = [
 ]
 PLANTED = [
     *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
+    *((row_of("conv_pair", "wgmma-sparse"), 3, *planted) for planted in SPARSE),
     *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
     *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
 ]
@@ -215,7 +220,7 @@ PLANTED = [
 
 def run(row: Variant, images: int, folder: Path) -> None:
     """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
-    problem = typed(PROBLEMS[row.operation], "float16")
+    problem = typed(sparsely(convolution_pair()) if row.sparse else PROBLEMS[row.operation], "float16")
     x, arrays = host_arrays(problem, images)
     packing = row.launch_config(problem).packing
     assert packing is not None

@@ -22,7 +22,7 @@ from app.kernels.problems import ConvPairProblem, PairProblem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support.kernel_device import device_parameters, host_arrays
-from tests.support.kernel_grid import convolution_pair, exactly, product_pair, row_of, served, typed
+from tests.support.kernel_grid import convolution_pair, exactly, product_pair, row_of, served, sparsely, typed
 from tests.support.kernel_oracle import layers_of, operands, run
 from tests.support.on_processor import run_row
 
@@ -208,13 +208,31 @@ def test_what_kernels_of_lenet5_s_convolutions_refuse(
     row: Variant, half: str, change: dict[str, Any], reason: str
 ) -> None:
     """In either convolution; mma alone adds biases. And none enlarges images."""
-    pair = typed(exactly(convolution_pair()) if row.name == "wgmma-exact" else convolution_pair(), row.dtypes[0])
+    pair = typed(exactly(convolution_pair()) if row.name.endswith("exact") else convolution_pair(), row.dtypes[0])
+    pair = sparsely(pair) if row.sparse else pair
     assert row.refusal_reason(pair, "sm_90a") is None
     changed: Any = replace(getattr(pair, half), **change)
     adds = row.name == "mma" and "bias" in change
     assert row.refusal_reason(replace(pair, **{half: changed}), "sm_90a") == (None if adds else reason)
     enlarged = replace(pair, resize=ResizeProblem(1, 14, 20, 28))
     assert row.refusal_reason(enlarged, "sm_90a") == "enlarges no images"
+
+
+@pytest.mark.parametrize("row", [row for row in LENET5_ROWS if row.sparse], ids=lambda row: row.name)
+def test_sparse_rows_refuse_other_filters(row: Variant) -> None:
+    """By what is said of them, or else when they are packed."""
+    (problem,) = served(row, "sm_90a")
+    assert isinstance(problem, ConvPairProblem)
+    reason = "serves 2:4 sparse filters of the second convolution alone"
+    assert row.refusal_reason(replace(problem, sparse=False), "sm_90a") == reason
+    _, arrays = host_arrays(problem, 1)
+    filters = arrays[2]
+    assert filters is not None
+    more = tuple(np.argwhere(filters == 0)[1234])
+    filters = filters.copy()
+    filters[more] = 1
+    with pytest.raises(ValueError, match="the filters are not 2:4 sparse"):
+        packed(row, problem, [arrays[0], None, filters, None])
 
 
 @ALL_ROWS

@@ -36,6 +36,7 @@ from tests.support.scaled_networks import (
     unit_scaled,
 )
 from tests.support.shell import user_error
+from tests.support.sparsity import with_sparse_conv2
 
 Factors = tuple[float, float, float, float]
 ARCHES, PRECISIONS = ("sm_80", "sm_90a"), ("fp32x", "fp16")  # mma; wgmma, where that serves
@@ -80,6 +81,18 @@ def rounded_biased() -> Graph:
 @cache
 def usual_errors(network: Callable[[], Graph], precision: str) -> np.ndarray:
     return plain_errors(network(), images(), precision)
+
+
+@cache
+def sparse() -> Graph:
+    """Weights that float16 holds, conv2's 2:4 sparse."""
+    return with_sparse_conv2(rounded_unbiased())
+
+
+def powers_of_two(factors: Factors) -> Factors:
+    """The nearest ones, by which weights stay exact."""
+    first, second, third, fourth = (2.0 ** round(np.log2(factor)) for factor in factors)
+    return first, second, third, fourth
 
 
 def check(graph: Graph, arch: str, precision: str, limits: np.ndarray) -> None:
@@ -131,14 +144,27 @@ def test_shipped_weights_scaled(arch: str, precision: str, factors: Factors) -> 
 
 @pytest.mark.parametrize(("factors", "arch"), [(factors, ARCHES[at % 2]) for at, factors in enumerate(SCALED)])
 def test_weights_that_float16_holds_take_fewer_products(arch: str, factors: Factors) -> None:
-    """Scaled by powers of two, which keep them exact: at most the errors of float32."""
-    powers: Factors = tuple(2.0 ** round(np.log2(factor)) for factor in factors)
+    """Scaled by powers of two: at most the errors of float32."""
     network = {"sm_80": rounded_biased, "sm_90a": rounded_unbiased}[arch]
-    graph = scaled(network(), powers)
+    graph = scaled(network(), powers_of_two(factors))
     assert all(getattr(node.problem, "exact", False) for node in plan(graph, arch, Choices("fp32x")).nodes)
     check(graph, arch, "fp32x", usual_errors(network, "fp32x"))
     one_off = multiplied(graph, conv2=1 + 2.0**-12)
     assert not getattr(plan(one_off, arch, Choices("fp32x")).nodes[0].problem, "exact", False)
+
+
+@pytest.mark.parametrize("factors", SCALED)
+@BOTH
+def test_sparse_filters_of_any_scale(precision: str, factors: Factors) -> None:
+    """From 1e-8 to 1e8: they stay sparse, and as exact as others. One weight more, however small, is not."""
+    graph = scaled(sparse(), powers_of_two(factors))
+    assert plan(graph, "sm_90a", Choices(precision)).nodes[0].variant.sparse
+    check(graph, "sm_90a", precision, usual_errors(sparse, precision))
+    filters = graph.parameters["conv2"].copy()
+    filters[tuple(np.argwhere(filters == 0)[-1])] = np.abs(filters[filters != 0]).min()
+    more = replace(graph, parameters={**graph.parameters, "conv2": filters})
+    assert not plan(more, "sm_90a", Choices(precision)).nodes[0].variant.sparse
+    check(more, "sm_90a", precision, usual_errors(sparse, precision))
 
 
 @BOTH
@@ -165,7 +191,8 @@ def test_what_float16_does_not_hold_is_split_into_tfloat32(arch: str, factors: F
 
 def test_every_kernel_of_two_layers_is_met_above() -> None:
     met = set()
-    for graph, arch, precision in product((unbiased(), rounded_unbiased()), ("sm_80", "sm_90a"), ("fp32x", "fp16")):
+    graphs = unbiased(), rounded_unbiased(), sparse()
+    for graph, arch, precision in product(graphs, ("sm_80", "sm_90a"), ("fp32x", "fp16")):
         met |= {(node.variant.source, precision) for node in plan(graph, arch, Choices(precision)).nodes}
     integers, _ = plan(with_bytes(unbiased()), "sm_90a", Choices("int8")).nodes  # see test_integers.py
     met.add((integers.variant.source, "int8"))

@@ -10,7 +10,7 @@ from app.base.errors import UserError
 from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays, layer_forward
-from app.training.model import Model, add_l2_gradient, cross_entropy, make_training_model
+from app.training.model import Model, add_l2_gradient, add_teaching, cross_entropy, make_training_model
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
@@ -134,6 +134,19 @@ def test_cross_entropy(smoothing: float) -> None:
     found = differences(lambda: cross_entropy(logits, labels, smoothing, 9)[0], logits)
     np.testing.assert_allclose(slope.ravel(), found, rtol=1e-6, atol=1e-9)
     assert cross_entropy(logits + 1e6, labels, smoothing, 9)[0] == pytest.approx(loss)  # exp does not overflow
+
+
+def test_teaching() -> None:
+    """A tenth of the former loss is left, also beside a teacher of the same scores."""
+    rng = np.random.default_rng(1)
+    logits, teacher = rng.standard_normal((2, 5, 7)) * 3
+    former = rng.standard_normal((5, 7))
+    shares, wanted = (np.exp(x / 2) / np.exp(x / 2).sum(axis=1, keepdims=True) for x in (logits, teacher))
+    loss, slope = add_teaching(3.0, former, logits, teacher, 9)
+    assert loss == pytest.approx(0.3 + 0.9 * 4 * (wanted * np.log(wanted / shares)).sum() / 9)
+    found = differences(lambda: add_teaching(3.0, former, logits, teacher, 9)[0], logits)
+    np.testing.assert_allclose(slope.ravel() - 0.1 * former.ravel(), found, rtol=1e-6, atol=1e-9)
+    assert add_teaching(3.0, former, logits, logits + 1e6, 9)[0] == pytest.approx(0.3)  # exp does not overflow
 
 
 def test_l2() -> None:

@@ -119,6 +119,20 @@ def test_no_chunk_of_ten_thousand_images_takes_a_product_for_few() -> None:
     assert limits and max(limits) < default_chunk_size(10_000) // 2, "the first chunk and the last have half the length"
 
 
+def test_kernels_that_do_not_pack_share_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The large tiles of a long sum's parts read those of the kernel for many, which may be large."""
+    buffers = pytest.importorskip("app.engine.buffers", reason="CuPy is not installed")
+    monkeypatch.setattr(buffers, "upload", np.copy)
+    execution = plan(random_graph(NETWORKS["fa19"]), ARCH, Choices("tf32"))
+    loaded = buffers.LoadedPlan(execution)
+    layouts: list[Any] = []
+    for node in execution.nodes:
+        packings = [variant.launch_config(node.problem, settings).packing for variant, settings in node.kernels]
+        layouts += [packing.pack(node.parameters) for packing in packings if packing is not None]
+        layouts += [node.parameters] if None in packings else []
+    assert loaded.nbytes == sum(array.nbytes for layout in layouts for array in layout if array is not None)
+
+
 @pytest.mark.parametrize(
     ("images", "which"), [(1, "few"), (4, "few"), (5, "more"), (7, "more"), (8, "many"), (99, "many")]
 )

@@ -19,6 +19,7 @@ from tests.support.kernel_grid import (
     exists_in,
     multiplied,
     product_pair,
+    sparsely,
     typed,
 )
 
@@ -62,7 +63,7 @@ TUNED: dict[str, Sequence[Problem]] = {
         LinearProblem(70, 10, bias=True, argmax=True),
         *(LinearProblem(200, 130, bias=True, activation="relu", exact=exact) for exact in (False, True)),
     ],
-    "conv_pair": [convolution_pair(), TILED_PAIRS[3]],
+    "conv_pair": [convolution_pair(), sparsely(convolution_pair()), TILED_PAIRS[3]],
     "gemm_pair": [
         product_pair(192, 96, 10, True, True),
         product_pair(1024, 128, 10),
@@ -91,6 +92,7 @@ SMALL: dict[str, Sequence[Problem]] = {
     ],
     "conv_pair": [
         *(convolution_pair(), convolution_pair(True, True), exactly(convolution_pair())),
+        *map(sparsely, (convolution_pair(), exactly(convolution_pair()))),
         *(DRAWN_PAIRS[0], exactly(DRAWN_PAIRS[1]), DRAWN_PAIRS[2], DRAWN_PAIRS[10]),
         *(TILED_PAIRS[3], exactly(TILED_PAIRS[9]), TILED_PAIRS[9]),
     ],
@@ -146,9 +148,13 @@ def architecture() -> str:
 def describe(problem: Problem) -> str:
     """Return a short text for test names: types, sizes, epilogue."""
     if isinstance(problem, PairProblem):
-        resize = getattr(problem, "resize", None)
+        resize, sparse = getattr(problem, "resize", None), getattr(problem, "sparse", False)
         source = "" if resize is None else f"{describe(resize)}--"
-        return f"{source}{describe(problem.first)}--{describe(problem.second)}" + "-exact" * problem.exact
+        return (
+            f"{source}{describe(problem.first)}--{describe(problem.second)}"
+            + "-exact" * problem.exact
+            + "-sparse" * sparse
+        )
     if not isinstance(problem, ConvProblem | LinearProblem):
         return "-".join([problem.dtype, *(str(value) for name, value in vars(problem).items() if name != "dtype")])
     kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"

@@ -66,6 +66,11 @@ def exactly(problem: ConvPairProblem) -> ConvPairProblem:
     return replace(problem, exact=True, pixel_scale=1 / 255)
 
 
+def sparsely(problem: ConvPairProblem) -> ConvPairProblem:
+    """Return the problem for second filters with two weights of every four input maps."""
+    return replace(problem, sparse=True)
+
+
 def enlarging_pairs() -> list[ConvPairProblem]:
     """Return both convolutions of each network that enlarges images; minidnn86's last pooling without and with ceil."""
     found: list[ConvPairProblem] = []
@@ -146,6 +151,7 @@ ANY_PAIRS = [*NETWORK_PAIRS, *DRAWN_PAIRS, *TILED_PAIRS]
 CONVOLUTION_PAIRS = [
     *LENET5_PAIRS,
     exactly(LENET5_PAIRS[0]),
+    *map(sparsely, (LENET5_PAIRS[0], exactly(LENET5_PAIRS[0]))),
     *(form for pair in ANY_PAIRS for form in (pair, exactly(pair))),
 ]
 ANY_PRODUCT_PAIRS = [

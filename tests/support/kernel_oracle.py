@@ -25,6 +25,7 @@ from app.lab.bench import tolerance
 from app.lab.bench.tolerance import Expected, activation_name, allowed_errors, has_rounded_operands, has_split_operands
 from app.layers import Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax, activation_layer
 from tests.support.kernel_cases import input_shape
+from tests.support.sparsity import thinned
 
 Single = ConvProblem | LinearProblem | PlainProblem
 Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file
@@ -92,12 +93,11 @@ def base(problem: Single) -> Single:
 def operands(problem: Problem, images: int) -> Operands:
     """Return the reference's operands, float64 or uint8: rounded to the storage type, not to the arithmetic type."""
     if isinstance(problem, PairProblem):
-        x, first = operands(problem.first, images)
-        _, second = operands(problem.second, 1)
+        (x, first), (_, second) = operands(problem.first, images), operands(problem.second, 1)
         if isinstance(problem, ConvPairProblem):
             x = x if problem.resize is None else operands(problem.resize, images)[0]
             first = {**first, "layer": first["layer"] / (4 if problem.dtype == "int8" else problem.pixel_scale)}
-        both = {"layer1": held(problem, first), "layer2": held(problem, second)}
+        both = {"layer1": held(problem, first), "layer2": held(problem, thinned(problem, second))}
         return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
     x, arrays = drawn(base(problem), images)
     if isinstance(problem, ConvProblem | LinearProblem):

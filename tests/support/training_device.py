@@ -16,7 +16,7 @@ from app.kernels.train.train import FOLDER
 from app.network.definitions import Network
 from app.network.toml import network_toml
 from app.training.model import make_training_model
-from app.training.optimisers import OPTIMISERS
+from app.training.optimisers import build_optimiser
 from app.training.settings import RECIPES, Settings
 
 GUARD = 64  # elements behind an output that no kernel may touch
@@ -69,7 +69,7 @@ def builds(network: Network, settings: Settings) -> list[Build]:
     with recorded() as found:
         site = StageContext("sm_90a", 256, places, arena, arena)
         DeviceNetwork(site, model, settings, None, None)
-        ParameterUpdate("sm_90a", places, OPTIMISERS[settings.optimiser](settings.weight_decay), settings.l2)
+        ParameterUpdate("sm_90a", places, build_optimiser(settings), settings.l2)
     return found
 
 

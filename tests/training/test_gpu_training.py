@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ ALL = pytest.mark.parametrize("network", [*NETWORKS.values(), ODD, SMOOTH, POOLE
 class Pair:
     """A trainer of each kind at the start of the same training."""
 
-    def __init__(self, network: Network, pool: ThreadPoolExecutor, **changes: Any) -> None:
+    def __init__(self, network: Network, pool: ThreadPoolExecutor, taught: bool = False, **changes: Any) -> None:
         settings = settings_of(network, epochs=EPOCHS, **changes)
         classes = make_training_model(network, settings.biases).classes
         labels = np.random.default_rng(2).integers(0, classes, settings.images).astype(np.uint8)
-        self.job = new_job(settings, random_images(network, settings.images), labels, network=network)
+        job = new_job(settings, random_images(network, settings.images), labels, network=network)
+        self.job = replace(job, teacher=job.model.initial_parameters(9)) if taught else job
         self.cpu, self.gpu = CpuTrainer(self.job, pool, SingleProcessTeam()), self.device_trainer()
 
     def device_trainer(self, team: Team | None = None) -> Any:
@@ -95,11 +97,12 @@ def test_shares_of_a_batch(pool: ThreadPoolExecutor) -> None:
     assert not members[0].added[2].any() and members[1].added[2].any()
 
 
+@pytest.mark.parametrize("taught", [False, True])
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_some_batches(optimiser: str, pool: ThreadPoolExecutor) -> None:
+def test_some_batches(optimiser: str, taught: bool, pool: ThreadPoolExecutor) -> None:
     """Losses with their L2 part, parameters and slots go the CPU's way; what is evaluated is all that was asked."""
     some: dict[str, Any] = {"rate": 0.01, "l2": 0.01, "weight_decay": 0.01, "dropout": (("fc2", 0.2),)}
-    pair = Pair(NETWORKS["mlp"], pool, optimiser=optimiser, **some)
+    pair = Pair(NETWORKS["mlp"], pool, taught, optimiser=optimiser, **some)
     for step in (0, 3):
         for (loss, correct), (own_loss, own_correct) in zip(
             pair.cpu.train(pair.batches(), 1, step), pair.gpu.train(pair.batches(), 1, step), strict=True

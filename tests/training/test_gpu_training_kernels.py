@@ -26,7 +26,7 @@ from app.training.gpu.kernels import (
     scale_kernel,
 )
 from app.training.gradients import GRADIENTS
-from app.training.model import add_l2_gradient, cross_entropy
+from app.training.model import add_l2_gradient, add_teaching, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
 from app.training.random_bits import RandomUse, stream_key
 from tests.support.kernel_cases import architecture
@@ -192,7 +192,7 @@ def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
     items = RNG.integers(0, 500, images)
     slope, result = poisoned(logits.size), poisoned(2, "float64")
     enqueue = CrossEntropy(architecture(), classes)
-    arrays = uploaded(logits), uploaded(labels), uploaded(items.astype(np.int32)), slope, result
+    arrays = uploaded(logits), None, uploaded(labels), uploaded(items.astype(np.int32)), slope, result
     enqueue(null(), images, *arrays, total=images + 3, smoothing=smoothing)
     loss, expected = cross_entropy(logits.astype(np.float64), labels[items], smoothing, images + 3)
     found = fetched(result, (2,))
@@ -206,6 +206,22 @@ def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
     assert (error <= roundings * 2.0**-24).all()
 
 
+@pytest.mark.parametrize(("images", "classes"), [(1, 10), (300, 10), (77, 3), (9, 41)])
+def test_cross_entropy_beside_a_teacher(images: int, classes: int) -> None:
+    logits, teacher = normal(images, classes) * 3, normal(images, classes) * 3
+    labels, items = RNG.integers(0, classes, 500).astype(np.uint8), RNG.integers(0, 500, images)
+    slope, result = poisoned(logits.size), poisoned(2, "float64")
+    arrays = *map(uploaded, (logits, teacher, labels, items.astype(np.int32))), slope, result
+    CrossEntropy(architecture(), classes)(null(), images, *arrays, total=images + 3, smoothing=0.1)
+    own = cross_entropy(logits.astype(np.float64), labels[items], 0.1, images + 3)
+    loss, expected = add_teaching(*own, logits.astype(np.float64), teacher.astype(np.float64), images + 3)
+    found = fetched(result, (2,))
+    assert found[0] == pytest.approx(loss, rel=1e-5) and found[1] == (logits.argmax(axis=1) == labels[items]).sum()
+    # A probability of logits up to 15 carries about 30 roundings, and the temperature doubles it.
+    error = np.abs(fetched(slope, expected.shape) - expected) * (images + 3)
+    assert error.max() <= 64 * 2.0**-24 and np.abs(expected - own[1]).max() * (images + 3) > 0.01
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_cross_entropy_of_what_is_no_number(value: float) -> None:
     """It reaches the loss, and only its own row of the gradient."""
@@ -213,18 +229,23 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
     logits[33, 4] = value
     slope, result = poisoned(logits.size), poisoned(2, "float64")
     zeros = uploaded(np.zeros(70, np.uint8)), uploaded(np.arange(70, dtype=np.int32))
-    CrossEntropy(architecture(), 10)(null(), 70, uploaded(logits), *zeros, slope, result, total=70, smoothing=0.1)
+    CrossEntropy(architecture(), 10)(null(), 70, uploaded(logits), None, *zeros, slope, result, total=70, smoothing=0.1)
     assert np.isnan(fetched(result, (2,))[0])
     assert np.isnan(fetched(slope, (70, 10))).any(axis=1).nonzero()[0].tolist() == [33]
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.02])
-@pytest.mark.parametrize("optimiser", [Sgd(), Sgd(0.1), AdamW(), AdamW(0.1)], ids=repr)
+@pytest.mark.parametrize(
+    "optimiser", [Sgd(), Sgd(0.1), AdamW(), AdamW(0.1), Sgd(0.1, keep_zeros=True), AdamW(keep_zeros=True)], ids=repr
+)
 def test_update(optimiser: Optimiser, l2: float) -> None:
     """To the bit over some steps; the L2 part of the loss to float64's rounding."""
     shapes = {"a_bias": (5,), "a": (33, 19), "b": (3, 3, 2, 7), "b_bias": (7,)}
     places = arena_layout(shapes)
     parameters = {name: normal(*shape) for name, shape in shapes.items()}
+    if optimiser.keep_zeros:
+        for array in parameters.values():
+            array.ravel()[::3] = 0
     slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
     arena = uploaded(places.pack(parameters))
     own_slots = [uploaded(places.pack(slots[slot])) for slot in optimiser.slots]
@@ -239,4 +260,5 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
     np.testing.assert_equal(places.unpack(arena.get()), parameters)
     for slot, own in zip(optimiser.slots, own_slots, strict=True):
         np.testing.assert_equal(places.unpack(own.get()), slots[slot])
-    assert np.count_nonzero(arena.get()) == sum(array.size for array in parameters.values())  # between them still 0
+    assert np.count_nonzero(arena.get()) == sum(map(np.count_nonzero, parameters.values()))  # between them still 0
+    assert optimiser.keep_zeros == (np.count_nonzero(parameters["a"]) < parameters["a"].size)

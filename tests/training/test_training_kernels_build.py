@@ -136,6 +136,7 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (card.test_column_sums, (1500, 33, 1)),
     (card.test_column_sums, (13, 4, 1000)),
     (card.test_cross_entropy, (77, 3, 0.05)),
+    (card.test_cross_entropy_beside_a_teacher, (77, 3)),
     (card.test_update, (Sgd(0.1), 0.02)),
     (card.test_update, (AdamW(0.1), 0.0)),
     (check_gemm, (GemmCase(1, 1, 1),)),

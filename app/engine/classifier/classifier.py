@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
@@ -25,7 +26,7 @@ from app.engine.classifier.arguments import (
 from app.engine.classifier.engines import Engines
 from app.layers import Softmax
 from app.network.graph import load_network
-from app.planning.request import NetworkRequest
+from app.planning.request import NetworkRequest, gpu_only_error
 
 if TYPE_CHECKING:
     import cupy
@@ -50,18 +51,21 @@ class Classifier:
         *,
         device: str = "auto",
         precision: str = "auto",
+        sparse: bool = True,
         resident: bool = False,
     ) -> None:
         """Load a network by its name, or from a network file (``.toml``) or a weights file (HDF5).
 
         device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current GPU), ``cuda:N`` (CUDA's number N) or
-        ``cpu``. precision: as the option ``--precision``. resident: a persistent kernel classifies up to eight images a
-        call; it occupies three multiprocessors until a moment after the last call. It exists only for lenet5 on Hopper.
-        Raises a UserError that is also a ValueError.
+        ``cpu``. precision: as the option ``--precision``. sparse: False has the effect of ``--no-sparse``. resident: a
+        persistent kernel classifies up to eight images a call; it occupies three multiprocessors until a moment after
+        the last call. It exists only for lenet5 on Hopper, and multiplies sparse weights as dense ones, as all kernels
+        of such a classifier do. Raises a UserError that is also a ValueError.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
-            self._open_engines(network_request(network_or_weights, precision), device)
+            request = replace(network_request(network_or_weights, precision), sparse=sparse)
+            self._open_engines(request, device, resident)
             if resident:
                 self._prepare_resident_kernel()
         except BadArgumentError:
@@ -76,20 +80,24 @@ class Classifier:
         classifier._open_engines(request, device)
         return classifier
 
-    def _open_engines(self, request: NetworkRequest, device: str) -> None:
+    def _open_engines(self, request: NetworkRequest, device: str, resident: bool = False) -> None:
         check_device(device)
         self.graph, self.weights = load_network(request.network, request.weights)
         self.classes = self.weights.classes
         self.device, self.why_cpu = devices.choose_device(device)
         if self.device == "cpu":
             request.reject_gpu_options()
+            if not request.sparse:
+                raise gpu_only_error("--no-sparse")
             self._engines: Engines | CardEngines | None = Engines()
         else:
             with devices.translate_gpu_errors():
                 from app.engine.classifier.card_engines import CardEngines
                 from app.planning.choices import resolve_choices
 
-                self._engines = CardEngines(resolve_choices(request, self.graph), device_number(self.device))
+                # So that the resident kernel, which has no sparse form, gives the bits of the other ones.
+                choices = resolve_choices(replace(request, sparse=request.sparse and not resident), self.graph)
+                self._engines = CardEngines(choices, device_number(self.device))
         self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
         self._lock = threading.Lock()
         self._last = threading.local()

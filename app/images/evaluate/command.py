@@ -28,7 +28,9 @@ PER_CALL = 1000  # images classified between two updates of the progress bar
 
 def evaluate(request: EvaluateRequest) -> int:
     """Classify the images, evaluate the answers and publish them. Return 0. Raises UserError."""
-    asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
+    asked = NetworkRequest(
+        network=request.network, weights=request.weights, precision=request.precision, sparse=request.sparse
+    )
     with ExitStack() as stack:
         classifier = stack.enter_context(Classifier.from_request(asked, request.device))
         other = None
@@ -56,7 +58,7 @@ def evaluate(request: EvaluateRequest) -> int:
 def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
     """Return the classifier to compare with. against: a precision, a network or a weights file. Raises UserError."""
     if against not in PRECISIONS:
-        other = network_request(against, asked.precision)
+        other = replace(network_request(against, asked.precision), sparse=asked.sparse)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
             what = f"--against: unknown network or precision '{against}'"
             raise UserError(f"{what}: {choices_hint(against, (*NETWORKS, *PRECISIONS))}, or a file")

@@ -63,7 +63,9 @@ def predict(request: PredictRequest) -> int:
 
 
 def _open_classifier(request: PredictRequest) -> Classifier:
-    network = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
+    network = NetworkRequest(
+        network=request.network, weights=request.weights, precision=request.precision, sparse=request.sparse
+    )
     with exit_on_interrupt():
         return Classifier.from_request(network, request.device)
 

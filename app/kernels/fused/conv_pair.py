@@ -1,5 +1,6 @@
 """Define the registry rows of the kernels for two convolutions in one launch, with ReLU and pooling after each."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +28,7 @@ SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
 HOPPER_LIMITS = f"{ONLY_HOPPER}; lenet5's two convolutions without bias, from bytes"
 # Bytes in shared memory, as in conv_pair.cuh.
 POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
+Pack = Callable[[np.ndarray], np.ndarray]
 BYTE, SIGNED = 255, 127  # greatest activation and filter in int8
 
 
@@ -43,7 +45,7 @@ def _size_refusal_reason(problem: ConvPairProblem) -> str | None:
     return None
 
 
-def _wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str | None:
+def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str | None:
     if problem.exact != exact:
         return "serves weights exact in float16 alone" if exact else "multiplies both halves of weights"
     reason = _size_refusal_reason(problem)
@@ -54,7 +56,7 @@ def _wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str 
     return reason
 
 
-def _configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
+def configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
     """Return a launch configuration with one block per multiprocessor, or one per image if there are fewer images."""
     integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
@@ -68,16 +70,16 @@ def _configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int
 
 
 def _configure_wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _configure_persistent(problem, 5, 50 * FILTER_STEP + 5 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 16)
+    return configure_persistent(problem, 5, 50 * FILTER_STEP + 5 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 16)
 
 
 def _configure_wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     stages = 12
-    return _configure_persistent(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
+    return configure_persistent(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
 
 
 def _configure_wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _configure_persistent(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
+    return configure_persistent(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
 def _configure_wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
@@ -85,10 +87,9 @@ def _configure_wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> L
     # Registers of both convolutions, as ptxas counts them; a thread gets a multiple of eight.
     if images > 4 or max(32 * images + 31, 80) > 64 // warpgroups * 8:
         raise Unfit(f"there are no registers for {images} images in each of {warpgroups} warpgroups")
-    taps = problem.second.kernel**2
-    shared = taps * FILTER_STEP + warpgroups * (images * POOLED_IMAGE // 2 + 2 * WINDOWS) + 8
+    shared = problem.second.kernel**2 * FILTER_STEP + warpgroups * (images * POOLED_IMAGE // 2 + 2 * WINDOWS) + 8
     constants: dict[str, str | int] = {"IMAGES": images, "WARPGROUPS": warpgroups}
-    return replace(_configure_persistent(problem, warpgroups, shared), defines=constants)
+    return replace(configure_persistent(problem, warpgroups, shared), defines=constants)
 
 
 def _configure_mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
@@ -133,16 +134,17 @@ def _scaled_filter_parts(
     return float16_parts(problem, w1 * scale1), scale1, bias1, float16_parts(problem, w2 * scale2), scale2
 
 
-def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | None = None) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
+    pack2: packs the second filters, (32, 5, 5, 64) float16; None for ``pack_core_matrices``.
     Pooling adds up each window and may double the sum, see ``twice_pooled``. scales[0] undoes the doubling and the
     filters' scale after the first convolution. scales[1] does the same after the second; it also turns the sums of both
     poolings into averages, and applies the pixel scale that exact weights leave out.
     """
     parts1, scale1, _, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([pack_window_fragments(part) for part in parts1])
-    filters2 = np.stack([pack_core_matrices(part) for part in parts2], axis=1)
+    filters2 = np.stack([(pack2 or pack_core_matrices)(part) for part in parts2], axis=1)
     once = 1.0 if problem.activation_parts == 1 else 0.5 / scale1  # activations of one part are not doubled
     average = 0.5 * 0.25**2 / scale2 * problem.pixel_scale  # from twice the sums
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
@@ -240,8 +242,8 @@ def pack_second_filter_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
     return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)
 
 
-_hopper_row = partial(
-    wgmma_row, "conv_pair", refuses=_wgmma_refusal_reason, limits=HOPPER_LIMITS, reads_host=True, pools=True
+hopper_row = partial(
+    wgmma_row, "conv_pair", refuses=wgmma_refusal_reason, limits=HOPPER_LIMITS, reads_host=True, pools=True
 )
 ROWS: tuple[Variant, ...] = (
     mma_row(
@@ -256,7 +258,7 @@ ROWS: tuple[Variant, ...] = (
         limits="lenet5's two convolutions of bytes",
         pools=True,
     ),
-    _hopper_row(
+    hopper_row(
         2,
         "wgmma",
         system="none of them",
@@ -265,7 +267,7 @@ ROWS: tuple[Variant, ...] = (
         since="mma",
         summary="both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
     ),
-    _hopper_row(
+    hopper_row(
         3,
         "wgmma_split",
         system="none of them",
@@ -274,7 +276,7 @@ ROWS: tuple[Variant, ...] = (
         since="wgmma",
         summary="step 2 with each operand the sum of two float16: as exact as float32",
     ),
-    _hopper_row(
+    hopper_row(
         4,
         "wgmma_exact",
         system="none of them",
@@ -282,9 +284,9 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16x2",),
         since="wgmma-split",
         summary="step 3 for weights that are exact in float16: two products instead of three",
-        refuses=partial(_wgmma_refusal_reason, exact=True),
+        refuses=partial(wgmma_refusal_reason, exact=True),
     ),
-    _hopper_row(
+    hopper_row(
         5,
         "wgmma_int8",
         system="none of them",

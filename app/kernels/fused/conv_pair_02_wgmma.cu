@@ -10,56 +10,18 @@
 // Launch: one block per SM, five warpgroups that each walk over groups of two images on their own: while one pools
 //         in registers, the others keep the tensor cores busy. Few images are spread over all SMs, one a group.
 // Bound by: the tensor cores, and the issue slots that pooling takes from them; images in host memory: the bus.
-#include "conv_pair_warpgroups.cuh"
+#include "conv_pair_float16.cuh"
 
 constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
-constexpr int WARPGROUPS = 5, THREADS = 128 * WARPGROUPS;
+constexpr int WARPGROUPS = 5;
 
-struct SharedStorage : PairStorage<K_STEPS2 * FILTER2_STEP_BYTES, IMAGES * POOLED_IMAGE_BYTES, WARPGROUPS> {
-    unsigned long long filters_full;  // barrier
-    float last_factor;
-};
+struct SharedStorage : Float16Storage<K_STEPS2 * FILTER2_STEP_BYTES, IMAGES, WARPGROUPS> {};
 
-struct Float16Maps : Float16Sums {
-    static constexpr int BYTES = 2;
-    struct Maps {
-        half2 pair[9];
-    };
-    static __device__ __forceinline__ void pool(Maps &maps, const Sums &upper, const Sums &lower, const float *) {
-#pragma unroll
-        for (int j = 0; j < 9; j++)
-            maps.pair[j] = add(add(relu(upper[2 * j]), relu(upper[2 * j + 1])),
-                               add(relu(lower[2 * j]), relu(lower[2 * j + 1])));
-    }
-    template <typename Offsets>
-    static __device__ __forceinline__ void store(unsigned char *pooled, const Offsets &offsets, const Maps &even,
-                                                 const Maps &odd) {
-#pragma unroll
-        for (int j = 0; j < 9; j++) {
-            unsigned char *at = offsets.at(pooled, j);
-            *(half2 *)at = __byte_perm(even.pair[j], odd.pair[j], 0x5410);
-            *(half2 *)(at + 32) = __byte_perm(even.pair[j], odd.pair[j], 0x7632);
-        }
-    }
-    static __device__ __forceinline__ void keep(Maps &even, const Maps &maps, bool) { even = maps; }
-};
-
-struct Policy : ResidentFilters<SharedStorage> {
-    typedef Float16Maps First;
-
-    static __device__ __forceinline__ void begin(const unsigned char *filters2, const float *scales) {
-        ResidentFilters::begin(filters2, scales);
-        if (threadIdx.x == THREADS - 1) shared_storage<SharedStorage>().last_factor = scales[1];
-    }
-
-    // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
-    template <int Columns>
-    __device__ __forceinline__ void convolve2(float16 *y, const unsigned char *, int count) {
-        SharedStorage &smem = shared_storage<SharedStorage>();
-        // Recomputed on purpose: hoisted, the taps' addresses would take registers that the sums need.
-        const unsigned long long pixels = pixels_desc<Columns, IMAGES>(SharedStorage::pooled(warpgroup_index()));
-        const unsigned long long filter = make_smem_desc(shared_address(smem.filters2), 1024, 128);
-        float sums[32 * Columns] = {};
+struct Products {
+    template <int Count>
+    static __device__ __forceinline__ void issue(float (&sums)[Count], unsigned long long pixels,
+                                                 const unsigned char *filters2) {
+        const unsigned long long filter = make_smem_desc(shared_address(filters2), 1024, 128);
         wgmma_fence();
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++) {
@@ -69,26 +31,12 @@ struct Policy : ResidentFilters<SharedStorage> {
                       advance_desc(pixels, at + 2 * PLANE_BYTES * IMAGES), false);
         }
         wgmma_commit_group();
-        wgmma_wait_group(sums);
-        STAMP(CONV2);
-        const int t = thread_in_warpgroup(), lane = t % 32;
-        const float factor = smem.last_factor;
-#pragma unroll
-        for (int image = 0; image < Columns; image++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float column[4];
-                pooled2<Columns>(column, sums, image, half);
-#pragma unroll
-                for (int row = 0; row < 4; row++) column[row] *= factor;
-                const uint2 row = transposed(column, lane);
-                const int map = t / 32 * 16 + half * 8 + lane / 4;
-                if (image < count) *(uint2 *)(y + image * 1024 + map * 16 + lane % 4 * 4) = row;
-            }
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+typedef Float16Policy<IMAGES, WARPGROUPS, SharedStorage, Products> Policy;
+
+extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
     conv_pair_wgmma(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                     const unsigned char *__restrict__ filters2, const float *__restrict__ scales,
                     float16 *__restrict__ y, int images) {

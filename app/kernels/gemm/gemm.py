@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from app.base.precision import epilogue_dtype
-from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.plain_problems import ITEMSIZE, Argument, max_workspace_images
 from app.kernels.problems import LONG_SUM, LinearProblem
 from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
@@ -24,7 +24,6 @@ from app.kernels.variant import (
     ceil_div,
     configure_elementwise,
     elementwise_grid,
-    max_workspace_images,
     type_defines,
 )
 

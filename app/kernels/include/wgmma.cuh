@@ -107,6 +107,34 @@ PRODUCT_F16(160, 80, "%80", "%81", "%82")
 PRODUCT_F16(192, 96, "%96", "%97", "%98")
 PRODUCT_F16(256, 128, "%128", "%129", "%130")
 
+// Sparse: d (64 x N) grows by A B, A 64 x 32 with two of every four columns in a row kept, B 32 x N. a: the kept 64 x 16
+// in shared memory. meta: see sparse_pair.py; Selector: which lanes provide it, 0 or 1. B is four core matrices along k.
+#define PRODUCT_F16_SPARSE(N, COUNT, A, B, META, CLEAR, SELECTOR)                                                      \
+    template <int Selector>                                                                                            \
+    __device__ __forceinline__ void wgmma_f16_sparse(float(&d)[COUNT], unsigned long long a, unsigned long long b,     \
+                                                     unsigned meta, bool clear) {                                      \
+        asm volatile("{ .reg .pred grow; setp.eq.s32 grow, " CLEAR ", 0;\n"                                            \
+                     "wgmma.mma_async.sp.sync.aligned.m64n" #N "k32.f32.f16.f16 {" NAMES_##COUNT "}, " A ", " B        \
+                     ", " META ", " SELECTOR ", grow, 1, 1, 0, 0; }"                                                   \
+                     : SUMS_##COUNT("+f", d)                                                                           \
+                     : "l"(a), "l"(b), "r"(meta), "r"(int(clear)), "n"(Selector));                                     \
+    }
+PRODUCT_F16_SPARSE(64, 32, "%32", "%33", "%34", "%35", "%36")
+PRODUCT_F16_SPARSE(128, 64, "%64", "%65", "%66", "%67", "%68")
+PRODUCT_F16_SPARSE(192, 96, "%96", "%97", "%98", "%99", "%100")
+PRODUCT_F16_SPARSE(256, 128, "%128", "%129", "%130", "%131", "%132")
+
+// Waits for all products but those of the newest group: the older ones' registers of metadata are free then.
+__device__ __forceinline__ void wgmma_wait_older_groups() {
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
+// Loads metadata from shared memory, here and no sooner: registers for all taps' would be missing.
+__device__ __forceinline__ uint2 load_metadata(const void *shared) {
+    uint2 words;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(shared_address(shared)));
+    return words;
+}
+
 // Bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of a core
 // matrix. The sums are exact.
 #define PRODUCT_S8_U8(N, COUNT, ...) PRODUCT(wgmma_s8_u8, int, "+r", COUNT, "m64n" #N "k32.s32.s8.u8", "", __VA_ARGS__)

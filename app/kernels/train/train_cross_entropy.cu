@@ -1,18 +1,46 @@
 // Softmax by rows, cross-entropy against smoothed labels, its gradient, and how many answers are correct: one block for
-// the whole batch, so that loss and count are sums in a fixed order without a second launch.
+// the whole batch, so that loss and count are sums in a fixed order without a second launch. With a teacher, the share
+// ``teaching`` of the loss is the distance from the teacher's softmax, both at a temperature: T^2 KL(teacher || logits).
 //
 // From: fa19, minidnn86 (softmax), mlp (exp, row sums and division were kernels of their own there).
-// Data: logits, slope (images, CLASSES) float32; labels of all images, items (images) places among them;
-//       result: loss / total and correct answers, float64. even: a target's share of every class, own: the label's.
+// Data: logits, slope, teacher (images, CLASSES) float32, teacher may be null; labels of all images,
+//       items (images) places among them; result: loss / total and correct answers, float64. even: a share of a target
+//       for every class, own: the label's.
 // Launch: one block of 256 threads, a row each in turn.
 // Bound by: latency; rows are short.
 #include "common.cuh"
 #include "train_sum.cuh"
 
-extern "C" __global__ void train_cross_entropy(const float *__restrict__ logits, const uint8 *__restrict__ labels,
-                                               const int *__restrict__ items, float *__restrict__ slope,
-                                               double *__restrict__ result, int images, int total, float even,
-                                               float own) {
+// Logarithms of a row's softmax at a temperature.
+struct LogSoftmax {
+    const float *row;
+    float temperature, most, log_sum;
+    __device__ LogSoftmax(const float *row, float temperature) : row(row), temperature(temperature), most(row[0]) {
+        for (int k = 1; k < CLASSES; k++) most = pool_step<true>(most, row[k]);
+        float sum = 0;
+        for (int k = 0; k < CLASSES; k++) sum += expf((row[k] - most) / temperature);
+        log_sum = logf(sum);
+    }
+    __device__ float at(int k) const { return (row[k] - most) / temperature - log_sum; }
+};
+
+// Replaces the share ``teaching`` of a row's loss and of its slope.
+__device__ void teach(float *slope, double &loss, const LogSoftmax &own, const LogSoftmax &teacher, int total,
+                      float teaching, float temperature) {
+    double distance = 0;
+    for (int k = 0; k < CLASSES; k++) {
+        const float found = own.at(k), wanted = teacher.at(k), share = expf(wanted);
+        distance += share * (wanted - found);
+        slope[k] += teaching * (temperature * (expf(found) - share) / total - slope[k]);
+    }
+    loss += teaching * (temperature * temperature * distance - loss);
+}
+
+extern "C" __global__ void train_cross_entropy(const float *__restrict__ logits, const float *__restrict__ teacher,
+                                               const uint8 *__restrict__ labels, const int *__restrict__ items,
+                                               float *__restrict__ slope, double *__restrict__ result, int images,
+                                               int total, float even, float own, float teaching,
+                                               float temperature) {
     double loss = 0;
     int correct = 0;
     for (int image = threadIdx.x; image < images; image += blockDim.x) {
@@ -28,11 +56,16 @@ extern "C" __global__ void train_cross_entropy(const float *__restrict__ logits,
         float sum = 0;
         for (int k = 0; k < CLASSES; k++) sum += expf(row[k] - most);
         const float log_sum = logf(sum);
+        double row_loss = 0;
         for (int k = 0; k < CLASSES; k++) {
             const float shifted = row[k] - most, target = k == label ? own : even;
-            loss -= (shifted - log_sum) * target;
+            row_loss -= (shifted - log_sum) * target;
             result_row[k] = (expf(shifted) / sum - target) / total;
         }
+        if (teacher)
+            teach(result_row, row_loss, LogSoftmax(row, temperature),
+                  LogSoftmax(teacher + image * (long long)CLASSES, temperature), total, teaching, temperature);
+        loss += row_loss;
         correct += best == label;
     }
     loss = block_sum(loss);

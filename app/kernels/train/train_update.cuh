@@ -1,5 +1,6 @@
 // Common part of both optimisers: the L2 gradient, the sum of squares for the L2 loss, and decoupled weight decay. The
-// parameters lie one after another, weights first; L2 and decay are for those. Rounded step by step, as NumPy does it.
+// parameters lie one after another, weights first; L2 and decay are for those. With KEEP_ZEROS, weights that are zero
+// stay zero. Rounded step by step, as NumPy does it.
 #pragma once
 #include "train_sum.cuh"
 
@@ -20,7 +21,8 @@ __device__ __forceinline__ void update(float *parameters, const float *gradients
             if (HAS_L2) gradient = plus(gradient, times(l2, value));
             value = times(value, keep);
         }
-        parameters[at] = plus(value, -change(gradient, at));
+        const float changed = plus(value, -change(gradient, at));
+        parameters[at] = KEEP_ZEROS && at < weights && value == 0 ? value : changed;
     }
     if (HAS_L2) {
         square = block_sum(square);

@@ -27,6 +27,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
+from app.network.pruning import greatest_two
 
 Array = Any  # of NumPy or CuPy
 
@@ -267,6 +268,8 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
             both[0] = both[0] / problem.pixel_scale
         if problem.exact:
             both = _round_weights_to_float16(both)
+        if getattr(problem, "sparse", False) and both[2] is not None:
+            both[2] = np.where(greatest_two(both[2].reshape(len(both[2]), -1)).reshape(both[2].shape), both[2], 0)
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):

@@ -68,7 +68,7 @@ def _check_every_step(request: ProfileRequest) -> None:
     network, usual = request.network, NetworkRequest(network=request.network.network)
     for name, value in vars(network).items():
         if value != getattr(usual, name):
-            option = "no-fuse" if name == "fuse" else name
+            option = f"no-{name}" if name in ("fuse", "sparse") else name
             raise UserError(f"--every-step chooses kernels and precisions itself: leave --{option} out")
     for name in ("counters", "trace", "timeline"):
         if getattr(request, name):

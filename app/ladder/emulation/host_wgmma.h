@@ -7,7 +7,7 @@
 #include "host_mma.h"
 
 namespace host {
-enum Kind { HALVES, INTO_HALVES, BYTES };
+enum Kind { HALVES, INTO_HALVES, BYTES, SPARSE };
 struct Product {
     Kind kind;
     bool a_in_registers, clear;
@@ -15,29 +15,30 @@ struct Product {
     unsigned long long a_desc, b_desc;
     void *sums;
     int columns;
+    unsigned meta = 0, selector = 0;  // of a sparse product
 };
 struct Products {
     bool fenced = false;
     std::vector<Product> open, committed;
 };
 inline Products products[MOST_THREADS];  // by thread
-constexpr int ROW_BYTES_OF_K = 32;       // of a row of A, or a column of B, in one product
+constexpr int ROW_BYTES_OF_K = 64;       // at most, of a row of A, or a column of B, in one product
 
 // A (64 rows) and B (up to 256 columns) of a product, read once for the warpgroup.
 struct Operands {
-    unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K];
+    unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K], kept[64][16];  // of a sparse row: columns of A
 };
 inline std::vector<Operands> operands[MOST_THREADS / 128];
 
-inline void read_operand(unsigned char (*rows)[ROW_BYTES_OF_K], int count, unsigned long long desc) {
+inline void read_operand(unsigned char (*rows)[ROW_BYTES_OF_K], int count, unsigned long long desc, int parts = 2) {
     if (desc >> 46) fail("multiplies by a descriptor with a swizzle or a base offset, which is not emulated");
     const unsigned start = (desc & 0x3FFF) << 4, next_k = (desc >> 16 & 0x3FFF) << 4, next_rows = (desc >> 32 & 0x3FFF) << 4;
     const std::vector<unsigned char> &memory = current->block->proxy;
     for (int row = 0; row < count; row++)
-        for (int half = 0; half < 2; half++) {
-            const unsigned from = start + half * next_k + row / 8 * next_rows + row % 8 * 16;
+        for (int part = 0; part < parts; part++) {
+            const unsigned from = start + part * next_k + row / 8 * next_rows + row % 8 * 16;
             if (from + 16 > memory.size()) fail("multiplies what lies beyond the block's shared memory");
-            std::memcpy(rows[row] + 16 * half, memory.data() + from, 16);
+            std::memcpy(rows[row] + 16 * part, memory.data() + from, 16);
         }
 }
 // From registers: as mma_f16's A, 16 rows a warp.
@@ -47,6 +48,20 @@ inline void read_registers(unsigned char (*rows)[ROW_BYTES_OF_K], int first_thre
         const unsigned words[4] = {a.x, a.y, a.z, a.w};
         for (int i = 0; i < 4; i++)
             std::memcpy(rows[t / 32 * 16 + t % 32 / 4 + i % 2 * 8] + i / 2 * 16 + t % 4 * 4, &words[i], 4);
+    }
+}
+
+// Which columns of A a sparse product has kept, by the metadata of the lanes that its selector names.
+inline void read_metadata(unsigned char (*kept)[16], int first_thread, std::size_t which) {
+    for (int t = 0; t < 128; t++) {
+        const Product &product = products[first_thread + t].committed[which];
+        if (t % 4 / 2 != product.selector) continue;
+        for (int i = 0; i < 16; i++) {  // two rows, four fours, two kept of each
+            const int four = t % 2 * 4 + i / 2 % 4, row = t / 32 * 16 + t % 32 / 4 + i / 8 * 8;
+            const int place = product.meta >> 2 * i & 3, before = i % 2 ? product.meta >> 2 * (i - 1) & 3 : 0;
+            if (i % 2 && place <= before) fail("multiplies by metadata whose places do not rise");
+            kept[row][2 * four + i % 2] = 4 * four + place;
+        }
     }
 }
 
@@ -72,7 +87,9 @@ inline void compute(const Product &product, const Operands &of) {
             const unsigned char *column = of.b[8 * j + column0 + next];
             for (int k = 0; k < 16 && product.kind != BYTES; k++) b[k] = half_at(column, k);
             for (int lower = 0; lower < 2; lower++) {
-                if (product.kind == HALVES) {
+                for (int k = 0; k < 16 && product.kind == SPARSE; k++)
+                    b[k] = half_at(column, of.kept[row0 + 8 * lower][k]);
+                if (product.kind == HALVES || product.kind == SPARSE) {
                     float &sum = ((float *)product.sums)[4 * j + 2 * lower + next];
                     sum = grown_by(product.clear ? 0 : sum, a[lower], b);
                 } else if (product.kind == INTO_HALVES) {
@@ -126,6 +143,16 @@ inline void wgmma_s8_u8(int (&d)[Count], unsigned long long a, unsigned long lon
     host::issue({host::BYTES, false, clear, {}, a, b, d, 2 * Count});
 }
 
+template <int Selector, int Count>
+inline void wgmma_f16_sparse(float (&d)[Count], unsigned long long a, unsigned long long b, unsigned meta, bool clear) {
+    host::issue({host::SPARSE, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
+}
+inline void wgmma_wait_older_groups() {}
+inline uint2 load_metadata(const void *shared) {
+    __cvta_generic_to_shared(shared), __cvta_generic_to_shared((const char *)shared + 7);
+    return *(const uint2 *)shared;
+}
+
 // sums: of all products, in any order.
 inline void wait_for_products(std::initializer_list<const void *> sums) {
     const int number = host::number(), group = number / 128, meeting = 16 + threadIdx.x / 128;
@@ -148,7 +175,8 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
             const host::Product &product = committed[i];
             if (product.a_in_registers) host::read_registers(operands[i].a, number, i);
             else host::read_operand(operands[i].a, 64, product.a_desc);
-            host::read_operand(operands[i].b, product.columns, product.b_desc);
+            host::read_operand(operands[i].b, product.columns, product.b_desc, product.kind == host::SPARSE ? 4 : 2);
+            if (product.kind == host::SPARSE) host::read_metadata(operands[i].kept, number, i);
         }
     }
     host::meet(meeting);

@@ -20,6 +20,7 @@ from app.kernels.variant import BLOCK, activation_name, ceil_div
 from app.layers import Shape
 from app.layers.pool import Pool
 from app.training.gradients import Arrays
+from app.training.model import TEACHING, TEMPERATURE
 from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
 from app.training.random_bits import dropout_bound
 
@@ -197,14 +198,15 @@ class CrossEntropy:
         self._function = _load_kernel("cross_entropy", arch, CLASSES=classes)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
-        """Enqueue the kernel on the arrays logits, labels, items, slope and result.
+        """Enqueue the kernel on the arrays logits, teacher, labels, items, slope and result.
 
-        labels: those of all images, uint8. items: (images,) int32. slope: receives the gradient. result: (2,) float64,
-        receives loss / total and the number of correct answers.
+        teacher: the teacher's logits, or None. labels: those of all images, uint8. items: (images,) int32. slope:
+        receives the gradient. result: (2,) float64, receives loss / total and the number of correct answers.
         """
         even = np.float32(smoothing / self._classes)
         own = np.float32(even + np.float32(1 - smoothing))
-        self._function(stream, (1, 1, 1), *arrays, np.int32(images), np.int32(total), even, own)
+        scalars = even, own, *map(np.float32, (TEACHING, TEMPERATURE))
+        self._function(stream, (1, 1, 1), *arrays, np.int32(images), np.int32(total), *scalars)
 
 
 class ParameterUpdate:
@@ -214,7 +216,7 @@ class ParameterUpdate:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
         self._blocks = ceil_div(places.size, BLOCK)
         name = {AdamW: "adamw", Sgd: "sgd"}[type(optimiser)]
-        self._function = _load_kernel(name, arch, HAS_L2=int(l2 > 0))
+        self._function = _load_kernel(name, arch, HAS_L2=int(l2 > 0), KEEP_ZEROS=int(optimiser.keep_zeros))
         self._squares = device_array(self._blocks, "float64") if l2 else None
         self._penalty = _load_kernel("penalty", arch) if l2 else None
 

@@ -1,6 +1,7 @@
 """Train on the current GPU with this project's kernels."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from app.training.gpu.kernels import CrossEntropy, GatherImages, ParameterUpdate
 from app.training.gpu.stages import DeviceBatch, StageContext, build_stages, inference_launch
 from app.training.gradients import Arrays
 from app.training.model import Model
-from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.optimisers import Slots, build_optimiser, one_cycle
 from app.training.random_bits import RandomUse, stream_key
 from app.training.settings import Settings
 from app.training.team import Team, member_share
@@ -69,16 +70,20 @@ class DeviceNetwork:
         self._slopes = device_array(most, "float32"), device_array(most, "float32")
         self._loss = CrossEntropy(context.arch, model.classes)
 
-    def forward(self, batch: DeviceBatch, result: Any, *, total: int, smoothing: float) -> None:
-        """Enqueue the forward pass and the loss.
-
-        result: (2,) float64; receives the batch's share of the mean loss over ``total`` images, and the number of its
-        correct answers.
-        """
+    def logits(self, batch: DeviceBatch) -> Any:
+        """Enqueue the forward pass; return the array that receives the logits, float32."""
         self._inputs.forward(batch)
         for stage in self._stages:
             stage.forward(batch)
-        arrays = self._stages[-1].y, self._labels, batch.items, self._slopes[0], result
+        return self._stages[-1].y
+
+    def forward(self, batch: DeviceBatch, result: Any, *, total: int, smoothing: float, teacher: Any = None) -> None:
+        """Enqueue the forward pass and the loss.
+
+        result: (2,) float64; receives the batch's share of the mean loss over ``total`` images, and the number of its
+        correct answers. teacher: the teacher's logits, or None.
+        """
+        arrays = self.logits(batch), teacher, self._labels, batch.items, self._slopes[0], result
         self._loss(batch.stream, batch.images, *arrays, total=total, smoothing=smoothing)
 
     def backward(self, batch: DeviceBatch) -> None:
@@ -107,12 +112,18 @@ class GpuTrainer:
         self._layout = arena_layout(job.model.shapes)
         self._parameters = upload(self._layout.pack(job.progress.parameters))
         self._gradients = upload(np.zeros(self._layout.size, np.float32))
-        optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
+        optimiser = build_optimiser(settings)
         self._slots = {name: upload(self._layout.pack(job.progress.slots[name])) for name in optimiser.slots}
         self._most = min(settings.batch, len(job.images))
         context = StageContext(arch, self._most, self._layout, self._parameters, self._gradients)
-        data = (upload(np.ascontiguousarray(array)) for array in (job.images, job.labels))
+        data = [upload(np.ascontiguousarray(array)) for array in (job.images, job.labels)]
         self._network = DeviceNetwork(context, job.model, settings, *data)
+        self._teacher = None
+        if job.teacher is not None:
+            fixed = StageContext(
+                arch, self._most, self._layout, upload(self._layout.pack(job.teacher)), self._gradients
+            )
+            self._teacher = DeviceNetwork(fixed, job.model, replace(settings, dropout=()), *data)
         self._optimise = ParameterUpdate(arch, self._layout, optimiser, settings.l2)
         self._items, self._staged = device_array(0, "int32"), np.empty(0)
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
@@ -124,7 +135,8 @@ class GpuTrainer:
             if items.size:
                 batch = DeviceBatch(self.stream, items, items.size, epoch)
                 total, smoothing = len(batches[number]), self.settings.smoothing
-                self._network.forward(batch, result, total=total, smoothing=smoothing)
+                teacher = None if self._teacher is None else self._teacher.logits(batch)
+                self._network.forward(batch, result, total=total, smoothing=smoothing, teacher=teacher)
                 self._network.backward(batch)
             else:
                 self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)

@@ -138,6 +138,8 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
         ({"network_or_weights": "no.toml"}, "no.toml"),
         ({"network_or_weights": tmp_path}, str(tmp_path)),
         ({"device": "cpu", "precision": "fp16"}, "--precision fp16 is for the GPU"),
+        ({"device": "cpu", "sparse": False}, "--no-sparse is for the GPU"),
+        ({"device": "cpu", "resident": True}, "resident=True needs a GPU: device is cpu"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
             Classifier(**arguments)

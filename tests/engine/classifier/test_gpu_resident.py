@@ -4,7 +4,9 @@ import platform
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +21,11 @@ from app.engine.gpu import GpuEngine
 from app.engine.resident import IDLE, LIFE, MOST, ResidentKernel
 from app.network.definitions import LENET5
 from app.network.graph import Graph
+from app.network.weights import save_weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.networks_for_tests import random_graph, random_images, rounded
+from tests.support.sparsity import with_sparse_conv2
 
 pytestmark = pytest.mark.gpu
 PRECISIONS = ("fp16", "fp32x")
@@ -54,7 +58,7 @@ def scaled(graph: Graph, seed: int) -> Graph:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_bits_are_those_of_the_inner_loop(precision: str, seed: int) -> None:
-    """Of random weights of many scales, with and without biases of the products, and of weights that are zero."""
+    """Of random weights of many scales, with and without biases of the products, of zeros, and with a sparse conv2."""
     graph = scaled(random_graph(LENET5, seed=seed, bias=False), seed)
     if seed % 2:
         rng, shapes = np.random.default_rng(seed), {"fc1_bias": 128, "fc2_bias": 10}
@@ -62,7 +66,9 @@ def test_bits_are_those_of_the_inner_loop(precision: str, seed: int) -> None:
         graph = replace(graph, parameters={**graph.parameters, **biases})
     if seed == 4:
         graph = replace(graph, parameters={name: array * 0 for name, array in graph.parameters.items()})
-    execution = plan(rounded(graph), describe_gpu()["architecture"], Choices(precision=precision))
+    if seed == 5:
+        graph = with_sparse_conv2(graph)
+    execution = plan(rounded(graph), describe_gpu()["architecture"], Choices(precision=precision, sparse=False))
     images = random_images(LENET5, 400, seed=seed)
     images[:8] = np.arange(0, 256, 32, dtype=np.uint8)[:, None, None, None]
     with GpuEngine(execution) as engine:
@@ -91,6 +97,23 @@ def test_every_form_of_call(resident: Classifier) -> None:
             np.testing.assert_array_equal(resident.probabilities, other.probabilities)
         on_card = cupy.asarray(images[:7])
         np.testing.assert_array_equal(resident(on_card), other(on_card))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_sparse_weights_have_the_bits_of_dense_kernels(precision: str, tmp_path: Path) -> None:
+    graph, images = with_sparse_conv2(rounded(random_graph(LENET5, bias=False))), random_images(LENET5, 500)
+    save_weights(tmp_path / "sparse.h5", graph.parameters, network=LENET5, input_scale=graph.input_scale)
+    options: dict[str, Any] = {"device": "cuda", "precision": precision}
+    with (
+        Classifier(tmp_path / "sparse.h5", resident=True, **options) as resident,
+        Classifier(tmp_path / "sparse.h5", sparse=False, **options) as dense,
+        Classifier(tmp_path / "sparse.h5", **options) as sparse,
+    ):
+        for given in (images[:1], images[:8], images):
+            np.testing.assert_array_equal(resident(given), dense(given))
+            np.testing.assert_array_equal(resident.logits, dense.logits)
+            sparse(given)
+            np.testing.assert_allclose(sparse.logits, dense.logits, rtol=0, atol=2e-2 * np.abs(dense.logits).max())
 
 
 def test_it_ends_when_idle_and_starts_again(resident: Classifier) -> None:

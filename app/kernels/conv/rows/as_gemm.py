@@ -5,7 +5,7 @@ from functools import partial
 from math import prod
 
 from app.base.precision import epilogue_dtype
-from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.plain_problems import ITEMSIZE, Argument, max_workspace_images
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     BLOCK,
@@ -21,7 +21,6 @@ from app.kernels.variant import (
     Variant,
     ceil_div,
     conv_size_defines,
-    max_workspace_images,
     pooling_defines,
     type_defines,
     weight_reordering_packing,

@@ -1,0 +1,109 @@
+"""Prune convolutions to 2:4 structured sparsity (app/kernels/plain_problems.py); the weights that stay compensate.
+
+A layer is a product y = x w, as in ``rounding.py``, with the same H. Removing the pair p of the four weights of an
+output map, with all its other weights compensating, adds
+
+    wₚᵀ ((H⁻¹)ₚₚ)⁻¹ wₚ
+
+to the squared error of y: Hassibi and Stork's update (see ``rounding.py``) for two weights at once. Every four weights
+lose the pair with the least error. Those that stay then get the values with the least squared error of y. All weights
+of later layers, which read other inputs now, are fitted to their layer's former results by least squares, too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from math import prod
+
+import numpy as np
+
+from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
+from app.layers import Conv2d
+from app.network.graph import Graph
+from app.network.rounding import CompensatedLayer, damped, gram_matrix, input_rows
+
+
+def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
+    """Prune the convolutions that read a multiple of four maps, in order, and fit later layers; yield each.
+
+    images: (N, C, H, W) uint8. A layer's input uses the changed earlier layers, and its results approximate those of
+    the layer as it was. ``plain`` is the error if weights stay as they are, of every four the two greatest. Equal
+    arguments give equal bits on one machine.
+    """
+    changed = graph
+    for at, step in enumerate(graph.steps):
+        names = [name for name in step.parameter_shapes if name in graph.parameters]
+        prunes = isinstance(step.layer, Conv2d) and step.in_shape[0] % GROUP == 0
+        prunes = prunes and not is_two_of_four(graph.parameters[step.layer.name])
+        if not names or (not prunes and changed is graph):
+            continue
+        shapes = [graph.parameters[name].shape for name in names]
+        w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
+        rows = prod(shapes[0][:-1]) if prunes else 0
+        products, across, before = _products(changed, graph, at, images, len(w))
+        found = fit_weights(w, products, across @ w, rows)
+        plain = np.concatenate([np.where(greatest_two(w[:rows]), w[:rows], 0), w[rows:]])
+        parts = np.split(found.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
+        arrays = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+        changed = replace(changed, parameters={**changed.parameters, **arrays})
+        error, without = (_relative_change(w, new, products, across, before) for new in (found, plain))
+        yield CompensatedLayer(step.layer.name, arrays, error, without)
+
+
+def _products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
+    """Return x'ᵀ x', x'ᵀ x and xᵀ x of step ``at``'s inputs x' in the changed graph and x in the other."""
+    if changed is graph:
+        return (gram_matrix(graph, at, images, inputs),) * 3
+    found = np.zeros((3, inputs, inputs))
+    for new, old in input_rows([changed, graph], at, images, inputs):
+        found += new.T @ new, new.T @ old, old.T @ old
+    return tuple(found)
+
+
+def _relative_change(
+    w: np.ndarray, new: np.ndarray, products: np.ndarray, across: np.ndarray, before: np.ndarray
+) -> float:
+    """Return |x' new - x w| / |x w| over all rows, given their products."""
+    squares = np.sum((products @ new) * new), np.sum((across @ w) * new), np.sum((before @ w) * w)
+    change = float(squares[0] - 2 * squares[1] + squares[2])
+    return (max(change, 0.0) / float(squares[2])) ** 0.5 if squares[2] > 0 else 0.0
+
+
+def greatest_two(w: np.ndarray) -> np.ndarray:
+    """Return which weights (inputs, outputs) are among the two greatest magnitudes of their four inputs, as bools."""
+    groups = np.abs(w).reshape(-1, GROUP, w.shape[1])
+    ranks = np.argsort(np.argsort(-groups, axis=1, kind="stable"), axis=1)
+    return (ranks < KEPT).reshape(w.shape)
+
+
+def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned: int) -> np.ndarray:
+    """Return the weights (inputs, outputs), float64, whose results differ least from the wanted ones.
+
+    w: weights before, to which the result is drawn by λ. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
+    outputs). pruned: so many first inputs keep two of every four weights.
+    """
+    damped_products = damped(products)
+    wanted = wanted + (damped_products - products) @ w
+    if not pruned:
+        return np.linalg.solve(damped_products, wanted)
+    kept, found = np.ones(w.shape, bool), np.zeros_like(w)
+    kept[:pruned] = _least_error_pairs(w[:pruned], np.linalg.inv(damped_products)[:pruned, :pruned])
+    for output, rows in enumerate(kept.T):
+        found[rows, output] = np.linalg.solve(damped_products[np.ix_(rows, rows)], wanted[rows, output])
+    return found
+
+
+def _least_error_pairs(w: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return which weights stay if each four inputs lose the pair with the least error. inverse: H⁻¹."""
+    groups = w.reshape(-1, GROUP, w.shape[1])
+    at = np.arange(len(w)).reshape(-1, GROUP)
+    pairs = list(combinations(range(GROUP), KEPT))
+    errors = []
+    for i, j in pairs:
+        a, b, c = (inverse[at[:, p], at[:, q]][:, None] for p, q in ((i, i), (i, j), (j, j)))
+        first, second = groups[:, i], groups[:, j]
+        errors.append((c * first**2 - 2 * b * first * second + a * second**2) / (a * c - b**2))
+    removed = np.array(pairs)[np.argmin(errors, axis=0)]  # (groups, outputs, 2)
+    kept = np.ones(groups.shape, bool)
+    np.put_along_axis(kept, removed.swapaxes(1, 2), False, axis=1)
+    return kept.reshape(w.shape)
