@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
-from app.kernels.plain_problems import is_two_of_four
+from app.kernels.plain_problems import GROUP, is_two_of_four
 from app.network.graph import Graph, build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import CompensatedLayer, quantise_convolution, round_layers
@@ -117,14 +117,15 @@ def sparsify_weights(options: argparse.Namespace) -> None:
     arrays = dict(weights.arrays)
     for layer in sparsify_layers(graph, images):
         arrays |= layer.arrays
-        _print_errors(layer, "weights as they were, of four the two greatest")
+        _print_errors(layer, "without compensation")
     _save_weights(
         options, weights, f"{', '.join(_dense_layers(weights))} pruned 2:4 with error compensation", arrays=arrays
     )
 
 
 def _dense_layers(weights: Weights) -> list[str]:
-    return [name for name, w in weights.arrays.items() if w.ndim == 4 and not w.shape[2] % 4 and not is_two_of_four(w)]
+    filters = {name: w for name, w in weights.arrays.items() if w.ndim == 4 and not w.shape[2] % GROUP}
+    return [name for name, w in filters.items() if not is_two_of_four(w)]
 
 
 COMMANDS = {
