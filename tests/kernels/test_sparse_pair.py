@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files import shipped
 from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
 from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
@@ -180,8 +179,8 @@ def test_a_named_kernel_runs_if_it_serves_the_weights() -> None:
     assert plan(with_bytes(sparse), "sm_90a", Choices("int8")).nodes[0].variant.name == "wgmma-int8"
 
 
-def test_the_shipped_sparse_weights_run_on_sparse_kernels() -> None:
-    weights = load_weights(shipped.weights_path("lenet5_sparse"))
+def test_the_shipped_weights_run_on_sparse_kernels() -> None:
+    weights = load_weights()
     graph = build_graph(LENET5, weights)
     assert [chosen(graph, precision) for precision in ("fp16", "fp32x")] == ["wgmma-sparse", "wgmma-sparse-exact"]
     assert weights.quantised is not None and is_two_of_four(weights.quantised.filters)

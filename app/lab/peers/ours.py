@@ -1,6 +1,7 @@
 """Run the application, through the main job's engine, as one of the compared engines."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import cupy
 import numpy as np
@@ -23,9 +24,16 @@ class OurEngine(Engine):
     """This program as an engine: end to end as in the main job; on the card with the whole batch as one chunk."""
 
     def __init__(
-        self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
+        self,
+        graph: Graph,
+        images: np.ndarray,
+        labels: np.ndarray,
+        precision: str,
+        arch: str,
+        known: Tuning,
+        sparse: bool = True,
     ) -> None:
-        execution = plan(graph, arch, Choices(precision, tuning=known))
+        execution = plan(graph, arch, Choices(precision, tuning=known, sparse=sparse))
         count = len(images)
         self.arithmetic = execution.arithmetic
         self._images, self._outputs, self._count = images, Outputs(labels, None), count
@@ -77,6 +85,13 @@ class OurEngine(Engine):
             self._graph.free()
         self._engine.close()
         self._resident.close()
+
+
+def runs_sparse_kernels(graph: Graph, precision: str, *, arch: str, known: Tuning) -> bool:
+    """Return whether this program runs the graph on kernels for 2:4 sparse weights."""
+    with suppress(UserError):  # said in the engine's own row
+        return any(node.variant.sparse for node in plan(graph, arch, Choices(precision, tuning=known)).nodes)
+    return False
 
 
 def _poison_arrays(arrays: Iterable[cupy.ndarray]) -> None:

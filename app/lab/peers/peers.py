@@ -23,10 +23,10 @@ from app.lab.bench import cudnn
 from app.lab.bench.cases import parse_batch_sizes
 from app.lab.document import utc_date
 from app.lab.peers import jax, torch
-from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant, describe_error, measure_in_turn
+from app.lab.peers.rounds import DENSE, OURS, Candidate, Engine, Entrant, describe_error, measure_in_turn
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import as_text, search_text, speedups_over_peers
-from app.network.graph import find_network
+from app.network.graph import Graph, find_network
 from app.planning import tuning
 from app.records.parts import Card
 from app.records.peers import Comparison, Peers, Row, Search
@@ -66,12 +66,22 @@ class EngineFactories(NamedTuple):
     """Functions that make engines. ours: makes this program's engine. peers: peer → setting → function.
 
     missing: why peers do not run here. check_card: function that raises an error if the card no longer answers.
+    runs_sparse: whether kernels for 2:4 sparse weights run a graph in a precision. Dense ones are then timed, too: the
+    peers have no others.
     """
 
     ours: Callable[..., Engine]
     peers: Mapping[str, Mapping[str, Callable[..., Engine]]]
     missing: Sequence[str]
     check_card: Callable[[], object]
+    runs_sparse: Callable[[Graph, str], bool] = lambda graph, precision: False
+
+    def our_candidates(self, graph: Graph, precision: str) -> Iterator[Candidate]:
+        """Yield this program's engine; if it runs sparse kernels, also with dense ones."""
+        make = partial(self.ours, precision=precision)
+        yield Candidate(OURS, "", precision, make)
+        if self.runs_sparse(graph, precision):
+            yield Candidate(OURS, DENSE, precision, partial(make, sparse=False))
 
 
 def compare(request: BenchRequest) -> int:
@@ -81,14 +91,15 @@ def compare(request: BenchRequest) -> int:
     with exit_on_interrupt():  # these load CuPy
         from cupy.cuda.runtime import deviceSynchronize
 
-        from app.lab.peers.ours import OurEngine
+        from app.lab.peers.ours import OurEngine, runs_sparse_kernels
 
     card = device.describe_gpu()
-    ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
+    here = {"arch": card["architecture"], "known": tuning.load(card["name"])}
     rounds = request.rounds or DEFAULT_ROUNDS
     searches = Searches(card["name"], {engine: installed_versions(PACKAGES[engine]) for engine in PEERS})
     with device.translate_gpu_errors(), redirect_output_to_stderr():
-        factories = find_engine_factories(job.engines, ours, deviceSynchronize)
+        factories = find_engine_factories(job.engines, partial(OurEngine, **here), deviceSynchronize)
+        factories = factories._replace(runs_sparse=partial(runs_sparse_kernels, **here))
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
             def step(what: str) -> None:
@@ -215,9 +226,7 @@ def compare_all(
             unknown[precision] = why_fastest_unknown(known, factories.peers)
             chosen = [] if unknown[precision] else fastest_settings(known, factories.peers)
             chosen += [(torch.TORCH, EAGER)] if torch.TORCH in factories.peers else []
-            candidates = [
-                Candidate(OURS, "", own, partial(factories.ours, precision=own)) for own in job.ours(precision)
-            ]
+            candidates = [one for own in job.ours(precision) for one in factories.our_candidates(batch.graph, own)]
             candidates += [
                 Candidate(engine, setting, precision, partial(factories.peers[engine][setting], precision=precision))
                 for engine, setting in dict.fromkeys(chosen)

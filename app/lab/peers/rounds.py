@@ -24,6 +24,7 @@ from app.network.graph import Graph
 from app.records.peers import Row
 
 OURS = "ours"
+DENSE = "dense"  # setting of ours: 2:4 sparse weights run on dense kernels
 LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within these limits
 WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each turn
 TURN_MS = 60.0  # per measurement and turn
@@ -73,7 +74,7 @@ Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 
 class Candidate(Frozen):
-    """An engine to make and measure. setting: how a peer runs; empty for this program.
+    """An engine to make and measure. setting: how a peer runs; of this program empty or ``DENSE``.
 
     make: function that makes the engine from a graph, images (N, C, H, W) uint8 and the array for labels (N,) uint8,
     both page-locked.
