@@ -14,8 +14,10 @@ import numpy as np
 from app.kernels.fused.conv_pair import (
     FILTER_STEP,
     POOLED_IMAGE,
+    WARPGROUPS_OF_SPLIT_MAPS,
     WINDOWS,
     configure_persistent,
+    configure_split,
     hopper_row,
     pack_convolutions,
     pack_core_matrices,
@@ -25,7 +27,7 @@ from app.kernels.plain_problems import GROUP, KEPT, Argument
 from app.kernels.problems import ConvPairProblem
 from app.kernels.variant import LaunchConfig, Packing, Parameters, Unfit, Variant
 
-METADATA = 4 * 128 * 16  # bytes
+FILTERS2 = 25 * FILTER_STEP + 4 * 128 * 16  # bytes of the kept weights of all taps, and of the metadata
 WARPGROUPS = {2: 5, 3: 3, 4: 3}  # by images of each at a time: as many as have registers (96, 135, 166 by ptxas)
 LANES_OF_A_PAIR = 2  # of every four lanes, those that provide a product's metadata
 
@@ -75,13 +77,11 @@ def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 
-def _configure_sparse(problem: ConvPairProblem, warpgroups: int, beside_filters: int) -> LaunchConfig:
-    """Return the launch configuration. beside_filters: bytes of shared memory without second filters and metadata."""
-    filters2 = problem.second.kernel**2 * FILTER_STEP + METADATA
-    config = configure_persistent(problem, warpgroups, filters2 + beside_filters)
+def _with_sparse_filters(problem: ConvPairProblem, config: LaunchConfig) -> LaunchConfig:
+    """Return the launch configuration of dense second filters with sparse ones and their metadata."""
     assert config.packing is not None
     filters1, _, scales = config.packing.takes
-    takes = (filters1, Argument("filters2", "uint8", fixed=filters2), scales)
+    takes = (filters1, Argument("filters2", "uint8", fixed=FILTERS2), scales)
     return replace(config, packing=Packing(takes, partial(pack_convolutions, problem, pack2=pack_sparse_filters)))
 
 
@@ -90,12 +90,13 @@ def _configure_float16(problem: ConvPairProblem, parameters: Parameters) -> Laun
     if images not in WARPGROUPS:
         raise Unfit(f"there are no registers for {images} images in each warpgroup")
     warpgroups = WARPGROUPS[images]
-    config = _configure_sparse(problem, warpgroups, warpgroups * (images * POOLED_IMAGE + 2 * WINDOWS) + 16)
+    shared = FILTERS2 + warpgroups * (images * POOLED_IMAGE + 2 * WINDOWS) + 16
+    config = _with_sparse_filters(problem, configure_persistent(problem, warpgroups, shared))
     return replace(config, defines={"IMAGES": images, "WARPGROUPS": warpgroups})
 
 
-def _configure_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _configure_sparse(problem, 3, 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
+def _configure_exact(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
+    return _with_sparse_filters(problem, configure_split(problem, parameters["images"], FILTERS2 + 8))
 
 
 ROWS: tuple[Variant, ...] = (
@@ -121,5 +122,7 @@ ROWS: tuple[Variant, ...] = (
         summary="step 4, its second convolution with 2:4 sparse filters: half the tensor-core time",
         refuses=partial(wgmma_refusal_reason, exact=True),
         sparse=True,
+        tunables={"images": tuple(WARPGROUPS_OF_SPLIT_MAPS)},
+        defaults=lambda _: {"images": 2},
     ),
 )
