@@ -14,6 +14,10 @@
 #pragma once
 #include "async_copy.cuh"
 
+// The index of this thread's warpgroup. Through a shuffle the compiler knows that it is the same in the whole warp, and
+// keeps addresses that depend on it in uniform registers, where wgmma wants them.
+__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
+
 // A matrix descriptor: where an operand's core matrices lie: the first one, and how far the next is along k and along
 // rows (columns). In a cluster, an address has the block's number above what a descriptor has room for: cut it off.
 constexpr unsigned WITHIN_BLOCK = 0x3ffff;
