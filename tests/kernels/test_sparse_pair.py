@@ -194,8 +194,11 @@ def chosen(graph: Graph, precision: str, arch: str = "sm_90a", sparse: bool = Tr
     asked = Choices(precision, sparse=sparse)
     planned = plan(graph, arch, asked)
     name = planned.nodes[0].variant.name
-    told = [note for note in notices(planned, asked) if "2:4 sparse" in note]
-    assert told == (["conv2 2:4 sparse: half of its products are skipped"] if "sparse" in name else [])
+    told = [note for note in notices(planned, asked) if note.startswith("conv2 ")]
+    assert told == [
+        *["conv2 2:4 sparse: half of its products are skipped"] * ("sparse" in name),
+        *["conv2 in 8-bit integers: coarser than fp16"] * ("int8" in name),
+    ]
     return name
 
 
