@@ -126,7 +126,11 @@ class KernelSelector(Frozen):
         named = self.choices.named_pair_kernels.get(operation(problem))
         reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
         scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.pixel_scale_step else None
-        sparse = self.choices.sparse and is_two_of_four(graph.parameters[heads[1].layer.name])
+        stored = graph
+        if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS and graph.quantised is not None:
+            folded = graph.quantised.fold_input_limits(graph.parameters, heads[0].layer.name)
+            stored = replace(graph, parameters=folded)
+        sparse = self.choices.sparse and is_two_of_four(stored.parameters[heads[1].layer.name])
         for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
@@ -137,11 +141,6 @@ class KernelSelector(Frozen):
             if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and source is None:
                 reason = f"{UNSCALED}; choose another, or --precision fp16"
                 continue
-            stored = graph
-            if form.dtype == INTEGERS and graph.quantised is not None:
-                stored = replace(
-                    graph, parameters=graph.quantised.fold_input_limits(graph.parameters, heads[0].layer.name)
-                )
             arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
             if isinstance(form, LinearPairProblem):
                 arrays = arrays if source is None else unscale_features(arrays, source.scales)

@@ -132,7 +132,7 @@ def _int8_unavailable_reason(graph: Graph, arch: str, choices: Choices, input_dt
     if found is None or not isinstance(found[0], ConvPairProblem):
         return f"{what}: it takes two convolutions in a row, fused, with no kernel named for either"
     for row in registry.variants("conv_pair"):
-        if INTEGERS in row.dtypes:
+        if INTEGERS in row.dtypes and not row.sparse:
             reason = row.refusal_reason(found[0], arch)
             if reason is not None:
                 return f"{what}: {row.name} {reason}"

@@ -107,7 +107,7 @@ CASES = {
     "evaluate --html missing/folder": "--html missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct"
     ".*register-patch, toom-cook, warpgroup, mma-any, mma, wgmma, wgmma-split, wgmma-exact, wgmma-int8, wgmma-any, "
-    "wgmma-sparse, wgmma-sparse-exact$",
+    "wgmma-sparse, wgmma-sparse-exact, wgmma-sparse-int8$",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup.*"
     ", wgmma-any, mma, wgmma; did you mean cublas",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.files.shipped import weights_path
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
 from app.network.definitions import LENET5
@@ -32,7 +33,15 @@ PRODUCTS = [*(pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024), *ANY
 PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCTS}
 CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
 OF_BYTES = [case for case in CASES if case.problem.dtype == "int8"]  # none on other cards than Hopper's
-SETTINGS = [(1, 6), (1, 3), (2, 4), (3, 4), (4, 3)]  # images and warpgroups other than its own, 2 and 5
+# Other images of a warpgroup than its own 2, and warpgroups than its own 5; those of sparse filters follow from images.
+SETTINGS = [{"images": i, "warpgroups": w} for i, w in ((1, 6), (1, 3), (2, 4), (3, 4), (4, 3))]
+REGROUPED = [
+    pytest.param(
+        replace(case, parameters=tuple(settings.items())), case, id=f"{case}-{'-'.join(map(str, settings.values()))}"
+    )
+    for case in OF_BYTES
+    for settings in ([{"images": 3}, {"images": 4}] if case.row.sparse else SETTINGS)
+]
 ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -168,21 +177,29 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
         np.testing.assert_array_equal(found.get(), 0 if everything else own)
 
 
-@pytest.mark.parametrize("case", OF_BYTES, ids=str)
-@pytest.mark.parametrize(("together", "warpgroups"), SETTINGS)
-def test_bytes_in_other_groups_give_the_same_bits(case: Case, together: int, warpgroups: int) -> None:
+@pytest.mark.parametrize(("case", "usual"), REGROUPED)
+def test_bytes_in_other_groups_give_the_same_bits(case: Case, usual: Case) -> None:
     arrays, x = weights(pair_of(case), "random"), images(pair_of(case), 70)
-    other = replace(case, parameters=(("images", together), ("warpgroups", warpgroups)))
-    wanted, run = Runner(case, arrays, x)(), Runner(other, arrays, x)
+    wanted, run = Runner(usual, arrays, x)(), Runner(case, arrays, x)
     for count in (70, 1, 2, 3, 33):
         poison_shared(0x7FC07FC0)
+        assert same_bits(run(count), [result[:count] for result in wanted]), f"{count} images"
+
+
+@pytest.mark.parametrize("case", [case for case in OF_BYTES if case.row.sparse], ids=str)
+def test_sparse_bytes_give_the_bits_of_dense_ones(case: Case) -> None:
+    """Sums of integers are exact, whichever products they come from."""
+    arrays, x = weights(pair_of(case), "random"), images(pair_of(case), 1001)
+    (dense,) = (other for other in OF_BYTES if not other.row.sparse)
+    wanted, run = Runner(dense, arrays, x)(), Runner(case, arrays, x)
+    for count in (1, 2, 3, 263, 529, 1001):
         assert same_bits(run(count), [result[:count] for result in wanted]), f"{count} images"
 
 
 @pytest.mark.parametrize("case", OF_BYTES, ids=str)
 def test_labels_of_the_test_images_by_bytes(case: Case) -> None:
     """All but near-ties; and as many correct answers, but for the near-ties."""
-    given = load_weights()
+    given = load_weights(weights_path("lenet5_sparse" if case.row.sparse else "lenet5"))
     pixels, truth, _ = open_split("test")
     reference = load_reference(given, LENET5)
     assert reference is not None

@@ -198,7 +198,12 @@ CONVOLUTIONS = [
 ]
 SPARSE = [
     ("conv_pair_07_wgmma_sparse.cu", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
-    ("conv_pair_07_wgmma_sparse.cu", "+ next % 2 * 8", "", WRONG),
+    ("sparse_products.cuh", "+ next % 4 * 4", "", WRONG),
+]
+BYTES = [
+    ("conv_pair_09_wgmma_sparse_int8.cu", "16 - PLANE", "32 - PLANE", WRONG),
+    ("conv_pair_09_wgmma_sparse_int8.cu", "(24) - PLANE / 2", "(24)", WRONG),
+    ("conv_pair_09_wgmma_sparse_int8.cu", "sparse<0>", "sparse<1>", "multiplies bytes by a selector that is not 0"),
 ]
 PRODUCTS = [
     ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
@@ -213,14 +218,15 @@ CLUSTERS = [
 PLANTED = [
     *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
     *((row_of("conv_pair", "wgmma-sparse"), 3, *planted) for planted in SPARSE),
+    *((row_of("conv_pair", "wgmma-sparse-int8"), 3, *planted) for planted in BYTES),
     *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
     *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
 ]
 
 
 def run(row: Variant, images: int, folder: Path) -> None:
-    """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
-    problem = typed(sparsely(convolution_pair()) if row.sparse else PROBLEMS[row.operation], "float16")
+    """Hold the row, in its first type, against the reference. Raises Fault, or AssertionError for a wrong element."""
+    problem = typed(sparsely(convolution_pair()) if row.sparse else PROBLEMS[row.operation], row.dtypes[0])
     x, arrays = host_arrays(problem, images)
     packing = row.launch_config(problem).packing
     assert packing is not None

@@ -194,8 +194,9 @@ def test_every_kernel_of_two_layers_is_met_above() -> None:
     graphs = unbiased(), rounded_unbiased(), sparse()
     for graph, arch, precision in product(graphs, ("sm_80", "sm_90a"), ("fp32x", "fp16")):
         met |= {(node.variant.source, precision) for node in plan(graph, arch, Choices(precision)).nodes}
-    integers, _ = plan(with_bytes(unbiased()), "sm_90a", Choices("int8")).nodes  # see test_integers.py
-    met.add((integers.variant.source, "int8"))
+    for graph in (unbiased(), sparse()):  # see test_integers.py
+        integers, _ = plan(with_bytes(graph), "sm_90a", Choices("int8")).nodes
+        met.add((integers.variant.source, "int8"))
     wanted = {
         (row.source, BY_DTYPE[dtype].name)
         for name in ("conv_pair", "gemm_pair")

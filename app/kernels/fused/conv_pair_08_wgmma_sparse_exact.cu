@@ -8,10 +8,9 @@
 // Launch: as step 4.
 // Bound by: shared memory, as step 7, and the issue slots that pooling and adding take.
 #include "conv_pair_split.cuh"
+#include "sparse_products.cuh"
 
-constexpr int TAP_BYTES = FILTER2_STEP_BYTES, VECTORS = (TAPS + 7) / 8, VECTOR_BYTES = 128 * 16;
-
-struct SharedStorage : PairStorage<TAPS * TAP_BYTES + VECTORS * VECTOR_BYTES, 2 * PART_BYTES, WARPGROUPS> {
+struct SharedStorage : PairStorage<TAPS * KEPT_BYTES + METADATA_BYTES, 2 * PART_BYTES, WARPGROUPS> {
     unsigned long long filters_full;  // barrier
 };
 
@@ -29,10 +28,10 @@ struct Policy : ResidentFilters<SharedStorage> {
 #pragma unroll
         for (int part = 1; part >= 0; part--) {  // small terms first
             const unsigned long long maps = advance_desc(pixels, part * PART_BYTES);
-            wgmma_f16_sparse<0>(sums, advance_desc(filter, first * TAP_BYTES),
+            wgmma_f16_sparse<0>(sums, advance_desc(filter, first * KEPT_BYTES),
                                 advance_desc(maps, tap_offset<IMAGES>(first)), word, part == 1);
             if constexpr (Taps == 2)
-                wgmma_f16_sparse<1>(sums, advance_desc(filter, (first + 1) * TAP_BYTES),
+                wgmma_f16_sparse<1>(sums, advance_desc(filter, (first + 1) * KEPT_BYTES),
                                     advance_desc(maps, tap_offset<IMAGES>(first + 1)), word, false);
         }
         wgmma_commit_group();
@@ -45,7 +44,7 @@ struct Policy : ResidentFilters<SharedStorage> {
     template <int Columns>
     __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, int count) {
         const unsigned char *filters2 = shared_storage<SharedStorage>().filters2;
-        const unsigned char *metadata = filters2 + TAPS * TAP_BYTES + thread_in_warpgroup() * 16;
+        const unsigned char *metadata = metadata_of<TAPS>(filters2);
         const unsigned long long filter = make_smem_desc(shared_address(filters2), 1024, 128);
         const unsigned long long pixels = pixels_desc<Columns, IMAGES>(pooled);
         float total[32 * Columns] = {};

@@ -1,9 +1,15 @@
-"""Define the registry rows of the kernels for lenet5 with sparse second filters ; pack the filters.
+"""Define the registry rows of the kernels for lenet5 with sparse second filters; pack the filters.
 
 A sparse product takes A, 64 maps x 32 input maps, as 64 x 16 kept weights: two of every four, in their order.
 Metadata has two bits for the place of each kept weight among its four, the earlier one's in the lower bits. A register
 holds the metadata of two rows and 16 input maps. Lanes 0 and 1, or 2 and 3, of every four lanes provide it: the
 product's selector chooses, so one register serves two products.
+
+Of bytes, A is 64 maps x 64 numbers along k, as 64 x 32 kept weights: four parts of 16 input maps of one tap. Product
+6 h + r has taps 0 to 3 of filter row r, for half h of the input maps; product 6 h + 5 has the last taps of rows 0 to
+3. Parts 1 and 3 of product 12 are the last tap of either half; its other weights are 0. A register holds the metadata
+of one row and two parts: lanes 0 and 1 of every four provide the first two parts of rows g and g + 8, lanes 2 and 3
+the other two. So all lanes provide it, and the selector is 0.
 """
 
 from dataclasses import replace
@@ -11,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from app.base.precision import INTEGERS
 from app.kernels.fused.conv_pair import (
     FILTER_STEP,
     POOLED_IMAGE,
@@ -21,15 +28,17 @@ from app.kernels.fused.conv_pair import (
     hopper_row,
     pack_convolutions,
     pack_core_matrices,
+    pack_int8_filters,
     wgmma_refusal_reason,
 )
 from app.kernels.plain_problems import GROUP, KEPT, Argument
 from app.kernels.problems import ConvPairProblem
 from app.kernels.variant import LaunchConfig, Packing, Parameters, Unfit, Variant
 
-FILTERS2 = 25 * FILTER_STEP + 4 * 128 * 16  # bytes of the kept weights of all taps, and of the metadata
-WARPGROUPS = {2: 5, 3: 3, 4: 3}  # by images of each at a time: as many as have registers (96, 135, 166 by ptxas)
-LANES_OF_A_PAIR = 2  # of every four lanes, those that provide a product's metadata
+METADATA, BEHIND = 4 * 128 * 16, 2560  # bytes; BEHIND: after bytes' pooled maps, for each image, see the kernel
+# By images of each at a time: as many as have registers (96, 135, 166 by ptxas; of bytes 96, 135, 165).
+WARPGROUPS = {2: 5, 3: 3, 4: 3}
+LANES_OF_A_PAIR = 2  # of every four lanes, those that provide a float16 product's metadata
 
 
 def kept_places(filters: np.ndarray) -> np.ndarray:
@@ -49,80 +58,119 @@ def compressed_filters(filters: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def metadata_words(places: np.ndarray) -> np.ndarray:
-    """Return what the threads of a warpgroup provide for 64 maps of 32 channels: (vectors of 8 taps, 128, 4) uint32.
+    """Return what the threads of a warpgroup provide for 64 maps of 32 channels: (13 pairs of taps, 128) uint32.
 
-    Word i of thread 32 w + 4 g + t in vector v is for tap 8 v + 2 i + t / 2: for maps 16 w + g in its lower half and 8
-    maps on in its upper half, the four bits of each four input maps from 16 (t % 2) on. Taps that do not exist are 0.
+    Word p of thread 32 w + 4 g + t is for tap 2 p + t / 2: for maps 16 w + g in its lower half and 8 maps on in its
+    upper half, the four bits of each four input maps from 16 (t % 2) on. The tap after the last one has zeros.
     """
     groups, _, height, width, maps = places.shape
-    taps = height * width
-    bits = (places[:, 0] | places[:, 1] << 2).astype(np.uint32).reshape(groups, taps, maps)
-    padded = np.zeros((groups, -(-taps // 8) * 8, maps), np.uint32)
-    padded[:, :taps] = bits
-    # axes: half of the channels, four, vector, word, pair of lanes | warp, half of the word, g
-    parts = padded.reshape(2, 4, -1, 4, LANES_OF_A_PAIR, 4, 2, 8)
+    bits = np.zeros((groups, height * width + 1, maps), np.uint32)
+    bits[:, :-1] = _four_bits(places).reshape(groups, -1, maps)
+    # axes: half of the channels, four, pair of taps, tap | warp, half of the word, g
+    parts = bits.reshape(2, 4, -1, LANES_OF_A_PAIR, 4, 2, 8)
     shifts = (4 * np.arange(4)[:, None] + 16 * np.arange(2)).astype(np.uint32)  # four, half of the word
-    words = (parts << shifts[None, :, None, None, None, None, :, None]).sum(axis=(1, 6), dtype=np.uint32)
-    # axes now: half of the channels, vector, word, pair of lanes, warp, g
-    return np.ascontiguousarray(words.transpose(1, 4, 5, 3, 0, 2)).reshape(-1, 128, 4)
+    words = (parts << shifts[None, :, None, None, None, :, None]).sum(axis=(1, 5), dtype=np.uint32)
+    # axes now: half of the channels, pair of taps, tap, warp, g
+    return words.transpose(1, 3, 4, 2, 0).reshape(-1, 128)
+
+
+def byte_metadata_words(places: np.ndarray) -> np.ndarray:
+    """Return what the threads of a warpgroup provide for products of bytes: (16 fours, 2, P, 64) → (P, 128) uint32.
+
+    Thread 32 w + 4 g + t: for map 16 w + 8 (t % 2) + g, the four bits of each of eight fours from 8 (t / 2) on.
+    """
+    parts = _four_bits(places).reshape(2, 8, -1, 4, 2, 8)  # axes: half of the fours, four, product | warp, t % 2, g
+    shifts = 4 * np.arange(8, dtype=np.uint32)
+    words = (parts << shifts[:, None, None, None, None]).sum(axis=1, dtype=np.uint32)
+    return words.transpose(1, 2, 4, 0, 3).reshape(-1, 128)
+
+
+def _four_bits(places: np.ndarray) -> np.ndarray:
+    return (places[:, 0] | places[:, 1] << 2).astype(np.uint32)
 
 
 def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
-    """Pack (32, 5, 5, 64) float16 as bytes: core matrices of the kept weights, then metadata. They must be sparse."""
-    places = kept_places(filters)
-    compressed = compressed_filters(filters, places)
+    """Pack (32, 5, 5, 64) float16 or int8 as bytes: core matrices of the kept weights, then metadata.
+
+    A thread's words of metadata lie in four vectors: (4, 128, 4). The filters must be sparse.
+    """
+    is_bytes = filters.dtype == np.int8
+    along_k = parts_along_k(filters) if is_bytes else filters
+    places = kept_places(along_k)
+    compressed = compressed_filters(along_k, places)
     if np.count_nonzero(compressed) != np.count_nonzero(filters):
         raise ValueError("the filters are not 2:4 sparse")
-    parts = pack_core_matrices(compressed), metadata_words(places)
+    words = byte_metadata_words(places) if is_bytes else metadata_words(places)
+    vectors = np.zeros((16, 128), np.uint32)
+    vectors[: len(words)] = words
+    parts = pack_core_matrices(compressed), np.ascontiguousarray(vectors.reshape(4, 4, 128).swapaxes(1, 2))
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 
-def _with_sparse_filters(problem: ConvPairProblem, config: LaunchConfig) -> LaunchConfig:
+def parts_along_k(filters: np.ndarray) -> np.ndarray:
+    """Return int8 filters (32, 5, 5, 64) in the order of their products: (64 numbers along k, 13 products, 64)."""
+    taps = filters.reshape(2, 16, 5, 5, -1)  # axes: half of the channels, channel, row, column, map
+    first_four, last = taps[:, :, :, :4].transpose(0, 2, 3, 1, 4), taps[:, :, :4, 4].swapaxes(1, 2)[:, None]
+    parts = np.zeros((13, 4, 16, taps.shape[-1]), filters.dtype)
+    parts[:12] = np.concatenate([first_four, last], axis=1).reshape(12, *parts.shape[1:])
+    parts[12, 1::2] = taps[:, :, 4, 4]
+    return parts.transpose(1, 2, 0, 3).reshape(64, 13, -1)
+
+
+def _with_sparse_filters(problem: ConvPairProblem, products: int, config: LaunchConfig) -> LaunchConfig:
     """Return the launch configuration of dense second filters with sparse ones and their metadata."""
     assert config.packing is not None
     filters1, _, scales = config.packing.takes
-    takes = (filters1, Argument("filters2", "uint8", fixed=FILTERS2), scales)
-    return replace(config, packing=Packing(takes, partial(pack_convolutions, problem, pack2=pack_sparse_filters)))
+    takes = (filters1, Argument("filters2", "uint8", fixed=products * FILTER_STEP + METADATA), scales)
+    pack = pack_int8_filters if problem.dtype == INTEGERS else pack_convolutions
+    return replace(config, packing=Packing(takes, partial(pack, problem, pack2=pack_sparse_filters)))
 
 
-def _configure_float16(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
-    images = parameters["images"]
+def _configure_images(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
+    images, integers = parameters["images"], problem.dtype == INTEGERS
     if images not in WARPGROUPS:
         raise Unfit(f"there are no registers for {images} images in each warpgroup")
     warpgroups = WARPGROUPS[images]
-    shared = FILTERS2 + warpgroups * (images * POOLED_IMAGE + 2 * WINDOWS) + 16
-    config = _with_sparse_filters(problem, configure_persistent(problem, warpgroups, shared))
+    each = images * POOLED_IMAGE // (1 + integers) + 2 * WINDOWS
+    products, behind = (13, 8 + images * BEHIND) if integers else (25, 16)
+    shared = products * FILTER_STEP + METADATA + warpgroups * each + behind
+    config = _with_sparse_filters(problem, products, configure_persistent(problem, warpgroups, shared))
     return replace(config, defines={"IMAGES": images, "WARPGROUPS": warpgroups})
 
 
 def _configure_exact(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
-    return _with_sparse_filters(problem, configure_split(problem, parameters["images"], FILTERS2 + 8))
+    config = configure_split(problem, parameters["images"], 25 * FILTER_STEP + METADATA + 8)
+    return _with_sparse_filters(problem, 25, config)
 
 
+sparse_row = partial(hopper_row, system="none of them", sparse=True)
+by_images = partial(
+    sparse_row, configure=_configure_images, tunables={"images": (2, 3, 4)}, defaults=lambda _: {"images": 2}
+)
 ROWS: tuple[Variant, ...] = (
-    hopper_row(
+    by_images(
         7,
         "wgmma_sparse",
-        system="none of them",
-        configure=_configure_float16,
         dtypes=("float16",),
         since="wgmma",
         summary="step 2, its second convolution with 2:4 sparse filters: half the tensor-core time",
-        sparse=True,
-        tunables={"images": (2, 3, 4)},
-        defaults=lambda _: {"images": 2},
     ),
-    hopper_row(
+    sparse_row(
         8,
         "wgmma_sparse_exact",
-        system="none of them",
         configure=_configure_exact,
         dtypes=("float16x2",),
         since="wgmma-exact",
         summary="step 4, its second convolution with 2:4 sparse filters: half the tensor-core time",
         refuses=partial(wgmma_refusal_reason, exact=True),
-        sparse=True,
         tunables={"images": tuple(WARPGROUPS_OF_SPLIT_MAPS)},
         defaults=lambda _: {"images": 2},
+    ),
+    by_images(
+        9,
+        "wgmma_sparse_int8",
+        dtypes=("int8",),
+        since="wgmma-int8",
+        summary="step 5, its second convolution with 2:4 sparse filters: half the tensor-core time",
     ),
 )

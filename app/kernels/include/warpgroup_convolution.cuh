@@ -14,7 +14,6 @@
 #include "bulk_copy.cuh"
 #include "rounded_activation.cuh"
 #include "shared_storage.cuh"
-#include "warpgroups.cuh"
 #include "wgmma.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS, TILE_MAPS = 64;
