@@ -22,7 +22,7 @@ from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
-from tests.support.kernel_device import host_arrays
+from tests.support.kernel_device import check_softmax_and_labels, host_arrays, softmax_cases
 from tests.support.kernel_grid import RAGGED, convolution_pair, exactly, product_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
@@ -123,6 +123,11 @@ def test_every_element_and_label(case: Case) -> None:
         if labels:
             best = y.reshape(images, -1).argmax(axis=1)
             np.testing.assert_array_equal(labels[0], best)
+
+
+@pytest.mark.parametrize("case", softmax_cases(), ids=str)
+def test_a_fused_softmax_has_the_bits_of_its_own_kernel(case: Case) -> None:
+    check_softmax_and_labels(case, run_row)
 
 
 @pytest.mark.parametrize("seed", range(12))
