@@ -22,7 +22,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
     "lines of sources": 61_700,
-    "lines of Python in app without comments, docstrings and blank lines": 34_050,
+    "lines of Python in app without comments, docstrings and blank lines": 34_100,
     "lines of tests": 47_600,
     "tracked files": 1_050,
 }
