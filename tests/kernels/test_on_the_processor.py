@@ -22,7 +22,7 @@ from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
-from tests.support.kernel_device import host_arrays
+from tests.support.kernel_device import check_softmax_and_labels, host_arrays, softmax_cases
 from tests.support.kernel_grid import RAGGED, convolution_pair, exactly, product_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
@@ -86,10 +86,11 @@ def ragged() -> list[Case]:
 
 
 def small() -> list[Case]:
-    """Of each row's cases for the sanitizers every other one, or all three."""
+    """Of each row's cases for the sanitizers every other one, or all three; all in tfloat32."""
     rows = [WARPGROUP, row_of("conv", "warpgroup"), *variants("conv_pair"), *variants("gemm_pair")]
     found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
-    return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
+    every = [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
+    return [*every, *(case for cases in found for case in cases[1::2] if case.problem.dtype == "tfloat32")]
 
 
 ONE_BY_ONE = [
@@ -123,6 +124,11 @@ def test_every_element_and_label(case: Case) -> None:
         if labels:
             best = y.reshape(images, -1).argmax(axis=1)
             np.testing.assert_array_equal(labels[0], best)
+
+
+@pytest.mark.parametrize("case", softmax_cases(), ids=str)
+def test_a_fused_softmax_has_the_bits_of_its_own_kernel(case: Case) -> None:
+    check_softmax_and_labels(case, run_row)
 
 
 @pytest.mark.parametrize("seed", range(12))

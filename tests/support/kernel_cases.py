@@ -61,6 +61,7 @@ TUNED: dict[str, Sequence[Problem]] = {
     "gemm": [
         LinearProblem(70, 33, bias=True, activation="relu"),
         LinearProblem(70, 10, bias=True, argmax=True),
+        LinearProblem(70, 21, bias=True, argmax=True, softmax=True),
         *(LinearProblem(200, 130, bias=True, activation="relu", exact=exact) for exact in (False, True)),
     ],
     "conv_pair": [convolution_pair(), sparsely(convolution_pair()), TILED_PAIRS[3]],
@@ -88,6 +89,8 @@ SMALL: dict[str, Sequence[Problem]] = {
         LinearProblem(37, 19, bias=True, activation="relu"),
         LinearProblem(45, 10, argmax=True),
         LinearProblem(136, 13, bias=True, argmax=True),
+        LinearProblem(72, 21, bias=True, argmax=True, softmax=True),
+        LinearProblem(136, 15, bias=True, argmax=True, softmax=True),
         *(LinearProblem(72, 65, bias=True, activation="relu", exact=exact) for exact in (False, True)),
     ],
     "conv_pair": [
@@ -159,7 +162,8 @@ def describe(problem: Problem) -> str:
         return "-".join([problem.dtype, *(str(value) for name, value in vars(problem).items() if name != "dtype")])
     kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
     if isinstance(problem, LinearProblem):
-        epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
+        epilogue = "-bias" * problem.bias + "-softmax" * problem.softmax + "-argmax" * problem.argmax
+        epilogue += f"-{problem.activation or 'none'}"
         epilogue += "-exact" * problem.exact
         return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
     sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes) + f"P{problem.padding}" * (problem.padding > 0)

@@ -23,6 +23,7 @@ from app.kernels.variant import (
     activation_name,
     ceil_div,
     elementwise_grid,
+    result_defines,
     wgmma_row,
 )
 
@@ -156,7 +157,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         "OUTPUTS": problem.outputs,
         "OUTPUT": problem.output_dtype,
         "HAS_BIAS": int(problem.bias),
-        "ARGMAX": int(problem.argmax),
+        **result_defines(problem),
     }
     takes = (
         Argument("w", "float16", fixed=packed_size(problem)),

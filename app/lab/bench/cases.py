@@ -71,7 +71,7 @@ def _pair_item(graph: Graph, at: int) -> Item:
     """Return the item of the two layers with epilogues that one kernel computes together, from step ``at`` on."""
     problems: dict[str, Problem] = {}
     taken = 0
-    for precision in (row for row in OFFERED if row.paired):
+    for precision in OFFERED:
         found = find_layer_pair(graph, at, _input_dtype(graph.steps, at, precision.stored), Choices(precision.name))
         if found is None:
             continue

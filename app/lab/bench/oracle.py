@@ -88,7 +88,7 @@ def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | No
         narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)
         kept = None if problem.dtype == "tfloat32" else narrow
         results.append(_compute_layer_float64(problem, narrow(x), narrow(w), bias, kept))
-    return results
+    return _probabilities(results) if isinstance(problem, LinearProblem) and problem.softmax else results
 
 
 def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
@@ -112,10 +112,14 @@ def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array |
         operands = round_pair_operands(problem, half, plain, w, narrow)
         plain = _compute_layer_float64(half, *operands, bias, _operand_rounder("float32"), scale=scale)
         scale = 1.0
-    if isinstance(problem, LinearPairProblem) and problem.second.softmax:
-        exact, magnitude = _softmax_and_magnitude(exact, magnitude)
-        plain = _softmax_and_magnitude(plain, plain)[0]
-    return [exact, magnitude, plain]
+    results = [exact, magnitude, plain]
+    return _probabilities(results) if isinstance(problem, LinearPairProblem) and problem.second.softmax else results
+
+
+def _probabilities(results: list[Array]) -> list[Array]:
+    """Return exact results, magnitudes and perhaps plain results, (images, classes) each, of the scores' softmax."""
+    exact, magnitude, *plain = results
+    return [*_softmax_and_magnitude(exact, magnitude), *(_softmax_and_magnitude(one, None)[0] for one in plain)]
 
 
 def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:

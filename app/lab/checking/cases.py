@@ -37,6 +37,7 @@ SHAPES: dict[str, Sequence[Single]] = {
         LinearProblem(64, 33, input_dtype="uint8"),
         LinearProblem(136, 66, bias=True, activation="tanh"),  # for tiles of multiples of eight
         LinearProblem(45, 10, bias=True, argmax=True),
+        LinearProblem(40, 13, bias=True, argmax=True, softmax=True),
     ],
     "pool": [
         PoolProblem(3, 7, 9, 3, 2, True),
@@ -158,7 +159,7 @@ def describe_problem(problem: Problem) -> str:
         case LinearProblem():
             parts = [f"{problem.inputs} to {problem.outputs}"]
             parts += ["bias"] * problem.bias + [problem.activation] * bool(problem.activation)
-            parts += ["argmax"] * problem.argmax
+            parts += ["softmax"] * problem.softmax + ["argmax"] * problem.argmax
         case PoolProblem():
             parts = [f"C{problem.channels} {problem.height}x{problem.width} window {problem.window} S{problem.stride}"]
             parts += ["max" if problem.is_max else "mean"] + ["cut at the border"] * problem.ceil
