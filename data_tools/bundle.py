@@ -47,13 +47,13 @@ def ship_weights(options: argparse.Namespace) -> None:
     """Ship each weights file and print the numbers of correct labels that it promises. Raises UserError."""
     files = [load_weights(path) for path in options.files]  # read all before writing any
     for first, second in combinations(files, 2):
-        if _target(first) == _target(second):
+        if _shipped_path(first) == _shipped_path(second):
             raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
         if not is_listed_network(weights.stored_network()):
             unlisted = f"{weights.path} defines a network {weights.network} that is not the listed one"
             raise UserError(f"{unlisted}: put its file into app/network/builtin first")
-        target = _target(weights)
+        target = _shipped_path(weights)
         for path in (target, shipped.reference_path(target), shipped.FOLDER / shipped.CHECKSUMS):
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and the file behind it would be replaced: remove the link")
@@ -63,7 +63,7 @@ def ship_weights(options: argparse.Namespace) -> None:
         print(escape_unprintable(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct"))
 
 
-def _target(weights: Weights) -> Path:
+def _shipped_path(weights: Weights) -> Path:
     """Return the file in weights/ for these weights."""
     sparse = any(map(is_two_of_four, weights.arrays.values()))
     return shipped.weights_path(f"{weights.network}_sparse" if sparse else weights.network)
@@ -74,7 +74,7 @@ def _ship_file(weights: Weights, data_dir: Path | None) -> Weights:
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
     reference = compute_reference(build_graph(network, weights), images[:, None])
-    target = _target(weights)
+    target = _shipped_path(weights)
     with deferred_interrupts():
         save_weights(
             target,

@@ -20,7 +20,7 @@ from app.classify.pieces import (
     PieceResult,
     Runner,
     cut_pieces,
-    piece_size,
+    images_per_piece,
     select_image_ranges,
 )
 from app.classify.report import Totals, as_text, build_report
@@ -96,7 +96,7 @@ class ClassifyRun:
 
     def _remaining_pieces(self) -> Iterator[Piece]:
         """Yield the pieces of the remaining shards, except shards found unreadable."""
-        size = piece_size(self.place)
+        size = images_per_piece(self.place)
         for number in self.folder.remaining_shards:
             for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.unreadable.found:

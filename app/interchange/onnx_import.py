@@ -12,7 +12,7 @@ from app.interchange.chain import assemble_network
 from app.interchange.engines import onnx_engine
 from app.interchange.layer_stack import BRIGHT
 from app.interchange.layout import convert_arrays, source_array_shapes
-from app.interchange.named_arrays import class_names, parse_description, torch_name
+from app.interchange.named_arrays import class_names, parse_description, torch_array_name
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
 from app.interchange.onnx_values import load_external_data, tensor_array
@@ -99,7 +99,11 @@ def _described_source(model: Any) -> Source | None:
     try:
         about = parse_description(texts[0])
         tensors = {one.name: one for one in model.graph.initializer}
-        origins = {name: torch_name(name) for name in source_array_shapes(about.network) if torch_name(name) in tensors}
+        origins = {
+            name: torch_array_name(name)
+            for name in source_array_shapes(about.network)
+            if torch_array_name(name) in tensors
+        }
         arrays = {name: as_float32(name, tensor_array(tensors[there], name), []) for name, there in origins.items()}
         source = Source(about.network, arrays, origins, input_scale=about.input_scale, classes=about.classes)
         ours = {one.name: one.array for one in convert_arrays(source)}

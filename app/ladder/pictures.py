@@ -167,7 +167,7 @@ def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float
 
 
 def _step_links() -> dict[Key, str]:
-    return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder_steps("conv") for dtype in BY_DTYPE}
+    return {(step.row.name, dtype): f"{step.page_name}.html" for step in ladder_steps("conv") for dtype in BY_DTYPE}
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:

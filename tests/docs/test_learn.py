@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main, parser_of
+from app.cli import load_parser, main
 from app.kernels import registry
 from app.ladder.stored import LEARN
 from app.network.definitions import LENET5
@@ -48,7 +48,7 @@ def test_other_commands_are_commands(line: str) -> None:
         case "main.py":
             command = words.pop(0) if not words[0].startswith("-") else "run"
             # The kernel of the last exercise is the reader's.
-            parser_of(command).parse_args([word.replace("my-idea", "direct") for word in words])
+            load_parser(command).parse_args([word.replace("my-idea", "direct") for word in words])
         case "-m":
             assert words[0] == "pytest" and all((ROOT / word).exists() for word in words if word.endswith(".py"))
         case _:

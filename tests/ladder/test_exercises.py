@@ -12,7 +12,7 @@ import pytest
 from app.cli import main
 from app.lab.checking.cases import Case
 from app.lab.checking.user_cases import user_cases
-from app.lab.user_kernel.row import opened_kernel
+from app.lab.user_kernel.row import open_user_kernel
 from app.ladder.check import job
 from app.ladder.exercises.course import HERE, Exercise, all_exercises
 from tests.support.host_kernels import skip_without_compiler
@@ -59,7 +59,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
 def judge(path: Path, folder: Path) -> Iterator[str | None]:
     """Yield the first error of each of some shapes: two usual ones, and one that is drawn. It compiles for a card."""
     skip_without_compiler()
-    with opened_kernel(path) as row:
+    with open_user_kernel(path) as row:
         cases: list[Case] = user_cases(row, job.LIKE, np.random.default_rng(0))
         for case in cases:
             row.check_signatures(case.problem)

@@ -81,7 +81,7 @@ class TorchCalls(TorchEngine):
         """Classify images that PyTorch copies from pageable memory to the card; return labels (N,) uint8."""
         self._images.copy_(self._as_tensor(images), non_blocking=True)
         self.enqueue()
-        return self.card_labels()
+        return self.download_labels()
 
     def enqueue_on_card(self, images: Any) -> Any:
         """Start to classify a tensor on the card; return the labels on the card, without waiting for them."""

@@ -60,7 +60,9 @@ class Entrant:
     reason: str = ""
     samples: list[float] = field(default_factory=list)
 
-    def choose(self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]) -> None:
+    def choose_fastest_setting(
+        self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]
+    ) -> None:
         """Check and time every setting; keep the fastest. A peer's error is recorded; an error of ours is a bug."""
         faults = []
         for setting, make in self.factories.items():
@@ -103,7 +105,7 @@ class Entrant:
                     self.samples.append(ms)
                     self.unsteady += not np.array_equal(labels_on_host(found), answer)
 
-    def row(self) -> CallerRow:
+    def result_record(self) -> CallerRow:
         """Return the record of this engine: times, setting, and numbers of labels that differ."""
         times = summarise_samples(self.samples) if self.samples else None
         if times is not None:
@@ -136,7 +138,7 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], ob
     try:
         for entrant in entrants:
             setup.synchronize()  # a resident kernel may still run
-            entrant.choose(given, expected, lambda what: step(f"{kind.name}: {what}"))
+            entrant.choose_fastest_setting(given, expected, lambda what: step(f"{kind.name}: {what}"))
         step(f"{kind.name}: {rounds} rounds")
         for at in range(rounds):
             first = at % len(entrants)
@@ -161,7 +163,7 @@ def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
         "what": kind.description,
         "images": kind.images,
         "precision": kind.precision,
-        "callers": [entrant.row() for entrant in entrants],
+        "callers": [entrant.result_record() for entrant in entrants],
         "best": best,
         "ratio": ratio,
         "tf32_ratio": _fastest_peer(medians, others[0], own)[1] if others else None,

@@ -92,7 +92,7 @@ class JaxEngine(Engine):
         # JAX waits for arrays, not for a device. The device finishes these arrays last.
         self._jax.block_until_ready((self._images, self._labels))
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         return np.asarray(self._labels)
 
     def poison_buffers(self) -> None:

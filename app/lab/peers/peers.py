@@ -57,7 +57,7 @@ class Job(Frozen):
         """Return the peers' precisions, each once."""
         return list(dict.fromkeys(BY_NAME[own].peers for own in self.precisions))
 
-    def ours(self, precision: str) -> list[str]:
+    def precisions_compared_with(self, precision: str) -> list[str]:
         """Return the precisions of this program that are compared with one of the peers' precisions."""
         return [own for own in self.precisions if OURS in self.engines and BY_NAME[own].peers == precision]
 
@@ -216,7 +216,8 @@ def compare_all(
             chosen = [] if unknown[precision] else fastest_settings(known, factories.peers)
             chosen += [(torch.TORCH, EAGER)] if torch.TORCH in factories.peers else []
             candidates = [
-                Candidate(OURS, "", own, partial(factories.ours, precision=own)) for own in job.ours(precision)
+                Candidate(OURS, "", own, partial(factories.ours, precision=own))
+                for own in job.precisions_compared_with(precision)
             ]
             candidates += [
                 Candidate(engine, setting, precision, partial(factories.peers[engine][setting], precision=precision))
@@ -224,10 +225,10 @@ def compare_all(
             ]
             entrants = _make_entrants(candidates, batch)
 
-            def step_here(what: str, where: str = f"{network.name}, {images:,}") -> None:
+            def show_step_of_batch(what: str, where: str = f"{network.name}, {images:,}") -> None:
                 step(f"{where}: {what}")
 
-            measure_in_turn(entrants, batch, rounds, step_here)
+            measure_in_turn(entrants, batch, rounds, show_step_of_batch)
             torch.free_compiled_code()
             rows += [entrant.result_row(batch) for entrant in entrants]
         yield {

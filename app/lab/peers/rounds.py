@@ -56,7 +56,7 @@ class Engine(Protocol):
     def synchronize(self) -> None:
         """Wait until the device is idle."""
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         """Return a copy of the last pass's labels from the card: (N,) uint8."""
 
     def poison_buffers(self) -> None:
@@ -175,7 +175,7 @@ class Entrant:
             for name, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
                 for index in range(UNTIMED + runs):
                     ms = self._time_measurement(name)
-                    labels = self.host_labels if name == END_TO_END else self.engine.card_labels()
+                    labels = self.host_labels if name == END_TO_END else self.engine.download_labels()
                     if index >= UNTIMED:
                         self.samples[name].append(ms)
                         self.labels = labels.copy() if self.labels is None else self.labels

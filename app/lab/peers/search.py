@@ -13,7 +13,7 @@ from app.files.writing import json_text
 from app.lab.document import FIGURES
 from app.network.network import Network
 from app.planning.tuning import table_file_name
-from app.records.derive import check_of
+from app.records.derive import check_for_type
 from app.records.peers import PeerSettings, Search
 
 Key = tuple[object, ...]
@@ -62,7 +62,7 @@ class Searches:
 
     def _merge(self, path: Path) -> None:
         if may_exist(path) and (path != self._path or is_trusted(path)):
-            stored: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
+            stored: PeerSettings = read_json(path, check_for_type(PeerSettings), "delete it, and search again")
             for search in stored["searches"]:
                 known = self._found.setdefault(_search_key(search), search)
                 known["ms"] |= search["ms"]

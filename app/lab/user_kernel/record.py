@@ -18,7 +18,7 @@ from app.main_job.result import Timing
 from app.main_job.statistics import CLOCK_STEP_MS
 from app.records import bench as records
 from app.records.bench import Bench, TimedRow
-from app.records.derive import check_of
+from app.records.derive import check_for_type
 from app.records.parts import Peaks
 from app.records.user_kernels import KernelRecord, Source
 from app.terminal.output import write_json
@@ -95,7 +95,7 @@ def follows_from_samples(table: records.Table, peaks: Peaks) -> bool:
 
 
 def _check_record(value: Any) -> KernelRecord:
-    record: KernelRecord = check_of(KernelRecord)(value)
+    record: KernelRecord = check_for_type(KernelRecord)(value)
     timed_rows(record)
     for table in record["bench"]["tables"]:
         try:

@@ -16,8 +16,8 @@ from app.base.errors import UserError, choices_hint, print_to_stderr
 from app.base.frozen import Frozen
 from app.files.cache import cache_dir, is_trusted, store_private
 from app.files.reading import may_exist, read_json
-from app.lab.user_kernel.source import without_comments
-from app.records.derive import check_of
+from app.lab.user_kernel.source import blank_comments
+from app.records.derive import check_for_type
 from app.records.parts import Count
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ class Exercise(Frozen):
 
     def unused_word(self, text: str) -> str | None:
         """Return the first word of ``uses`` that the code of a learner's file lacks, or None. Raises UserError."""
-        code = without_comments(self.file, text)
+        code = blank_comments(self.file, text)
         return next((word for word in self.uses if word not in code), None)
 
 
@@ -118,7 +118,7 @@ def read_progress() -> Progress:
     if not is_trusted(path) or not may_exist(path):
         return Progress()
     try:
-        stored: Stored = read_json(path, check_of(Stored), ANEW)
+        stored: Stored = read_json(path, check_for_type(Stored), ANEW)
     except UserError as error:
         print_to_stderr(f"note: {error}")
         return Progress()
