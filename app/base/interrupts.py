@@ -94,7 +94,7 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def _replace_signal_handlers(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
-    """Handle by ``by`` the signals whose handler is in ``replaced``; return the replaced handlers. Main thread only."""
+    """Install ``by`` for the signals whose handler is in ``replaced``; return the old handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) in replaced}

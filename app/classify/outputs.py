@@ -36,9 +36,9 @@ class OutputFolder:
     """Collect the results of a run's shards in any order, and publish the results of each shard once they are complete.
 
     Methods take a shard by its index in ``shards``. One thread uses the folder, within ``create_and_lock``. identity:
-    network, weights and arithmetic of the run. receipts: by index, those of the finished shards; after ``resume`` also
-    those of an earlier run, whose indices are in ``kept``. notes: one line for each shard that an earlier run began and
-    this run classifies again.
+    network, weights and arithmetic of the run. receipts: by index, the receipts of the finished shards; after
+    ``resume`` also those of an earlier run, whose indices are in ``kept``. notes: one line for each shard that an
+    earlier run began and this run classifies again.
     """
 
     def __init__(

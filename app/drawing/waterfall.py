@@ -23,7 +23,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """A stage of the fast path. ms: its time and that of all earlier stages. what: the work that it adds."""
+    """A stage of the fast path. ms: time of this stage and all earlier ones. what: the work that the stage adds."""
 
     name: str
     ms: float
@@ -48,7 +48,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
-    """Return as SVG what each stage adds. copy_ms: time to copy the images alone over the bus, drawn as a line."""
+    """Return as SVG the time that each stage adds. copy_ms: time to copy only the images, drawn as a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

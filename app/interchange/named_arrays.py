@@ -98,7 +98,7 @@ def parse_description(content: str) -> Description:
 
 
 def match_to_network(named: NamedArrays, asked: ImportOptions) -> Source:
-    """Return the arrays as those of the network in ``asked``, or of the described network. Raises BadValueError."""
+    """Return the arrays with the names of the network in ``asked``, or of the described one. Raises BadValueError."""
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
     if odd := [name for name in named.arrays if not name.isprintable()]:

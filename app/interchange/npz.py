@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
 
 def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return the arrays of an NPZ file as those of the asked or the described network. Raises BadValueError."""
+    """Return an NPZ file's arrays with the names of the asked or described network. Raises BadValueError."""
     return match_to_network(read_npz(content), asked)
 
 

@@ -147,7 +147,7 @@ class Source(Frozen):
 
     @property
     def scale(self) -> float:
-        """Return the factor for pixel bytes: that of the file if it has one, else that of the network."""
+        """Return the factor for pixel bytes from the file or, if the file has none, from the network."""
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
 
 

@@ -48,7 +48,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """Builds the pages of one card. more: further pages, linked from every page. command: what wrote the site."""
+    """Builds the pages of one card. more: further pages, linked from every page. command: the command line."""
 
     def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more

@@ -117,7 +117,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
-    """Yield charts of the time that each stage of the fast path adds, and of what its warpgroups do over time."""
+    """Yield charts of the time that each stage of the fast path adds, and of the states of its warpgroups over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():

@@ -84,7 +84,7 @@ MOST_BYTES = 1 << 20  # of the introduction
 
 
 def stored_card(network: str) -> Card:
-    """Return the stored figures of a network as a card; for one in ``SHOWN``, those of all in it. Raises UserError."""
+    """Return a network's stored figures as a card; for one in ``SHOWN``, of all networks in it. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not may_exist(path):

@@ -51,7 +51,7 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
 
 
 def _input_products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
-    """Return x'ᵀ x', x'ᵀ x and xᵀ x of step ``at``'s inputs x' in the changed graph and x in the other."""
+    """Return x'ᵀ x', x'ᵀ x and xᵀ x for step ``at``, whose inputs are x' in the changed graph and x in the other."""
     if changed is graph:
         return (gram_matrix(graph, at, images, inputs),) * 3
     found = np.zeros((3, inputs, inputs))
@@ -80,7 +80,7 @@ def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned:
     """Return the weights (inputs, outputs), float64, whose results differ least from the wanted ones.
 
     w: weights before, to which the result is drawn by λ. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
-    outputs). pruned: so many first inputs keep two of every four weights.
+    outputs). pruned: number of the first inputs whose weights are pruned to two of every four.
     """
     damped_products = add_damping(products)
     wanted = wanted + (damped_products - products) @ w
@@ -94,7 +94,7 @@ def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned:
 
 
 def _least_error_mask(w: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Return which weights stay if each four inputs lose the pair with the least error. inverse: H⁻¹."""
+    """Return the mask of kept weights if every four inputs lose the pair with the least error. inverse: H⁻¹."""
     groups = w.reshape(-1, GROUP, w.shape[1])
     at = np.arange(len(w)).reshape(-1, GROUP)
     pairs = list(combinations(range(GROUP), KEPT))

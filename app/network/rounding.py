@@ -84,13 +84,13 @@ def round_to_half(values: np.ndarray) -> np.ndarray:
 
 
 def _changeable_weights_mask(array: np.ndarray) -> np.ndarray:
-    """Return which weights (inputs, outputs) of an array may become nonzero: not the zeros of 2:4 sparse filters."""
+    """Return the mask (inputs, outputs) of the weights that may change: all but the zeros of 2:4 sparse filters."""
     rows = array.reshape(-1, array.shape[-1])
     return rows != 0 if is_two_of_four(array) else np.ones(rows.shape, bool)
 
 
 def add_damping(products: np.ndarray) -> np.ndarray:
-    """Return xᵀ x + λ I."""
+    """Return xᵀ x + λ I, the damped Gram matrix."""
     damping = DAMPING * np.trace(products) / len(products) or 1.0  # 1: all inputs are zero
     return products + damping * np.eye(len(products))
 

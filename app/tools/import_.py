@@ -143,10 +143,10 @@ def _apply_user_settings(network: Network, rule: str | None, scale: float | None
 
 
 def largest_difference(source: Source, graph: Graph) -> float:
-    """Return the largest difference between our float64 logits of random images and those of the source.
+    """Return the largest difference between our float64 logits of random images and the source's logits.
 
-    The source's engine computes the latter; without one, NumPy does. Raises UserError if it is more than a rounding
-    error.
+    The source's engine computes its logits, or NumPy if there is none. Raises UserError if the difference exceeds
+    rounding errors.
     """
     count = _compared_images(graph.network)
     images = np.random.default_rng(0).integers(0, 256, (count, *graph.network.input_shape), np.uint8)

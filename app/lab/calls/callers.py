@@ -139,6 +139,6 @@ class TorchPool:
 
 
 def peer_precisions(precision: str) -> list[str]:
-    """Return PyTorch's precisions to compare ours with: that of equal accuracy, and for fp32 also tf32."""
+    """Return PyTorch's precisions that are compared with ours: the one of equal accuracy, and for fp32 also tf32."""
     same = BY_NAME[precision].peers
     return [same, "tf32"] if same == "fp32" else [same]

@@ -15,7 +15,7 @@ GUARD = 256  # elements around an array that hold NaN, and that no kernel may wr
 
 
 def run_case(case: Case, arch: str) -> list[np.ndarray]:
-    """Return the flat outputs of a run on the case's inputs, then on those of ``rerun_case``.
+    """Return the flat outputs of two runs, on the case's inputs and on the inputs of ``rerun_case``.
 
     Bytes that the first run did not write are 0xFF; the second finds the results of the first. Raise Fault if the
     kernel wrote around an output, or changed an input.
@@ -46,7 +46,7 @@ def run_case(case: Case, arch: str) -> list[np.ndarray]:
 
 
 def _allocate_with_guards(elements: int, dtype: str) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """Return an array of 0xFF bytes, and the larger array of them in whose middle it lies."""
+    """Return an array of 0xFF bytes, and the larger array that contains it with guard bytes on both sides."""
     whole = device_array(elements + 2 * GUARD, dtype)
     whole.data.memset(0xFF, whole.nbytes)
     return whole[GUARD:-GUARD], whole

@@ -45,7 +45,7 @@ SOFTWARE = tuple(dict.fromkeys(chain(*PACKAGES.values(), ("numpy",))))
 
 
 class Job(Frozen):
-    """What a request compares. precisions: those of this program. engines: those to time, this program included."""
+    """What a request compares. precisions: this program's. engines: names of all engines to time, with this program."""
 
     networks: list[str]
     precisions: list[str]
@@ -265,7 +265,7 @@ def _make_entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entran
 
 
 def installed_versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
-    """Return the versions of those of the packages that are installed."""
+    """Return the versions of the installed packages among ``packages``."""
     found = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):

@@ -94,7 +94,7 @@ class Candidate(Frozen):
 class Entrant:
     """A candidate that is being measured, and its results so far.
 
-    labels: those of its first timed run. unsteady: number of timed runs whose labels differ from them.
+    labels: result of the first timed run. unsteady: number of timed runs whose labels differ from these.
     """
 
     candidate: Candidate

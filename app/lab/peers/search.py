@@ -46,7 +46,7 @@ class Searches:
     def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
         """Store a setting's times on the card and end to end, or why there are none. Raises UserError.
 
-        It keeps what other processes have stored meanwhile for cards of the same name.
+        Times that other processes stored meanwhile for cards of the same name stay in the file.
         """
         self._found.setdefault(_search_key(search), search)
         self._merge(self._path)
@@ -74,9 +74,9 @@ def _search_key(search: Search) -> Key:
 
 
 def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
-    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if they are the same.
+    """Return the fastest (engine, setting) on the card and the fastest end to end; only one if they are the same.
 
-    settings: those of each peer that count; a file may have others.
+    settings: each peer's settings to consider; a file may have others.
     """
     ran = [
         (search["engine"], setting, ms)

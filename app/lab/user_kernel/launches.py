@@ -127,7 +127,7 @@ def _evaluate_in_range(
 
 
 def default_parameters_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
-    """Return another row's default parameters, with those that the header gives."""
+    """Return another row's default parameters; constants of the header replace those of the same name."""
     constants, _ = constant_values(header, problem)
     return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
 

@@ -152,7 +152,7 @@ ORIGINS = (
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Return each name once; several belong to one source."""
+    """Return the names, each once, separated by commas; note that several names belong to one source."""
     found = [*dict.fromkeys(names)]
     return ", ".join(found) + " (one source)" * (len(found) > 1)
 
@@ -162,7 +162,7 @@ def _abbreviate_list(steps: Sequence[str]) -> str:
 
 
 def describe_problem(one: RankedProblem) -> str:
-    """Return what all kernels of a ranking share."""
+    """Return a ranking's title: layer, number type, number of images, card and L2 state."""
     card = f"{one['card']} ({one['multiprocessors']} SMs)"
     return f"{one['problem']}, {SHORT[one['dtype']]}, {one['images']:,} images, {card}, {one['l2']} L2"
 

@@ -28,7 +28,7 @@ REMEDY = "let bench FILE.cu --record write it again"
 
 
 def describe_source(row: UserVariant) -> Source:
-    """Return what a record says of a user's file."""
+    """Return the part of a record that identifies a user's file: its name, SHA-256 and the row that it names."""
     like = None if row.since is None else f"{row.operation}:{row.since}"
     return {"file": row.name, "sha256": source_sha256(row.file.read_text(encoding="utf-8")), "like": like}
 
@@ -108,7 +108,7 @@ def _check_record(value: Any) -> KernelRecord:
 
 
 def _agrees_with_samples(row: Result) -> bool:
-    """Return whether median, spread and number of runs are those of the samples, which are rounded."""
+    """Return whether median, spread and number of runs agree with the samples, which are rounded."""
     again = Timing(tuple(row.samples)).json_row
     pairs = ((row.ms, again["ms"]), (row.spread_ms, again["spread_ms"]))
     same = all(abs((a or 0.0) - (b or 0.0)) <= 2 * CLOCK_STEP_MS and (a is None) == (b is None) for a, b in pairs)

@@ -85,7 +85,7 @@ def _check_directive(name: str, line: int, word: str, rest: str, written: str) -
 
 
 def blank_comments(name: str, text: str) -> str:
-    """Return the text with spaces in place of comments and of what is within quotation marks; its lines remain.
+    """Return the text with spaces in place of comments and quoted text; line breaks remain.
 
     Raises UserError for raw strings, digit separators, and comments without an end.
     """
@@ -106,7 +106,7 @@ def blank_comments(name: str, text: str) -> str:
 
 
 def contains_ptx(text: str) -> bool:
-    """Return whether the code, without comments, has PTX of its own, which only a GPU can run."""
+    """Return whether the code, without comments, contains inline PTX, which only a GPU can run."""
     return bool(_ASM.search(text))
 
 

@@ -1,4 +1,4 @@
-"""Write the file that a user's kernel starts from: a kernel of the ladder with a header that says what each line is."""
+"""Write a file to start a user's kernel from: a kernel of the ladder, with a header whose lines are explained."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Check and time a user's kernel for ``bench`` in a process of its own, which the kernel may crash."""
+"""Check and time a user's kernel for ``bench`` in a separate process, because the kernel may crash it."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Place a kernel among the steps without a GPU: count its loads while g++'s program runs, and predict its time."""
+"""Rank a kernel among the steps without a GPU: count its loads in a program built by g++, and predict its time."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,8 +34,8 @@ _COUNTS = re.compile(r"^COUNTS (?P<global>\d+) (?P<shared>\d+) (?P<constant>\d+)
 def rank_by_predicted_time(row: Variant) -> list[Place]:
     """Return the row and the steps of its operation in float32, the fastest predicted first.
 
-    The row's loads are counted as its program runs, those of the steps by the formulas of their lessons. Loads and
-    products alone give the times of all. Raises UserError.
+    The row's loads are counted while its program runs; the steps' loads come from the formulas of their lessons. All
+    times are predicted from loads and products alone. Raises UserError.
     """
     layer, images = LAYERS.get(row.operation, ("", 0))
     problem = dict(layer_problems(EXAMPLE, row.operation, TYPE)).get(layer)

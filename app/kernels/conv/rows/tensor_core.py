@@ -214,7 +214,7 @@ def _pixel_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
 
 
 def _whole_window_pixels(most: int, size: int, pool: int) -> int:
-    """Return the pixels along a side of a tile: ``size`` if it is at most ``most``, else the most whole windows."""
+    """Return the pixels along a tile's side: ``size``, or if that exceeds ``most``, as many whole windows as fit."""
     return size if size <= most else most // pool * pool
 
 
