@@ -100,7 +100,7 @@ def open_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
         ) from None
 
 
-def npz_content(named: NamedArrays) -> bytes:
+def build_npz_bytes(named: NamedArrays) -> bytes:
     """Return the content of an NPZ file; equal arguments give equal bytes."""
     arrays = dict(named.arrays)
     if named.description is not None:

@@ -119,7 +119,7 @@ class _Graph:
 
         A mean that counts the layer's padding must not count this one: a multiplication corrects the divisor.
         """
-        margins = layer.margins(shape)
+        margins = layer.window_overhangs(shape)
         attributes: dict[str, Any] = {}
         if any(map(any, margins)):
             attributes["pads"] = [margin[side] for side in (0, 1) for margin in margins]

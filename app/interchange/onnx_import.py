@@ -32,7 +32,7 @@ def read(content: bytes, asked: ImportOptions) -> Source:
     del content  # the model is as large
     opset = _check_model_features(model)
     load_external_data(model, asked.path)
-    exported = _described_source(model)
+    exported = _read_exported_model(model)
     if exported is not None:
         ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
@@ -91,7 +91,7 @@ def _check_model_features(model: Any) -> int:
     return int(versions[0])
 
 
-def _described_source(model: Any) -> Source | None:
+def _read_exported_model(model: Any) -> Source | None:
     """Return the network and arrays of a model that ``export`` wrote and nobody changed; otherwise None."""
     texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION and isinstance(one.value, str)]
     if not texts:

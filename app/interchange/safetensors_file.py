@@ -36,7 +36,7 @@ def read_safetensors(content: bytes) -> NamedArrays:
     return NamedArrays(arrays, None if text is None else parse_description(text), metadata)
 
 
-def safetensors_content(named: NamedArrays) -> bytes:
+def build_safetensors_bytes(named: NamedArrays) -> bytes:
     """Return the content of a safetensors file; equal arguments give equal bytes.
 
     Raises BadValueError without the library. The description is one metadata entry, because the library writes several

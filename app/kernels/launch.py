@@ -59,7 +59,7 @@ class Kernel:
         self.config: LaunchConfig = variant.launch_config(problem, parameters)
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
-    def module(self) -> Any:
+    def load_module(self) -> Any:
         """Return the loaded module: a new copy for each launch that writes constant memory, otherwise a shared one."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
         return load_cubin(self._cubin) if own else self._shared_module
@@ -134,7 +134,7 @@ class Launch:
             for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
             if argument.per_image and pointer.value is not None
         }
-        self._module, self._early = kernel.module(), early
+        self._module, self._early = kernel.load_module(), early
         self._advanced = False  # the pointers may be those of a later piece
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]

@@ -74,13 +74,13 @@ def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, li
     name, source = read(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
-        _check_windows(source.network)
+        _check_window_sizes(source.network)
         return name, source, convert_arrays(source)
     except (BadValueError, LayerError) as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def _check_windows(network: Network) -> None:
+def _check_window_sizes(network: Network) -> None:
     """Raise BadValueError for a convolution whose windows take more than 1 GB when the scores are compared."""
     for step in network.steps:
         filters = step.parameter_shapes.get(step.layer.name, ())

@@ -17,9 +17,9 @@ from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays, to_channels_first
 from app.interchange.named_arrays import Description, NamedArrays, torch_array_name
-from app.interchange.npz import npz_content
+from app.interchange.npz import build_npz_bytes
 from app.interchange.onnx_export import onnx_model
-from app.interchange.safetensors_file import safetensors_content
+from app.interchange.safetensors_file import build_safetensors_bytes
 from app.interchange.source import ImportOptions, read
 from app.network.graph import build_graph
 from app.network.network import Network
@@ -56,7 +56,7 @@ def imports(path: Path, asked: Network | None) -> None:
 def make_safetensors(folder: Path) -> Pair:
     """Damaged bytes, or another header before the same numbers."""
     theirs = {torch_array_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
-    good = [safetensors_content(NamedArrays(ARRAYS, DESCRIPTION)), safetensors_content(NamedArrays(theirs))]
+    good = [build_safetensors_bytes(NamedArrays(ARRAYS, DESCRIPTION)), build_safetensors_bytes(NamedArrays(theirs))]
 
     def generate(rng: Random) -> bytes:
         content = rng.choice(good)
@@ -72,7 +72,7 @@ def make_safetensors(folder: Path) -> Pair:
 
 def make_npz(folder: Path) -> Pair:
     """Damaged archives, and whole ones with damaged members."""
-    good = npz_content(NamedArrays(ARRAYS, DESCRIPTION))
+    good = build_npz_bytes(NamedArrays(ARRAYS, DESCRIPTION))
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
 
@@ -243,7 +243,7 @@ def make_state_dict(folder: Path) -> Pair:
                     arrays[name] = np.full_like(array, rng.choice((-1.0, 0.0, np.nan, np.inf)))
                 case _:
                     arrays = {name: array.astype(rng.choice(("i8", "f2", "f8"))), **arrays}
-        return npz_content(NamedArrays(arrays))
+        return build_npz_bytes(NamedArrays(arrays))
 
     def read_both(path: Path) -> None:
         with suppress(UserError):

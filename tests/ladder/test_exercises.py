@@ -77,7 +77,7 @@ def test_an_exercise_is_wrong_as_handed_out(exercise: Exercise, tmp_path: Path) 
 @EACH
 def test_a_solution_is_right(exercise: Exercise, tmp_path: Path) -> None:
     assert [*judge(exercise.solution, tmp_path)] == [None, None, None]
-    assert exercise.unused_word(exercise.solution.read_text(encoding="utf-8")) is None
+    assert exercise.find_unused_word(exercise.solution.read_text(encoding="utf-8")) is None
 
 
 @EACH

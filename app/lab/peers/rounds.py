@@ -217,19 +217,21 @@ class Entrant:
         return cast(Row, row)
 
 
-def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object]) -> None:
+def measure_in_turn(
+    entrants: Sequence[Entrant], batch: Batch, rounds: int, show_progress: Callable[[str], object]
+) -> None:
     """Prepare all entrants, then run ``rounds`` rounds, each of which starts with another entrant.
 
-    step: called with a description before each preparation and each turn.
+    show_progress: called with a description before each preparation and each turn.
     """
     try:
         for entrant in entrants:
-            step(entrant.candidate.title)
+            show_progress(entrant.candidate.title)
             entrant.prepare(batch)
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                step(f"{entrant.candidate.title}, round {index + 1}")
+                show_progress(f"{entrant.candidate.title}, round {index + 1}")
                 entrant.run_round()
     finally:
         for entrant in entrants:

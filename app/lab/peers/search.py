@@ -54,9 +54,9 @@ class Searches:
             search["ms"][setting] = [round(one, 5) for one in ms]
         else:
             search["failed"][setting] = reason
-        store_private(self._path, json_text(self.document([*self._found.values()])))
+        store_private(self._path, json_text(self.to_document([*self._found.values()])))
 
-    def document(self, searches: list[Search]) -> PeerSettings:
+    def to_document(self, searches: list[Search]) -> PeerSettings:
         """Return the JSON document that holds the times of these peers' settings."""
         return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
 

@@ -60,7 +60,7 @@ class Exercise(Frozen):
         """Return the path of a right kernel."""
         return HERE / "solutions" / self.file
 
-    def unused_word(self, text: str) -> str | None:
+    def find_unused_word(self, text: str) -> str | None:
         """Return the first word of ``uses`` that the code of a learner's file lacks, or None. Raises UserError."""
         code = blank_comments(self.file, text)
         return next((word for word in self.uses if word not in code), None)
