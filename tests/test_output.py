@@ -167,10 +167,8 @@ def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:
     for foreign in ("notes", '<svg xmlns="http://www.w3.org/2000/svg" id="a drawing by hand">'):
         path.write_text(foreign)
         with pytest.raises(UserError, match=r"plot.svg already exists and is not a chart of this program: remove it"):
-            svg.save_chart(svg.build_document("new", "New", "A new one.", 9, 9, []), path)
+            svg.save_chart(svg.picture("new", "New", "A new one.", 9, 9, []), path)
         assert path.read_text() == foreign
     for old in ("", svg.FILE_START + "old"):
         path.write_text(old)
-        assert (
-            "A new one." in svg.save_chart(svg.build_document("new", "New", "A new one.", 9, 9, []), path).read_text()
-        )
+        assert "A new one." in svg.save_chart(svg.picture("new", "New", "A new one.", 9, 9, []), path).read_text()

@@ -113,37 +113,37 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey", la
     end = layout.left + layout.width
     scale = svg.log_scale(low, high, layout.left, end)
     bottom = layout.top + HEIGHT * len(bars)
-    parts = [svg.text_element(title, 8, 20, "head"), *_draw_legend(bars, end + layout.right)]
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars, end + layout.right)]
     unit = " ms" if layout.ratios else ""
     powers_of_ten = svg.powers_of_ten(low, high)
     parts += svg.horizontal_axis(powers_of_ten, scale, layout.top - 4, bottom, lambda tick: svg.tick_text(tick) + unit)
     for place, bar in enumerate(bars):
         row = "".join(_bar_row(bar, layout.top + place * HEIGHT, scale, layout))
         parts.append(f'<a href="{escape(bar.link)}">{row}</a>' if bar.link else row)
-    return svg.build_document(name, title, _describe_bars(bars), end + layout.right, bottom + 28, parts)
+    return svg.picture(name, title, _describe_bars(bars), end + layout.right, bottom + 28, parts)
 
 
 def _bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable[str]:
     colour, end, middle = BY_DTYPE[bar.dtype].colour if bar.step else "c0", scale(bar.ms), top + HEIGHT / 2
     inner, left = HEIGHT - 8, layout.left
-    yield svg.text_element(bar.label, left - 8, middle + 4, anchor="end")
-    yield svg.bar_element(
+    yield svg.text(bar.label, left - 8, middle + 4, anchor="end")
+    yield svg.bar(
         left, top + 4, end - left, inner, f"{colour} {'open' if bar.is_slower else 'full'}", _bar_tooltip(bar)
     )
     if bar.is_slower:  # stripes, so that losers also stand out without colour
         at = range(left + 6, int(end) - 2, 10)
-        yield svg.path_element(
+        yield svg.path(
             "".join(f"M{x} {top + 4 + inner:g}l{min(inner, end - x):.4g} {-inner:g}" for x in at), f"{colour} thin"
         )
     after = end
     if bar.predicted_ms is not None:
         x = scale(bar.predicted_ms)
-        yield svg.path_element(
+        yield svg.path(
             f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
     ratio = _ratio_text(bar) if layout.ratios else ""
-    yield svg.text_element(f"{svg.format_number(bar.ms)} ms{ratio}", after + 6, middle + 4)
+    yield svg.text(f"{svg.format_number(bar.ms)} ms{ratio}", after + 6, middle + 4)
 
 
 def _ratio_text(bar: Bar) -> str:
@@ -157,15 +157,15 @@ def _bar_tooltip(bar: Bar) -> str:
 
 def _draw_legend(bars: Sequence[Bar], right: float) -> list[str]:
     formats = dict.fromkeys(bar.dtype for bar in bars if bar.step)
-    entries = {SHORT[dtype]: svg.bar_element(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
+    entries = {SHORT[dtype]: svg.bar(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
     if not all(bar.step for bar in bars):
-        entries["other systems"] = svg.bar_element(-8, -6, 16, 12, "c0 full")
+        entries["other systems"] = svg.bar(-8, -6, 16, 12, "c0 full")
     if any(bar.is_slower for bar in bars):
-        sample = svg.bar_element(-8, -6, 16, 12, "c1 open") + svg.path_element("M-6 6l12 -12", "c1 thin")
+        sample = svg.bar(-8, -6, 16, 12, "c1 open") + svg.path("M-6 6l12 -12", "c1 thin")
         entries["slower than the step that it continues"] = sample
     if any(bar.predicted_ms is not None for bar in bars):
-        entries["predicted"] = svg.path_element("M0 -7v14M-4 -7h8M-4 7h8", "mark")
-    return svg.legend_elements(entries, 8, 46, right)
+        entries["predicted"] = svg.path("M0 -7v14M-4 -7h8M-4 7h8", "mark")
+    return svg.legend(entries, 8, 46, right)
 
 
 def _describe_bars(bars: Sequence[Bar]) -> str:

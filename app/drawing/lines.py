@@ -44,15 +44,13 @@ def draw_line_chart(
     logarithmic: whether both axes are logarithmic; all values must then be positive. Raises ValueError without a point.
     """
     height = max(HEIGHT, *(labels.HEIGHT * len(panel.lines) for panel in panels))
-    parts, left = [svg.text_element(title, 8, 20, "head")], float(LEFT)
+    parts, left = [svg.text(title, 8, 20, "head")], float(LEFT)
     for panel in panels:
         parts += _draw_panel(panel, left, height, logarithmic, mark)
-        parts.append(svg.text_element(f"{across} →", left + WIDTH, TOP + height + 32, "quiet small", "end"))
+        parts.append(svg.text(f"{across} →", left + WIDTH, TOP + height + 32, "quiet small", "end"))
         left += WIDTH + NAMES + max(svg.estimate_text_width(line.name) for line in panel.lines) + GAP
     marked = "" if mark is None else f" {mark[1]}: {mark[0]:g}."
-    return svg.build_document(
-        name, title, f"{_describe_lines(across, panels)}{marked}", left - GAP, TOP + height + 44, parts
-    )
+    return svg.picture(name, title, f"{_describe_lines(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
 
 
 def _draw_panel(
@@ -63,26 +61,22 @@ def _draw_panel(
     scale = svg.log_scale if logarithmic else svg.linear_scale
     x, y = scale(low, high, left, left + WIDTH), scale(least, most, TOP + height, TOP)
     ticks = svg.log_ticks if logarithmic else lambda low, high: svg.linear_ticks(high, low=low)
-    yield svg.text_element(f"{panel.down} ↑", left - 44, TOP - 12, "head")
+    yield svg.text(f"{panel.down} ↑", left - 44, TOP - 12, "head")
     whole = [tick for tick in ticks(low, high) if tick == round(tick)]
     yield from svg.horizontal_axis(whole, x, TOP, TOP + height, svg.tick_text)
     yield from svg.vertical_axis(ticks(least, most), y, left, left + WIDTH, svg.tick_text)
-    yield svg.path_element(f"M{left:g} {TOP}v{height:g}h{WIDTH}", "axis")
+    yield svg.path(f"M{left:g} {TOP}v{height:g}h{WIDTH}", "axis")
     if mark is not None:
-        yield svg.path_element(f"M{x(mark[0]):.5g} {TOP}v{height:g}", "mark dashed")
-        yield svg.text_element(mark[1], x(mark[0]), TOP - 4, "quiet small", "middle")
+        yield svg.path(f"M{x(mark[0]):.5g} {TOP}v{height:g}", "mark dashed")
+        yield svg.text(mark[1], x(mark[0]), TOP - 4, "quiet small", "middle")
     lines = sorted(panel.lines, key=lambda line: y(line.points[-1][1]))
     ends = [y(line.points[-1][1]) for line in lines]
     for line, end, place in zip(lines, ends, labels.spread_label_positions(ends, TOP, TOP + height), strict=True):
-        yield svg.path_element("M" + "L".join(f"{x(a):.5g} {y(b):.5g}" for a, b in line.points), line.css_classes)
+        yield svg.path("M" + "L".join(f"{x(a):.5g} {y(b):.5g}" for a, b in line.points), line.css_classes)
         for a, b in line.points:
-            yield svg.dot_element(
-                x(a), y(b), f"{line.colour} full", f"{line.name}, {a:,g}: {svg.format_number(b)}", radius=2.5
-            )
-        yield svg.path_element(
-            f"M{x(line.points[-1][0]) + 4:.5g} {end:.5g}L{left + WIDTH + NAMES - 4:g} {place:.5g}", "leader"
-        )
-        yield svg.text_element(line.name, left + WIDTH + NAMES, place + 4)
+            yield svg.dot(x(a), y(b), f"{line.colour} full", f"{line.name}, {a:,g}: {svg.format_number(b)}", radius=2.5)
+        yield svg.path(f"M{x(line.points[-1][0]) + 4:.5g} {end:.5g}L{left + WIDTH + NAMES - 4:g} {place:.5g}", "leader")
+        yield svg.text(line.name, left + WIDTH + NAMES, place + 4)
 
 
 def _axis_range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:

@@ -28,11 +28,9 @@ def draw_cells(
             if cell is None:
                 continue
             x, y = left + column * width, top + row * height
-            yield svg.bar_element(
-                x, y, width, height, cell.kind, cell.tooltip, f' fill-opacity="{FULL * cell.strength:.3f}"'
-            )
+            yield svg.bar(x, y, width, height, cell.kind, cell.tooltip, f' fill-opacity="{FULL * cell.strength:.3f}"')
             if cell.text:
-                yield svg.text_element(cell.text, x + width / 2, y + height / 2 + 4, anchor="middle")
+                yield svg.text(cell.text, x + width / 2, y + height / 2 + 4, anchor="middle")
 
 
 def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") -> str:
@@ -57,21 +55,16 @@ def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "he
         return Cell(strength, svg.format_number(time), f"{where}: {svg.format_number(time)} ms")
 
     grid = [[cell(row, column) for column in acrosses] for row in downs]
-    parts = [
-        svg.text_element(title, 8, 20, "head"),
-        svg.text_element("ms; the stronger its colour, the slower", 8, 40, "quiet"),
-    ]
+    parts = [svg.text(title, 8, 20, "head"), svg.text("ms; the stronger its colour, the slower", 8, 40, "quiet")]
     parts += draw_cells(grid, left, TOP, WIDTH, HEIGHT)
     frame = left + acrosses.index(best[1]) * WIDTH, TOP + downs.index(best[0]) * HEIGHT
-    parts.append(svg.path_element(f"M{frame[0]:g} {frame[1]}h{WIDTH}v{HEIGHT}h{-WIDTH}z", "mark"))
+    parts.append(svg.path(f"M{frame[0]:g} {frame[1]}h{WIDTH}v{HEIGHT}h{-WIDTH}z", "mark"))
     for row, words in enumerate(labels):
-        parts.append(svg.text_element(words, left - 8, TOP + (row + 0.5) * HEIGHT + 4, anchor="end"))
+        parts.append(svg.text(words, left - 8, TOP + (row + 0.5) * HEIGHT + 4, anchor="end"))
     for column, value in enumerate(acrosses):
-        parts.append(svg.text_element(f"{value:,}", left + (column + 0.5) * WIDTH, bottom + 16, anchor="middle"))
-    parts.append(svg.text_element(down, left - 8, TOP - 8, "quiet", "end"))
-    parts.append(svg.text_element(across, right, bottom + 34, "quiet", "end"))
+        parts.append(svg.text(f"{value:,}", left + (column + 0.5) * WIDTH, bottom + 16, anchor="middle"))
+    parts.append(svg.text(down, left - 8, TOP - 8, "quiet", "end"))
+    parts.append(svg.text(across, right, bottom + 34, "quiet", "end"))
     told = "; ".join(one.tooltip for line in grid for one in line if one)
     width = max(right, 8 + svg.estimate_text_width(title)) + 24
-    return svg.build_document(
-        name, title, f"Heat map of times. The least is framed. {told}.", width, bottom + 44, parts
-    )
+    return svg.picture(name, title, f"Heat map of times. The least is framed. {told}.", width, bottom + 44, parts)

@@ -73,7 +73,7 @@ def _draw_panels(points: Sequence[Point], peaks: Mapping[str, Any], title: str, 
     """Return the chart with panels ``stretch`` times as high. Raises NoRoomError if labels do not fit."""
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
-    parts = [svg.text_element(title, 8, 20, "head"), *_draw_legend(points)]
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend(points)]
     panels = _panel_boxes([sum(point.dtype == dtype for point in points) for dtype in formats], stretch)
     for panel, dtype in zip(panels, formats, strict=True):
         own = [point for point in points if point.dtype == dtype]
@@ -81,13 +81,13 @@ def _draw_panels(points: Sequence[Point], peaks: Mapping[str, Any], title: str, 
         xs, ys = _axis_ranges(own, roofs, bandwidth)
         x = svg.log_scale(*xs, panel.x, panel.x + panel.width)
         y = svg.log_scale(*ys, panel.y + panel.height, panel.y)
-        parts.append(svg.text_element(f"{SHORT[dtype]}, TFLOP/s ↑", panel.x - 44, panel.y - 12, "head"))
+        parts.append(svg.text(f"{SHORT[dtype]}, TFLOP/s ↑", panel.x - 44, panel.y - 12, "head"))
         parts += _draw_axes(x, y, xs, ys, panel)
         lines, occupied = _draw_roofs(roofs, bandwidth, x, y, xs, BY_DTYPE[dtype].colour)
         parts += lines + _draw_points(own, x, y, panel, occupied)
     width = max(panel.x + panel.width for panel in panels) + GAP
     height = max(panel.y + panel.height for panel in panels) + GAP
-    return svg.build_document(name, title, _describe_points(points, peaks), max(width, 760), height, parts)
+    return svg.picture(name, title, _describe_points(points, peaks), max(width, 760), height, parts)
 
 
 def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
@@ -121,8 +121,8 @@ def _draw_axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[fl
     right, bottom = panel.x + panel.width, panel.y + panel.height
     parts = svg.horizontal_axis(svg.log_ticks(*xs), x, panel.y, bottom, svg.tick_text)
     parts += svg.vertical_axis(svg.log_ticks(*ys), y, panel.x, right, svg.tick_text)
-    parts.append(svg.text_element("FLOPs per byte of device memory →", right, bottom + 31, "quiet small", "end"))
-    parts.append(svg.path_element(f"M{panel.x:g} {panel.y:g}v{panel.height:g}h{panel.width:g}", "axis"))
+    parts.append(svg.text("FLOPs per byte of device memory →", right, bottom + 31, "quiet small", "end"))
+    parts.append(svg.path(f"M{panel.x:g} {panel.y:g}v{panel.height:g}h{panel.width:g}", "axis"))
     return parts
 
 
@@ -138,7 +138,7 @@ def _draw_roofs(
         ridge = tflops / bandwidth
         dashed = " dashed" if " " in family else ""
         line = f"M{x(low):.5g} {y(low * bandwidth):.5g}L{x(ridge):.5g} {y(tflops):.5g}H{x(high):.5g}"
-        parts.append(svg.path_element(line, f"{colour} curve{dashed}"))
+        parts.append(svg.path(line, f"{colour} curve{dashed}"))
         drawn += _line_boxes((x(low), y(low * bandwidth)), (x(ridge), y(tflops)))
         drawn += _line_boxes((x(ridge), y(tflops)), (x(high), y(tflops)))
         said = f"{family.partition(' ')[2]} {svg.format_number(tflops)} TFLOP/s".strip()
@@ -147,7 +147,7 @@ def _draw_roofs(
         if any(box.overlaps_box(other) for other in boxes):
             box = Box(box.x, y(tflops) + 2, width, 14)
         boxes.append(box)
-        parts.append(svg.text_element(said, x(high), box.y + 11, "quiet small", "end"))
+        parts.append(svg.text(said, x(high), box.y + 11, "quiet small", "end"))
     return parts, boxes + drawn
 
 
@@ -166,43 +166,39 @@ def _draw_points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box
     steps = [where for where, point in zip(at, points, strict=True) if point.step]
     drawn = [box for line in pairwise(steps) if math.dist(*line) > FAR for box in _line_boxes(*line)]
     boxes = dict(zip(order, place_labels(wide, panel, [*occupied, *drawn]), strict=True))
-    parts = (
-        [svg.path_element("M" + "L".join(f"{px:.5g} {py:.5g}" for px, py in steps), "c0 thin")]
-        if len(steps) > 1
-        else []
-    )
+    parts = [svg.path("M" + "L".join(f"{px:.5g} {py:.5g}" for px, py in steps), "c0 thin")] if len(steps) > 1 else []
     for place, ((px, py), point) in enumerate(zip(at, points, strict=True)):
         box = boxes[place]
         colour = "c0" if not point.step else BY_DTYPE[point.dtype].colour
         near = min(max(px, box.x), box.x + box.width), min(max(py, box.y), box.y + box.height)
         if abs(near[0] - px) + abs(near[1] - py) > 12:
-            parts.append(svg.path_element(f"M{px:.5g} {py:.5g}L{near[0]:.5g} {near[1]:.5g}", "leader"))
+            parts.append(svg.path(f"M{px:.5g} {py:.5g}L{near[0]:.5g} {near[1]:.5g}", "leader"))
         parts.append(_draw_marker(point, px, py, colour))
         left = box.x + box.width / 2 < px  # of its point: then the text ends there
         edge, anchor = (box.x + box.width - 1, "end") if left else (box.x + 1, "start")
-        parts.append(svg.text_element(point.label, edge, box.y + box.height - 3, "small", anchor))
+        parts.append(svg.text(point.label, edge, box.y + box.height - 3, "small", anchor))
     return parts
 
 
 def _draw_marker(point: Point, x: float, y: float, colour: str) -> str:
     kind = f"{colour} {'full' if point.measured else 'open'}"
     return (
-        svg.dot_element(x, y, kind, _point_tooltip(point))
+        svg.dot(x, y, kind, _point_tooltip(point))
         if point.step
-        else svg.bar_element(x - 4, y - 4, 8, 8, kind, _point_tooltip(point))
+        else svg.bar(x - 4, y - 4, 8, 8, kind, _point_tooltip(point))
     )
 
 
 def _draw_legend(points: Sequence[Point]) -> list[str]:
     entries = {}
     if any(point.measured for point in points):
-        entries["bytes counted by the hardware"] = svg.dot_element(0, 0, "c1 full")
+        entries["bytes counted by the hardware"] = svg.dot(0, 0, "c1 full")
     if not all(point.measured for point in points):
-        entries["bytes of moving each array once"] = svg.dot_element(0, 0, "c1 open")
+        entries["bytes of moving each array once"] = svg.dot(0, 0, "c1 open")
     if not all(point.step for point in points):
-        entries["other systems"] = svg.bar_element(-4, -4, 8, 8, "c0 open")
-    entries["in the order of the steps"] = svg.path_element("M-8 0h16", "c0 thin")
-    return svg.legend_elements(entries, 8, 46)
+        entries["other systems"] = svg.bar(-4, -4, 8, 8, "c0 open")
+    entries["in the order of the steps"] = svg.path("M-8 0h16", "c0 thin")
+    return svg.legend(entries, 8, 46)
 
 
 def _point_tooltip(point: Point) -> str:

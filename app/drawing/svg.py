@@ -81,7 +81,7 @@ def tick_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:.10f}".rstrip("0").rstrip(".") or "0"
 
 
-def text_element(
+def text(
     words: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
     """Return a text element. kind: its CSS classes. turned: degrees, clockwise. title: its tooltip."""
@@ -90,18 +90,18 @@ def text_element(
     return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(words)}</text>"
 
 
-def path_element(commands: str, kind: str, more: str = "") -> str:
+def path(commands: str, kind: str, more: str = "") -> str:
     """Return a path element. kind: its CSS classes. more: further attributes."""
     return f'<path class="{kind}"{more} d="{commands}"/>'
 
 
-def bar_element(x: float, y: float, width: float, height: float, kind: str, title: str = "", more: str = "") -> str:
+def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", more: str = "") -> str:
     """Return a rectangle. kind: its CSS classes. title: its tooltip, also read aloud. more: further attributes."""
     size = f'x="{x:g}" y="{y:g}" width="{max(width, 0.5):g}" height="{height:g}"'
     return f"<rect{_class_attribute(kind)}{more} {size}>{_title_element(title)}</rect>"
 
 
-def dot_element(x: float, y: float, kind: str, title: str = "", radius: float = 4.5) -> str:
+def dot(x: float, y: float, kind: str, title: str = "", radius: float = 4.5) -> str:
     """Return a circle. kind: its CSS classes. title: its tooltip, also for screen readers."""
     return f'<circle class="{kind}" cx="{x:g}" cy="{y:g}" r="{radius:g}">{_title_element(title)}</circle>'
 
@@ -118,8 +118,8 @@ def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float,
     """Return the vertical grid lines, each with its label below it."""
     parts = []
     for tick in ticks:
-        parts.append(path_element(f"M{x(tick):.5g} {top:g}V{bottom:g}", "grid"))
-        parts.append(text_element(label(tick), x(tick), bottom + 16, "quiet small", "middle"))
+        parts.append(path(f"M{x(tick):.5g} {top:g}V{bottom:g}", "grid"))
+        parts.append(text(label(tick), x(tick), bottom + 16, "quiet small", "middle"))
     return parts
 
 
@@ -127,12 +127,12 @@ def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, l
     """Return the horizontal grid lines, each with its label to its left."""
     parts = []
     for tick in ticks:
-        parts.append(path_element(f"M{left:g} {y(tick):.5g}H{right:g}", "grid"))
-        parts.append(text_element(label(tick), left - 7, y(tick) + 4, "quiet small", "end"))
+        parts.append(path(f"M{left:g} {y(tick):.5g}H{right:g}", "grid"))
+        parts.append(text(label(tick), left - 7, y(tick) + 4, "quiet small", "end"))
     return parts
 
 
-def legend_elements(entries: Mapping[str, str], x: float, y: float, right: float = math.inf) -> list[str]:
+def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.inf) -> list[str]:
     """Return samples with their meanings, in rows 22 pixels apart that end before ``right``.
 
     entries: meaning → SVG element drawn around (0, 0).
@@ -142,12 +142,12 @@ def legend_elements(entries: Mapping[str, str], x: float, y: float, right: float
         if x > left and x + 20 + estimate_text_width(meaning) > right:
             x, y = left, y + 22
         parts.append(f'<g transform="translate({x + 8:g} {y - 4:g})">{sample}</g>')
-        parts.append(text_element(meaning, x + 20, y, "quiet"))
+        parts.append(text(meaning, x + 20, y, "quiet"))
         x += 20 + estimate_text_width(meaning) + 16
     return parts
 
 
-def build_document(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
+def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
     """Return the whole chart. name: unique in the page. description: what the chart shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
@@ -163,7 +163,7 @@ GAP, MARGIN = 12, 2
 CELL = 4  # smallest side of a square, in pixels, whose grid lines are drawn
 TIP = (  # defines the arrowhead; the id may occur once in a page, and only one drawing of a page has arrows
     '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-    f"{path_element('M0 0L8 4L0 8z', 'tip')}</marker></defs>"
+    f"{path('M0 0L8 4L0 8z', 'tip')}</marker></defs>"
 )
 
 
@@ -188,21 +188,21 @@ class Drawing:
         width, height = columns * cell, rows * cell
         across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
         down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
-        self.parts.append(bar_element(x, y, width, height, kind))
+        self.parts.append(bar(x, y, width, height, kind))
         if cell >= CELL:
-            self.parts.append(path_element(f"{across}{down}", "cells"))
+            self.parts.append(path(f"{across}{down}", "cells"))
         self._grow_to_contain(x + width, y + height)
 
     def add_rectangle(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
         """Draw a rectangle. kind: its CSS class. title: what it shows, for its tooltip and the legend."""
         if title and title not in self.keys.setdefault(kind, []):
             self.keys[kind].append(title)
-        self.parts.append(bar_element(x, y, width, height, kind, title))
+        self.parts.append(bar(x, y, width, height, kind, title))
         self._grow_to_contain(x + width, y + height)
 
     def add_text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
         """Write one line of text."""
-        self.parts.append(text_element(words, x, y, kind, anchor))
+        self.parts.append(text(words, x, y, kind, anchor))
         self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
 
     def add_text_lines(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
@@ -212,7 +212,7 @@ class Drawing:
 
     def add_arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw an arrow."""
-        self.parts.append(path_element(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
+        self.parts.append(path(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
         self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
 
     def svg(self) -> str:

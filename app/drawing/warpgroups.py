@@ -30,7 +30,7 @@ def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str =
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
     strip = ROW * (len(rows) + 1) + 50
-    parts = [svg.text_element(title, 8, 20, "head"), *_draw_legend()]
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend()]
     parts += _draw_timeline_strip(rows, (0, end), TOP + 20)
     parts += _draw_timeline_strip(rows, part, TOP + 20 + strip)
     busy = [sum(stop - start for phase, start, stop in spans if phase in MULTIPLIES) / end for spans in rows]
@@ -40,7 +40,7 @@ def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str =
         f"warpgroups: it multiplies {shares} of the time. For {idle_share(rows):.0%} of the time none of them "
         f"multiplies. The lower rows enlarge {svg.format_number(part[0])} to {svg.format_number(part[1])} µs."
     )
-    return svg.build_document(name, title, description, LEFT + WIDTH + 30, TOP + 20 + 2 * strip, parts)
+    return svg.picture(name, title, description, LEFT + WIDTH + 30, TOP + 20 + 2 * strip, parts)
 
 
 def idle_share(rows: Sequence[Sequence[Span]]) -> float:
@@ -78,36 +78,34 @@ def _draw_timeline_strip(rows: Sequence[Sequence[Span]], shown: Interval, top: f
     parts = svg.horizontal_axis(ticks, scale, top - 4, bottom, lambda tick: f"{svg.format_number(tick)} µs")
     for place, spans in enumerate(rows):
         y = top + place * ROW
-        parts.append(svg.text_element(f"warpgroup {place}", LEFT - 8, y + ROW / 2 + 3, anchor="end"))
+        parts.append(svg.text(f"warpgroup {place}", LEFT - 8, y + ROW / 2 + 3, anchor="end"))
         for phase, start, stop in spans:
             left, right = scale(max(start, shown[0])), scale(min(stop, shown[1]))
             if right > left:
                 colour, shape, meaning = PHASES[phase]
                 tall = ROW - 6 if phase in MULTIPLIES else ROW - 14
                 told = f"{meaning}: {svg.format_number(stop - start)} µs"
-                parts.append(svg.bar_element(left, y + (ROW - tall) / 2, right - left, tall, f"{colour} {shape}", told))
+                parts.append(svg.bar(left, y + (ROW - tall) / 2, right - left, tall, f"{colour} {shape}", told))
     y = top + len(rows) * ROW
-    parts.append(svg.text_element("in a product", LEFT - 8, y + ROW / 2 + 3, "quiet", "end"))
+    parts.append(svg.text("in a product", LEFT - 8, y + ROW / 2 + 3, "quiet", "end"))
     for start, stop, count in multiplying_warpgroup_counts(rows):
         left, right = scale(max(start, shown[0])), scale(min(stop, shown[1]))
         if right > left and count:
             high = (ROW - 4) * count / len(rows)
-            parts.append(
-                svg.bar_element(left, y + ROW - 2 - high, right - left, high, "c6 full", f"{count} of {len(rows)}")
-            )
-    parts.append(svg.path_element(f"M{LEFT} {bottom}h{WIDTH}", "axis"))
+            parts.append(svg.bar(left, y + ROW - 2 - high, right - left, high, "c6 full", f"{count} of {len(rows)}"))
+    parts.append(svg.path(f"M{LEFT} {bottom}h{WIDTH}", "axis"))
     return parts
 
 
 def _draw_legend() -> list[str]:
     samples = {
-        meaning: svg.bar_element(
+        meaning: svg.bar(
             -8, -6 if phase in MULTIPLIES else -4, 16, 12 if phase in MULTIPLIES else 8, f"{colour} {shape}"
         )
         for phase, (colour, shape, meaning) in PHASES.items()
     }
     named = list(samples.items())
-    return [*svg.legend_elements(dict(named[:3]), 8, 46), *svg.legend_elements(dict(named[3:]), 8, 68)]
+    return [*svg.legend(dict(named[:3]), 8, 46), *svg.legend(dict(named[3:]), 8, 68)]
 
 
 def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
@@ -123,30 +121,26 @@ def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -
     high, bottom, height = max(times[-1], plain, copy) * 1.02, 400, 310
     x = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     y = svg.linear_scale(0, total * 1.04, bottom, bottom - height)
-    parts = [svg.text_element(title, 8, 20, "head")]
+    parts = [svg.text(title, 8, 20, "head")]
     us = svg.linear_ticks(high, 8)
     parts += svg.horizontal_axis(us, x, bottom - height, bottom, lambda tick: f"{svg.tick_text(tick)} µs")
     parts += svg.vertical_axis(svg.linear_ticks(total, 5), y, LEFT, LEFT + WIDTH, svg.tick_text)
     ideal = f"M{x(0):.5g} {y(0):.5g}L{x(copy):.5g} {y(total):.5g}"
-    parts.append(svg.path_element(ideal, "axis dashed"))
+    parts.append(svg.path(ideal, "axis dashed"))
     for (curve, colour), dashes in zip(CURVES.items(), ("dashed", "", ""), strict=True):
         line = "L".join(f"{x(time):.5g} {y(count):.5g}" for time, count in zip(times, found[curve], strict=True))
-        parts.append(
-            svg.path_element(f"M{line}", f"{colour} {'thin' if curve == 'requested' else 'curve'} {dashes}".strip())
-        )
+        parts.append(svg.path(f"M{line}", f"{colour} {'thin' if curve == 'requested' else 'curve'} {dashes}".strip()))
     dots = list(zip(times, found["computed"], strict=True))[5::10]  # the curve can be told apart without its colour
-    parts += [svg.dot_element(x(time), y(count), "c3 open", radius=3.5) for time, count in dots]
-    parts.append(svg.path_element(f"M{x(plain):.5g} {bottom - height}V{bottom}", "mark dashed"))
-    parts.append(
-        svg.text_element(f"labels readable: {svg.format_number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end")
-    )
+    parts += [svg.dot(x(time), y(count), "c3 open", radius=3.5) for time, count in dots]
+    parts.append(svg.path(f"M{x(plain):.5g} {bottom - height}V{bottom}", "mark dashed"))
+    parts.append(svg.text(f"labels readable: {svg.format_number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end"))
     entries = {
-        MEANT[curve]: svg.path_element("M-8 0h16", f"{colour} {'thin dashed' if curve == 'requested' else 'curve'}")
+        MEANT[curve]: svg.path("M-8 0h16", f"{colour} {'thin dashed' if curve == 'requested' else 'curve'}")
         for curve, colour in CURVES.items()
     }
-    entries[MEANT["computed"]] += svg.dot_element(0, 0, "c3 open", radius=3.5)
-    entries[f"the copy engine alone: {svg.format_number(copy)} µs"] = svg.path_element("M-8 0h16", "axis dashed")
-    parts += svg.legend_elements(entries, 8, 46)
+    entries[MEANT["computed"]] += svg.dot(0, 0, "c3 open", radius=3.5)
+    entries[f"the copy engine alone: {svg.format_number(copy)} µs"] = svg.path("M-8 0h16", "axis dashed")
+    parts += svg.legend(entries, 8, 46)
     ahead = max(staged - computed for staged, computed in zip(found["staged"], found["computed"], strict=True))
     flight = max(asked - staged for asked, staged in zip(found["requested"], found["staged"], strict=True))
     description = (
@@ -154,4 +148,4 @@ def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -
         f"were requested and not yet staged, at most {ahead:,} staged and not yet computed. One copy of the same bytes "
         f"takes {svg.format_number(copy)} µs; end to end takes {svg.format_number(plain)} µs."
     )
-    return svg.build_document(name, title, description, LEFT + WIDTH + 30, bottom + 34, parts)
+    return svg.picture(name, title, description, LEFT + WIDTH + 30, bottom + 34, parts)

@@ -23,7 +23,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """A stage of the fast path. ms: time of this stage and all earlier ones. what: the work that the stage adds."""
+    """A stage of the fast path. ms: its time and that of all earlier stages. what: the work that it adds."""
 
     name: str
     ms: float
@@ -48,11 +48,11 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
-    """Return as SVG the time that each stage adds. copy_ms: time to copy only the images, drawn as a line."""
+    """Return as SVG what each stage adds. copy_ms: time to copy the images alone over the bus, drawn as a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)
-    parts = [svg.text_element(title, 8, 20, "head")]
+    parts = [svg.text(title, 8, 20, "head")]
     parts += svg.horizontal_axis(
         svg.linear_ticks(high), scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms"
     )
@@ -65,23 +65,21 @@ def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = 
             else f"+{svg.format_number(stage.ms - before)} → {svg.format_number(stage.ms)}"
         )
         parts += [
-            svg.text_element(stage.name, LEFT - 8, top + 15, anchor="end"),
-            svg.text_element(stage.what, LEFT - 8, top + 29, "quiet small", "end"),
-            svg.bar_element(LEFT, top + 8, start - LEFT, HEIGHT - 16, "c0 open"),
-            svg.bar_element(start, top + 8, end - start, HEIGHT - 16, f"c{1 + place} full", _stage_tooltip(stage)),
+            svg.text(stage.name, LEFT - 8, top + 15, anchor="end"),
+            svg.text(stage.what, LEFT - 8, top + 29, "quiet small", "end"),
+            svg.bar(LEFT, top + 8, start - LEFT, HEIGHT - 16, "c0 open"),
+            svg.bar(start, top + 8, end - start, HEIGHT - 16, f"c{1 + place} full", _stage_tooltip(stage)),
         ]
-        rates.append(svg.text_element(f"{said} ms", end + 6, top + HEIGHT / 2 + 4))
+        rates.append(svg.text(f"{said} ms", end + 6, top + HEIGHT / 2 + 4))
         before = stage.ms
     if copy_ms is not None:
         x = scale(copy_ms)
-        parts.append(svg.path_element(f"M{x:.5g} {TOP - 8}V{bottom}", "mark dashed"))
-        parts.append(
-            svg.text_element(f"the bus alone: {svg.format_number(copy_ms)} ms", x, TOP - 12, "quiet", "middle")
-        )
+        parts.append(svg.path(f"M{x:.5g} {TOP - 8}V{bottom}", "mark dashed"))
+        parts.append(svg.text(f"the bus alone: {svg.format_number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
     parts += rates  # above that line
     bus = "" if copy_ms is None else f" The images alone take {svg.format_number(copy_ms)} ms over the bus."
     told = "; ".join(f"{_stage_tooltip(stage)} ({stage.what})" for stage in stages)
-    return svg.build_document(
+    return svg.picture(
         name, title, f"Bars, each from where the one above ends. {told}.{bus}", LEFT + WIDTH + RIGHT, bottom + 28, parts
     )
 

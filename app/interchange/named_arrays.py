@@ -196,7 +196,7 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
     return names
 
 
-def torch_array_name(name: str) -> str:
+def torch_key(name: str) -> str:
     """Return PyTorch's name: ``conv1`` → ``conv1.weight``, ``conv1_bias`` → ``conv1.bias``."""
     layer = name.removesuffix("_bias")
     return f"{layer}.{WEIGHT if layer == name else BIAS}"

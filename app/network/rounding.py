@@ -68,7 +68,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
         products = gram_matrix(graph, at, images, len(w))
-        kept = np.concatenate([_changeable_weights_mask(graph.parameters[name]) for name in names])
+        kept = np.concatenate([_changeable_mask(graph.parameters[name]) for name in names])
         found = round_with_compensation(w, products, kept=kept)
         ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
         parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
@@ -83,7 +83,7 @@ def round_to_half(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16).astype(np.float64)
 
 
-def _changeable_weights_mask(array: np.ndarray) -> np.ndarray:
+def _changeable_mask(array: np.ndarray) -> np.ndarray:
     """Return the mask (inputs, outputs) of the weights that may change: all but the zeros of 2:4 sparse filters."""
     rows = array.reshape(-1, array.shape[-1])
     return rows != 0 if is_two_of_four(array) else np.ones(rows.shape, bool)
@@ -132,12 +132,10 @@ def input_rows(
     batch = min(max(batch, 1), REFERENCE_CHUNK)
     for first in tqdm(range(0, len(images), batch), desc=step.layer.name, unit=" batches", disable=None):
         part = images[first : first + batch]
-        yield [
-            _to_product_rows(step.layer, rounded(graph.input_of_step(at, part, np.float64)), inputs) for graph in graphs
-        ]
+        yield [_as_rows(step.layer, rounded(graph.input_of_step(at, part, np.float64)), inputs) for graph in graphs]
 
 
-def _to_product_rows(layer: Layer, x: np.ndarray, inputs: int) -> np.ndarray:
+def _as_rows(layer: Layer, x: np.ndarray, inputs: int) -> np.ndarray:
     if isinstance(layer, Conv2d):
         windows = sliding_windows(x, layer.kernel, layer.stride, layer.padding)
         x = im2col(windows, np.empty(windows.size))
@@ -176,7 +174,7 @@ def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[QuantisedFil
     shape = graph.parameters[name].shape
     w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
     products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
-    used, kept = w.any(axis=0), _changeable_weights_mask(graph.parameters[name])
+    used, kept = w.any(axis=0), _changeable_mask(graph.parameters[name])
     first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
     found = round_with_compensation(w, products, partial(_round_to_steps, steps), kept)
     while True:

@@ -52,7 +52,7 @@ def kernels_for_few_images(
     return tuple(one for one, end in zip(served, ends, strict=False) if one.most > end)
 
 
-def sum_part_settings(problem: Problem, row: Variant) -> dict[str, int]:
+def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
     """Return {"PART": n} for a product whose kernels add long sums in parts of n terms; {} for any other layer."""
     in_parts = isinstance(problem, LinearProblem) and row.name in PARTED and problem.dtype in PARTED[row.name]
     long = isinstance(problem, LinearProblem) and problem.inputs >= LONG_SUM and not problem.argmax

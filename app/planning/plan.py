@@ -92,12 +92,9 @@ def _with_few_images_kernel(node: Node, arch: str, choices: Choices) -> Node:
     """Return the node with a kernel for few images, except for a pair and for a kernel that the user named."""
     if not isinstance(node.problem, ConvProblem | LinearProblem) or choices.requested_kernel(node.head) is not None:
         return node
-    from app.planning.few_images import (  # only here: the default plan has pairs
-        kernels_for_few_images,
-        sum_part_settings,
-    )
+    from app.planning.few_images import kernels_for_few_images, part_settings  # only here: the default plan has pairs
 
-    settings = node.settings | sum_part_settings(node.problem, node.variant)
+    settings = node.settings | part_settings(node.problem, node.variant)
     few = kernels_for_few_images(node.problem, node.variant, settings, arch)
     return replace(node, few=few, settings=settings) if few else node
 

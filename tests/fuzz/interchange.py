@@ -16,7 +16,7 @@ from onnx.numpy_helper import from_array
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays, to_channels_first
-from app.interchange.named_arrays import Description, NamedArrays, torch_array_name
+from app.interchange.named_arrays import Description, NamedArrays, torch_key
 from app.interchange.npz import build_npz_bytes
 from app.interchange.onnx_export import onnx_model
 from app.interchange.safetensors_file import build_safetensors_bytes
@@ -55,7 +55,7 @@ def imports(path: Path, asked: Network | None) -> None:
 
 def make_safetensors(folder: Path) -> Pair:
     """Damaged bytes, or another header before the same numbers."""
-    theirs = {torch_array_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
+    theirs = {torch_key(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
     good = [build_safetensors_bytes(NamedArrays(ARRAYS, DESCRIPTION)), build_safetensors_bytes(NamedArrays(theirs))]
 
     def generate(rng: Random) -> bytes:
@@ -225,7 +225,7 @@ def make_onnx_of_others(folder: Path) -> Pair:
 
 def make_state_dict(folder: Path) -> Pair:
     """Arrays with batch normalisations, some left out, renamed or of other shapes; with a network and without."""
-    theirs = {torch_array_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
+    theirs = {torch_key(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
     theirs |= {f"bn1.{kind}": np.ones(2, np.float32) for kind in ("weight", "bias", "running_mean", "running_var")}
 
     @np.errstate(all="ignore")

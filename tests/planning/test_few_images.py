@@ -12,7 +12,7 @@ from app.engine.request import default_chunk_size
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
-from app.planning.few_images import LARGE_TILE_PRODUCTS, kernels_for_few_images, sum_part_settings
+from app.planning.few_images import LARGE_TILE_PRODUCTS, kernels_for_few_images, part_settings
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, describe
@@ -52,7 +52,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize("case", [*cases()])
 def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
     """The large kernel with all images against the other with one, two, and all of them; labels too."""
-    settings = sum_part_settings(case.problem, case.row)
+    settings = part_settings(case.problem, case.row)
     kernels = kernels_for_few_images(case.problem, case.row, settings, ARCH)
     assert kernels and kernels[0].most >= 1
     x, arrays = host_arrays(case.problem, ROWS if case.row.operation == "gemm" else 3)
@@ -66,13 +66,13 @@ def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
 
 def test_long_sums_are_in_parts_for_any_number_of_images() -> None:
     long, tiled = replace(PRODUCTS[3], inputs=9216), row_of("gemm", "register-tiled")
-    (few,) = kernels_for_few_images(long, tiled, settings := sum_part_settings(long, tiled), ARCH)
+    (few,) = kernels_for_few_images(long, tiled, settings := part_settings(long, tiled), ARCH)
     assert few.settings == settings == {"PART": 512}
     first, last = few.variant.launch_config(long, few.settings).launches
     assert first.grid(1)[2] == 18 and last.entry == "gemm_few_rows_finish"
     for problem, row in ((replace(long, inputs=4095), tiled), (replace(long, argmax=True), tiled)):
-        assert sum_part_settings(problem, row) == {}
-    assert sum_part_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
+        assert part_settings(problem, row) == {}
+    assert part_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
     nodes = plan(random_graph(NETWORKS["fa19"]), ARCH, named_choices(precision="tf32")).nodes
     (node,) = (node for node in nodes if node.name.startswith("flatten+fc1"))
     assert node.settings["PART"] == 512 and node.few

@@ -40,12 +40,12 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
     side = max(8, min(44, 660 // classes))
     left, top, size = 100, 84, side * classes
     classes_are = [class_name(names, label) for label in range(classes)]
-    parts = [svg.bar_element(left, top, size, size, "ground")]
+    parts = [svg.bar(left, top, size, size, "ground")]
     for row, name in enumerate(classes_are if side >= 12 else ()):
         middle = row * side + side / 2
         parts += [
-            svg.text_element(_shorten_name(name), left - 8, top + middle + 4, anchor="end", title=name),
-            svg.text_element(_shorten_name(name), left + middle + 4, top - 6, turned=-40, title=name),
+            svg.text(_shorten_name(name), left - 8, top + middle + 4, anchor="end", title=name),
+            svg.text(_shorten_name(name), left + middle + 4, top - 6, turned=-40, title=name),
         ]
 
     def cell(row: int, column: int) -> Cell | None:
@@ -60,7 +60,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
         f"{answers['correct']:,} of {sum(map(sum, counts)):,} are right. The table lists each class."
     )
     parts += draw_cells(grid, left, top, side, side)
-    return svg.build_document("confusion", "Confusion matrix", summary, left + size + 60, top + size + 10, parts)
+    return svg.picture("confusion", "Confusion matrix", summary, left + size + 60, top + size + 10, parts)
 
 
 def draw_reliability_diagram(answers: Answers) -> str:
@@ -85,22 +85,22 @@ def draw_reliability_diagram(answers: Answers) -> str:
         )
         end, high = y(right), one["images"] / most * foot
         parts += [
-            svg.bar_element(start, end, width, y(0) - end, f"{RIGHT} faint", told),
-            svg.bar_element(start, bottom - high, width, high, "c0 full", told),
-            svg.dot_element(x(confidence), end, "point", told),
+            svg.bar(start, end, width, y(0) - end, f"{RIGHT} faint", told),
+            svg.bar(start, bottom - high, width, high, "c0 full", told),
+            svg.dot(x(confidence), end, "point", told),
         ]
     parts += [
-        svg.path_element(f"M{x(0):g} {y(0):g}L{x(1):g} {y(1):g}", "mark dashed"),
-        svg.path_element(f"M{left} {top}v{size}h{size}M{left} {bottom}h{size}", "axis"),
-        svg.text_element("right answers", 12, top + size / 2, anchor="middle", turned=-90),
-        svg.text_element("answers", 12, bottom - foot / 2, anchor="middle", turned=-90),
-        svg.text_element("probability of the answer", left + size / 2, bottom + 36, anchor="middle"),
+        svg.path(f"M{x(0):g} {y(0):g}L{x(1):g} {y(1):g}", "mark dashed"),
+        svg.path(f"M{left} {top}v{size}h{size}M{left} {bottom}h{size}", "axis"),
+        svg.text("right answers", 12, top + size / 2, anchor="middle", turned=-90),
+        svg.text("answers", 12, bottom - foot / 2, anchor="middle", turned=-90),
+        svg.text("probability of the answer", left + size / 2, bottom + 36, anchor="middle"),
     ]
     summary = (
         f"Reliability plot: share of right answers over their probability, in {len(bins)} bins. Expected calibration "
         f"error {format_percent(error['expected_error'])}, greatest {format_percent(error['greatest_error'])}."
     )
-    return svg.build_document("reliability", "Reliability plot", summary, left + size + 24, bottom + 44, parts)
+    return svg.picture("reliability", "Reliability plot", summary, left + size + 24, bottom + 44, parts)
 
 
 def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -> str:
@@ -114,13 +114,13 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
         parts += [
             f"<g><title>{escape(told)}</title>",
             f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{_data_uri(images[one["image"]])}"/>',
-            svg.text_element(f"{_shorten_name(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
-            svg.text_element(f"is {_shorten_name(label)} · {one['image']}", left, top + side + 32),
+            svg.text(f"{_shorten_name(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
+            svg.text(f"is {_shorten_name(label)} · {one['image']}", left, top + side + 32),
             "</g>",
         ]
     rows = math.ceil(len(listed) / COLUMNS)
     summary = f"The {len(listed)} most confident mistakes. The table below lists them."
-    return svg.build_document("mistakes", "Mistakes", summary, COLUMNS * width, rows * height - 16, parts)
+    return svg.picture("mistakes", "Mistakes", summary, COLUMNS * width, rows * height - 16, parts)
 
 
 def _shorten_name(name: str, most: int = 14) -> str:

@@ -61,12 +61,12 @@ class Entrant:
     samples: list[float] = field(default_factory=list)
 
     def choose_fastest_setting(
-        self, given: Sequence[Any], expected: Sequence[np.ndarray], show_progress: Callable[[str], object]
+        self, given: Sequence[Any], expected: Sequence[np.ndarray], show_step: Callable[[str], object]
     ) -> None:
         """Check and time every setting; keep the fastest. A peer's error is recorded; an error of ours is a bug."""
         faults = []
         for setting, make in self.factories.items():
-            show_progress(f"{self.engine} {self.precision}: {setting}")
+            show_step(f"{self.engine} {self.precision}: {setting}")
             try:
                 self._try_setting(setting, make(), given, expected)
             except Exception as error:
@@ -120,8 +120,8 @@ def labels_on_host(labels: Any) -> np.ndarray:
     return np.atleast_1d(np.asarray(found))
 
 
-def measure_kind(kind: Kind, setup: Setup, rounds: int, show_progress: Callable[[str], object]) -> Call:
-    """Return the times of one kind of call for every engine. show_progress: called before each part, with its name."""
+def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str], object]) -> Call:
+    """Return the times of one kind of call for every engine. show_step: called before each part, with its name."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
@@ -138,8 +138,8 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, show_progress: Callable[
     try:
         for entrant in entrants:
             setup.synchronize()  # a resident kernel may still run
-            entrant.choose_fastest_setting(given, expected, lambda what: show_progress(f"{kind.name}: {what}"))
-        show_progress(f"{kind.name}: {rounds} rounds")
+            entrant.choose_fastest_setting(given, expected, lambda what: show_step(f"{kind.name}: {what}"))
+        show_step(f"{kind.name}: {rounds} rounds")
         for at in range(rounds):
             first = at % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:

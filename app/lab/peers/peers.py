@@ -91,14 +91,14 @@ def compare(request: BenchRequest) -> int:
         factories = find_engine_factories(job.engines, ours, deviceSynchronize)
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
-            def show_progress(what: str) -> None:
+            def show_step(what: str) -> None:
                 progress.set_postfix_str(what)
                 progress.update()
 
             if request.search:
-                settings = searches.to_document([*search_settings(job, factories, searches, show_progress)])
+                settings = searches.to_document([*search_settings(job, factories, searches, show_step)])
             else:
-                comparisons = [*compare_all(job, factories, searches, rounds, show_progress)]
+                comparisons = [*compare_all(job, factories, searches, rounds, show_step)]
     if request.search:
         publish_report(settings, search_text, request.output)
         return 0
@@ -168,7 +168,7 @@ def find_engine_factories(
 
 
 def search_settings(
-    job: Job, factories: EngineFactories, searches: Searches, show_progress: Callable[[str], object]
+    job: Job, factories: EngineFactories, searches: Searches, show_step: Callable[[str], object]
 ) -> Iterator[Search]:
     """Try each setting that was not tried yet and may be the fastest; yield the known times of each peer.
 
@@ -185,7 +185,7 @@ def search_settings(
                     searches.add(known, setting, [], needless)
                     continue
                 candidate = Candidate(engine, setting, precision, partial(make, precision=precision))
-                show_progress(f"{known['network']}, {known['images']:,}: {candidate.title}")
+                show_step(f"{known['network']}, {known['images']:,}: {candidate.title}")
                 (entrant,) = _make_entrants([candidate], batch)
                 ms = entrant.try_briefly(batch)
                 searches.add(known, setting, ms, entrant.reason)
@@ -203,7 +203,7 @@ def search_settings(
 
 
 def compare_all(
-    job: Job, factories: EngineFactories, searches: Searches, rounds: int, show_progress: Callable[[str], object]
+    job: Job, factories: EngineFactories, searches: Searches, rounds: int, show_step: Callable[[str], object]
 ) -> Iterator[Comparison]:
     """Time this program, the peers' fastest settings and eager PyTorch in turn; yield a comparison for each batch."""
     for batch in _iterate_batches(job, checked=True):
@@ -225,10 +225,10 @@ def compare_all(
             ]
             entrants = _make_entrants(candidates, batch)
 
-            def show_progress_of_batch(what: str, where: str = f"{network.name}, {images:,}") -> None:
-                show_progress(f"{where}: {what}")
+            def show_step_of_batch(what: str, where: str = f"{network.name}, {images:,}") -> None:
+                show_step(f"{where}: {what}")
 
-            measure_in_turn(entrants, batch, rounds, show_progress_of_batch)
+            measure_in_turn(entrants, batch, rounds, show_step_of_batch)
             torch.free_compiled_code()
             rows += [entrant.result_row(batch) for entrant in entrants]
         yield {

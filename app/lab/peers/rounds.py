@@ -217,21 +217,19 @@ class Entrant:
         return cast(Row, row)
 
 
-def measure_in_turn(
-    entrants: Sequence[Entrant], batch: Batch, rounds: int, show_progress: Callable[[str], object]
-) -> None:
+def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, show_step: Callable[[str], object]) -> None:
     """Prepare all entrants, then run ``rounds`` rounds, each of which starts with another entrant.
 
-    show_progress: called with a description before each preparation and each turn.
+    show_step: called with a description before each preparation and each turn.
     """
     try:
         for entrant in entrants:
-            show_progress(entrant.candidate.title)
+            show_step(entrant.candidate.title)
             entrant.prepare(batch)
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                show_progress(f"{entrant.candidate.title}, round {index + 1}")
+                show_step(f"{entrant.candidate.title}, round {index + 1}")
                 entrant.run_round()
     finally:
         for entrant in entrants:

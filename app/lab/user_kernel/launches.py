@@ -74,22 +74,20 @@ def constant_values(header: Header, problem: Problem) -> tuple[dict[str, int], d
     """Return the header's constants for a problem, and all names with their values. Raises Unfit."""
     names, constants = problem_sizes(problem), {}
     for name, expression in header.constants.items():
-        names[name] = constants[name] = _evaluate_in_range(header, name, expression, names, 0, MAX_CONSTANT)
+        names[name] = constants[name] = _evaluate(header, name, expression, names, 0, MAX_CONSTANT)
     return constants, names
 
 
 def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
     """Return the configuration of one launch as the header describes it. Raises Unfit."""
     constants, names = constant_values(header, problem)
-    block = [_evaluate_in_range(header, "block", one, names, 1, MAX_BLOCK) for one in header.expressions["block"]]
+    block = [_evaluate(header, "block", one, names, 1, MAX_BLOCK) for one in header.expressions["block"]]
     block += [1] * (3 - len(block))
     if prod(block) > MAX_BLOCK:
         raise Unfit(
             f"{header.name}:{header.lines['block']}: block has {prod(block):,} threads, more than {MAX_BLOCK:,}"
         )
-    shared = [
-        _evaluate_in_range(header, "shared", one, names, 0, 1 << 20) for one in header.expressions.get("shared", ())
-    ]
+    shared = [_evaluate(header, "shared", one, names, 0, 1 << 20) for one in header.expressions.get("shared", ())]
     taken = header.words.get("arguments", ())
     defines = {name: value for name, value in problem_defines(problem).items() if name not in taken}
     launch = KernelLaunch(
@@ -108,15 +106,13 @@ def _evaluate_grid(header: Header, names: Mapping[str, int], images: int) -> Gri
     for at, expression in enumerate(header.expressions["grid"]):
         try:
             most = MAX_GRID_Y if at else MAX_GRID_X
-            found[at] = _evaluate_in_range(header, "grid", expression, {**names, "images": images}, 1, most)
+            found[at] = _evaluate(header, "grid", expression, {**names, "images": images}, 1, most)
         except Unfit as unfit:
             raise UserError(f"{unfit} ({'xyz'[at]}, {images:,} images)") from None
     return found[0], found[1], found[2]
 
 
-def _evaluate_in_range(
-    header: Header, key: str, expression: Any, names: Mapping[str, int], least: int, most: int
-) -> int:
+def _evaluate(header: Header, key: str, expression: Any, names: Mapping[str, int], least: int, most: int) -> int:
     try:
         found = 1 if expression is None else evaluate(expression, names)
     except BadExpressionError as error:

@@ -38,14 +38,14 @@ PATCH_TUNABLES = {
 }
 
 
-def widest_vector_floats(size: int) -> int:
+def vector_width(size: int) -> int:
     """Return the width in floats of the widest load or store that divides ``size``."""
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
 def _input_row_floats(problem: ConvProblem, tc: int) -> int:
     """Return the number of floats that a row of ``tc`` outputs needs as input, rounded up to whole loads."""
-    vector = widest_vector_floats(tc * problem.stride)
+    vector = vector_width(tc * problem.stride)
     return ceil_div((tc - 1) * problem.stride + problem.kernel, vector) * vector
 
 
@@ -56,10 +56,10 @@ def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
     waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
     waste *= ceil_div(height, tr) * tr / height * (ceil_div(width, tc) * tc / width)
     products = tm * tr * tc * problem.kernel
-    vector = widest_vector_floats(tc * problem.stride)
+    vector = vector_width(tc * problem.stride)
     loads = tr * _input_row_floats(problem, tc) / vector * (1.5 if vector > 1 else 1)
-    loads += problem.kernel * tm / widest_vector_floats(tm)
-    store = widest_vector_floats(tc) if width % widest_vector_floats(tc) == 0 else 1
+    loads += problem.kernel * tm / vector_width(tm)
+    store = vector_width(tc) if width % vector_width(tc) == 0 else 1
     scattered = tc / store / problem.pool**2
     return waste * (1 + loads / products) + 4 * scattered / problem.reduction_length
 
@@ -117,7 +117,7 @@ def _configure_patch(
     images = 1 if one_image else max(most // (rows * columns), 1)
     threads = ceil_div(images * tile_r * tile_c * groups, 32) * 32
     block_maps = tm * groups
-    vector = 1 if one_image else widest_vector_floats(tc * problem.stride)
+    vector = 1 if one_image else vector_width(tc * problem.stride)
     in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
     pitch = ceil_div((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
     inputs = images * ck * in_rows * pitch

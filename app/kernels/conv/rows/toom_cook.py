@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from app.kernels.conv.rows.register_patch import widest_vector_floats
+from app.kernels.conv.rows.register_patch import vector_width
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     MAX_GRID_Y,
@@ -164,10 +164,8 @@ def _default_parameters(problem: ConvProblem) -> dict[str, int]:
     def cost(tm: int, tr: int) -> float:
         maps = tm * min(ceil_div(problem.maps, tm), TUNABLES["GROUPS"][-1])
         waste = ceil_div(problem.maps, maps) * maps / problem.maps * (ceil_div(height, tr) * tr / height)
-        vector, products = widest_vector_floats(tr), tm * tr * problem.kernel
-        loads = (tr + problem.kernel - 1) / vector * (
-            1.5 if vector > 1 else 1
-        ) + problem.kernel * tm / widest_vector_floats(tm)
+        vector, products = vector_width(tr), tm * tr * problem.kernel
+        loads = (tr + problem.kernel - 1) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / vector_width(tm)
         return waste * (1 + loads / products)
 
     shapes = product(TUNABLES["TM"], range(problem.pool, max(problem.pool, 16) + 1, problem.pool))
@@ -216,7 +214,7 @@ def _configure_toom_cook(problem: ConvProblem, parameters: Parameters) -> Launch
     columns = images * tile_r * tile_c
     threads = ceil_div(points * groups * columns, 32) * 32
     # As in the kernel: the inputs at the points and the filters of a stage, and the exchange of sums in their place.
-    vector = widest_vector_floats(tr)
+    vector = vector_width(tr)
     pitch = ceil_div(tile_r * tr + kernel - 1, vector) * vector
     pitch += vector * (pitch % (2 * vector) == 0)
     inputs, filters = ck * points * images * tile_c * pitch, ck * points * kernel * block_maps
