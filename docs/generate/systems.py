@@ -116,10 +116,10 @@ def _our_row(comparison: Row, precision: str) -> Row:
 
 def network_comparison(network: str, figures: Figures) -> str:
     """Return the table of our times and the fastest peer's for a network, and why some peers have no times."""
-    title = f"Whole pass of `{network}`, compared with the fastest of the other systems"
+    title = f"The table compares whole passes of `{network}` with the fastest of the other systems"
     stored = [(key, both) for key, both in _ordered_comparisons(figures) if key[0] == network]
     if not stored:
-        return f"{title}. {_not_measured_text(network)}"
+        return f"Whole passes of `{network}` beside other systems: {_not_measured_text(network)}"
     parts = []
     for images in dict.fromkeys(images for (_, images, _), _ in stored):
         rows, files, failures = [], dict[str, None](), list[str]()
