@@ -221,7 +221,7 @@ class _LayerList:
         self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
 
     def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
-        """Add the course's convolution. Without ``no_bias``, the number of its arrays tells whether it has a bias."""
+        """Add ``New``, the old reports' convolution. Without ``no_bias``, it has a bias if it has two arrays."""
         self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
     def add_fully_connected(self, settings: Settings, arrays: list[str]) -> None:

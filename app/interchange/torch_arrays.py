@@ -81,7 +81,7 @@ def _layers_before_norms(norms: Sequence[str], arrays: Mapping[str, np.ndarray])
 
 
 def _numbered_prefix(prefix: str) -> str:
-    """Return a prefix without its word but with its number: ``features.bn1`` → ``features.1``; otherwise ""."""
+    """Return a prefix whose last word is reduced to its number: ``features.bn1`` → ``features.1``; or ""."""
     found = re.fullmatch(r"(.*\.)?[A-Za-z_]+(\d+)", prefix)
     return "" if found is None else f"{found[1] or ''}{found[2]}"
 

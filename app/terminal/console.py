@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     """Parser that reports an error in one line, and refuses an option given twice (argparse ignores the first).
 
     The error for a mistyped option or choice suggests the nearest one. The epilog keeps its lines. separator: option
-    that a bare ``--`` stands for where it divides a list of files; more options may follow it.
+    that a bare ``--`` between files stands for; more options may follow it.
     """
 
     separator: str | None = None
