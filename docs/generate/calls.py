@@ -22,7 +22,7 @@ def calls_table(figures: Figures) -> str:
         caller["reason"]: row["what"] for row in document["rows"] for caller in row["callers"] if caller["reason"]
     }
     missing = [wrap_paragraph(f"No times: {what}. Reason: {reason}.") for reason, what in reasons.items()]
-    return "\n\n".join([wrap_paragraph(f"The table has medians in µs ({about})."), table, *missing])
+    return "\n\n".join([wrap_paragraph(f"The table has the median times of calls in µs ({about})."), table, *missing])
 
 
 def _call_cells(row: Row) -> list[str]:
