@@ -120,9 +120,9 @@ def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
         bar = tqdm(total=total, **looks)
     with deferred_interrupts() as check_interrupt, nullcontext() if bar is None else bar:
 
-        def progress(count: int) -> None:
+        def advance(count: int) -> None:
             check_interrupt()
             if bar is not None:
                 bar.update(count)
 
-        yield progress
+        yield advance

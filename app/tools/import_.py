@@ -64,8 +64,8 @@ def import_(request: ImportRequest) -> int:
     graph = build_graph(network, replace(weights, input_scale=scale))
     about: dict[str, Any] = {"classes": classes, "input_scale": scale}
     save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
-    document = _import_document(request, name, source, found, graph, difference, engine)
-    publish_report(document, lambda _, width: _import_text(document, graph, width), request.output)
+    document = _build_document(request, name, source, found, graph, difference, engine)
+    publish_report(document, lambda _, width: _as_text(document, graph, width), request.output)
     return 0
 
 
@@ -163,7 +163,7 @@ def largest_difference(source: Source, graph: Graph) -> float:
 REMEDY = "its weights are too large for float32, or damaged: get a fresh copy"
 
 
-def _import_document(
+def _build_document(
     request: ImportRequest,
     name: str,
     source: Source,
@@ -193,7 +193,7 @@ def _import_document(
     }
 
 
-def _import_text(document: Import, graph: Graph, width: int) -> str:
+def _as_text(document: Import, graph: Graph, width: int) -> str:
     """Return the document and the layers of the graph as text."""
     columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
     rows = [[one["name"], one["name_there"], one["before"], one["after"]] for one in document["arrays"]]

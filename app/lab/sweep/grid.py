@@ -15,7 +15,7 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant
 from app.lab.bench.compiling import WrongResult
 from app.main_job.result import Timing
-from app.main_job.statistics import stored_samples
+from app.main_job.statistics import round_samples
 from app.planning.tuning import TunedResult, Tuning
 from app.records import sweep as records
 from app.records.sweep import Point, SkippedPoint
@@ -196,7 +196,7 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
                 "parameters": parameters,
                 "ms": timing.median,
                 "spread_ms": timing.spread,
-                "samples": stored_samples(timing.samples),
+                "samples": round_samples(timing.samples),
                 "tflops": tflops,
                 "error_share": error,
             }

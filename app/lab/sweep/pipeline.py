@@ -12,7 +12,7 @@ from app.drawing.svg import save_chart
 from app.engine.request import STREAMS as DEFAULT_STREAMS
 from app.engine.request import default_chunk_size
 from app.lab.batch import random_images
-from app.main_job.statistics import speedup, stored_samples
+from app.main_job.statistics import round_samples, speedup
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan
@@ -45,7 +45,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
             outputs = engine.allocate_outputs(len(images))
             timing = measure.time_end_to_end(engine, images, outputs, REPEAT, WARMUP)
             use = measure.median_pipeline_usage(engine, images, outputs)
-            times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored_samples(timing.samples)}
+            times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": round_samples(timing.samples)}
             return {**times, "overlap": use["overlap"]}
 
     points = measure_all(grid, run)

@@ -86,12 +86,12 @@ def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
     return found
 
 
-def follows_from_samples(table: records.Table, peaks: Peaks) -> bool:
+def table_agrees_with_samples(table: records.Table, peaks: Peaks) -> bool:
     """Return whether a table has the figures that its problems and its rows' samples give. Raises various errors."""
     problems = {dtype: _parse_problem(key) for dtype, key in table["problems"].items()}
     rows = [Result(**{name: row[name] for name in ROW}) for row in table["rows"]]  # type: ignore[literal-required]
     derived = Table(table["item"], table["operation"], table["is_op"], table["images"], problems, tuple(rows))
-    return table_document(derived, peaks) == table and all(_agrees_with_samples(row) for row in rows if row.samples)
+    return table_document(derived, peaks) == table and all(_row_agrees_with_samples(row) for row in rows if row.samples)
 
 
 def _check_record(value: Any) -> KernelRecord:
@@ -99,7 +99,7 @@ def _check_record(value: Any) -> KernelRecord:
     timed_rows(record)
     for table in record["bench"]["tables"]:
         try:
-            follows = follows_from_samples(table, record["bench"]["peaks"])
+            follows = table_agrees_with_samples(table, record["bench"]["peaks"])
         except (ArithmeticError, LookupError, TypeError, ValueError):  # of a problem that there is not
             follows = False
         if not follows:
@@ -107,7 +107,7 @@ def _check_record(value: Any) -> KernelRecord:
     return record
 
 
-def _agrees_with_samples(row: Result) -> bool:
+def _row_agrees_with_samples(row: Result) -> bool:
     """Return whether median, spread and number of runs agree with the samples, which are rounded."""
     again = Timing(tuple(row.samples)).json_row
     pairs = ((row.ms, again["ms"]), (row.spread_ms, again["spread_ms"]))

@@ -88,7 +88,7 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
     if isinstance(row, UserVariant) and not on_card and not any(verdicts):
         _require_compilation_for_card(row, cases[0])
-    document = _check_document(row, card["name"], cases, verdicts)
+    document = _build_document(row, card["name"], cases, verdicts)
     right = not any(verdict is not None for verdict in verdicts)
     if request.counts and right:
         _require_cpu_support(row)
@@ -205,7 +205,7 @@ def _check_file_on_card(row: UserVariant, like: str | None, cases: list[Case], a
                 yield str(reason)
 
 
-def _check_document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
+def _build_document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
     return {
         "schema": "lenet5-inference/check/1",
         "operation": row.operation,

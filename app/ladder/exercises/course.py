@@ -41,14 +41,14 @@ class Exercise(Frozen):
     hints: tuple[str, ...]
 
     @property
-    def file(self) -> str:
+    def file_name(self) -> str:
         """Return the file's name, in the learner's folder and here."""
         return f"{self.name}.cu"
 
     @property
     def text(self) -> str:
         """Return the exercise's file: the task and the broken or empty kernel."""
-        return (HERE / self.file).read_text(encoding="utf-8")
+        return (HERE / self.file_name).read_text(encoding="utf-8")
 
     @property
     def title(self) -> str:
@@ -58,11 +58,11 @@ class Exercise(Frozen):
     @property
     def solution(self) -> Path:
         """Return the path of a right kernel."""
-        return HERE / "solutions" / self.file
+        return HERE / "solutions" / self.file_name
 
     def find_unused_word(self, text: str) -> str | None:
         """Return the first word of ``uses`` that the code of a learner's file lacks, or None. Raises UserError."""
-        code = blank_comments(self.file, text)
+        code = blank_comments(self.file_name, text)
         return next((word for word in self.uses if word not in code), None)
 
 
