@@ -246,7 +246,8 @@ def network_section(network: str, figures: Figures) -> str:
     row = network_entry(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer_text, row["layers"]))
-    about = f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."
+    work = f"{row['parameters']:,} parameters and takes {row['flops'] / 1e6:.2f} MFLOP per image"
+    about = f"{size} → {layers}. The network has {work}."
     return "\n\n".join(
         [about, network_comparison(network, figures), f"Correct answers:\n\n{correct_labels_table(network)}"]
     )
