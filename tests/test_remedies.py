@@ -18,7 +18,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.commands.parsers import COMMANDS, parser_of
+from app.commands.parsers import COMMANDS, load_parser
 from app.terminal.console import Parser
 from data_tools.commands import command_parser
 from tests.support.shell import ROOT
@@ -110,7 +110,7 @@ def test_commands_of_the_program() -> None:
         name = one.words[0] if one.words and not one.words[0].startswith("-") else "run"
         if name not in (HOLE, "COMMAND"):
             assert name in ("run", *COMMANDS), one
-            check(one._replace(words=one.words[name != "run" :]), parser_of(name))
+            check(one._replace(words=one.words[name != "run" :]), load_parser(name))
 
 
 def test_commands_without_their_interpreter() -> None:
@@ -119,9 +119,9 @@ def test_commands_without_their_interpreter() -> None:
     assert len(found) > 10
     for one in found:
         if one.words[0] in COMMANDS:
-            check(one._replace(words=one.words[1:]), parser_of(one.words[0]))
+            check(one._replace(words=one.words[1:]), load_parser(one.words[0]))
         elif one.words[0].startswith("-"):
-            check(one, parser_of("run"))
+            check(one, load_parser("run"))
 
 
 def test_commands_of_data_tools() -> None:
@@ -181,7 +181,7 @@ def test_commands_that_need_nothing_run(capsys: pytest.CaptureFixture[str]) -> N
     found = [one for one in found if HOLE not in "".join(one)]
     assert len(found) > 5
     for words in found:
-        ends = [end for end in range(len(words), 0, -1) if parses(parser_of(words[0]), words[1:end])]
+        ends = [end for end in range(len(words), 0, -1) if parses(load_parser(words[0]), words[1:end])]
         assert main([*words[: ends[0]]]) == 0, words
         assert capsys.readouterr().out, words
 

@@ -48,7 +48,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """Builds the pages of one card. more: further pages, linked from every page. command: what wrote the site."""
+    """Builds the pages of one card. more: further pages, linked from every page. command: the command line."""
 
     def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
@@ -145,7 +145,7 @@ class Pages:
             "before": order[at - 1] if at else None,
             "after": order[at + 1] if at + 1 < len(order) else None,
         }
-        return self._fill_template("step", step.slug, step.title, values)
+        return self._fill_template("step", step.page_name, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
         """Return why the page shows no hardware counters."""

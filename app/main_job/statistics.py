@@ -42,11 +42,11 @@ def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) ->
     return {
         **{f"p{q}": percentile(samples, q) for q in shown},
         "runs": len(samples),
-        "samples": stored_samples(samples),
+        "samples": round_samples(samples),
     }
 
 
-def stored_samples(samples: Sequence[float]) -> list[float]:
+def round_samples(samples: Sequence[float]) -> list[float]:
     """Return samples as documents store them: in order, in ms, rounded to a nanosecond."""
     return [round(float(sample), 6) for sample in samples]
 

@@ -132,7 +132,7 @@ class KernelSelector(Frozen):
             stored = replace(graph, parameters=folded)
         sparse = self.choices.sparse and is_two_of_four(stored.parameters[heads[1].layer.name])
         for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
-            served = self.choices.tuning.choose(form, self.arch, named)
+            served = self.choices.tuning.choose_kernel(form, self.arch, named)
             if served is None:
                 reason = (
                     f"it {named.refusal_reason(form, self.arch)}; choose another kernel or --precision" if named else ""
@@ -187,7 +187,7 @@ class KernelSelector(Frozen):
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
         for form in layer_forms(problem, source):
-            served = self.choices.tuning.choose(form, self.arch, named)
+            served = self.choices.tuning.choose_kernel(form, self.arch, named)
             if served is None:
                 continue
             arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)

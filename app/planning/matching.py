@@ -76,7 +76,7 @@ class Node(Frozen):
 
     @property
     def kernels(self) -> tuple[tuple[Variant, dict[str, int]], ...]:
-        """Return the kernel and its settings, then those of the kernels for few images."""
+        """Return the kernel and its settings, then the kernels for few images with their settings."""
         return (self.variant, self.settings), *((one.variant, one.settings) for one in self.few)
 
     @property

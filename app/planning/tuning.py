@@ -73,7 +73,7 @@ class Tuning(Frozen):
         tuned = self.measured_result(problem, row, arch)
         return tuned.parameters if tuned else {}
 
-    def choose(
+    def choose_kernel(
         self, problem: Problem, arch: str, named: Variant | None = None
     ) -> tuple[Variant, dict[str, int]] | None:
         """Return the variant to use and its parameters; None if the named variant, or every one, refuses the problem.

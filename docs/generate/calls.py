@@ -15,14 +15,14 @@ def calls_table(figures: Figures) -> str:
     if document is None:
         return NOT_YET.format(command_for_file(CALLS))
     software = ", ".join(f"{name} {document['software'][name]}" for name in ("torch",) if name in document["software"])
-    about = f"Medians in µs ({', '.join(filter(None, (document['device']['name'], document['date'], software)))})."
+    about = ", ".join(filter(None, (document["device"]["name"], document["date"], software)))
     head = ["call", "as", TITLES[OURS], "p99", TITLES[EAGER], TITLES[COMPILE], "best ÷ ours"]
     table = markdown_table(head, map(_call_cells, document["rows"]), 2)
     reasons = {
         caller["reason"]: row["what"] for row in document["rows"] for caller in row["callers"] if caller["reason"]
     }
     missing = [wrap_paragraph(f"No times: {what}. Reason: {reason}.") for reason, what in reasons.items()]
-    return "\n\n".join([wrap_paragraph(about), table, *missing])
+    return "\n\n".join([wrap_paragraph(f"The table has the median times of calls in µs ({about})."), table, *missing])
 
 
 def _call_cells(row: Row) -> list[str]:

@@ -127,10 +127,10 @@ def _our_settings(comparison: Row, precision: str) -> dict[str, str]:
 
 def network_comparison(network: str, figures: Figures) -> str:
     """Return the table of our times and the fastest peer's for a network, and why some peers have no times."""
-    title = f"Whole pass of `{network}`, compared with the fastest of the other systems"
+    title = f"The table compares whole passes of `{network}` with the fastest of the other systems"
     stored = [(key, both) for key, both in _ordered_comparisons(figures) if key[0] == network]
     if not stored:
-        return f"{title}. {_not_measured_text(network)}"
+        return f"Whole passes of `{network}` beside other systems: {_not_measured_text(network)}"
     parts = []
     for images in dict.fromkeys(images for (_, images, _), _ in stored):
         rows, files, failures = [], dict[str, None](), list[str]()
@@ -261,7 +261,8 @@ def network_section(network: str, figures: Figures) -> str:
     row = network_entry(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer_text, row["layers"]))
-    about = f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."
+    work = f"{row['parameters']:,} parameters and takes {row['flops'] / 1e6:.2f} MFLOP per image"
+    about = f"{size} → {layers}. The network has {work}."
     return "\n\n".join(
         [about, network_comparison(network, figures), f"Correct answers:\n\n{correct_labels_table(network)}"]
     )

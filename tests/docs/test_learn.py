@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main, parser_of
+from app.cli import load_parser, main
 from app.kernels import registry
 from app.ladder.stored import LEARN
 from app.network.definitions import LENET5
@@ -48,7 +48,7 @@ def test_other_commands_are_commands(line: str) -> None:
         case "main.py":
             command = words.pop(0) if not words[0].startswith("-") else "run"
             # The kernel of the last exercise is the reader's.
-            parser_of(command).parse_args([word.replace("my-idea", "direct") for word in words])
+            load_parser(command).parse_args([word.replace("my-idea", "direct") for word in words])
         case "-m":
             assert words[0] == "pytest" and all((ROOT / word).exists() for word in words if word.endswith(".py"))
         case _:
@@ -58,7 +58,7 @@ def test_other_commands_are_commands(line: str) -> None:
 def test_launches_and_bytes_are_those_of_the_plans() -> None:
     graph = random_graph(LENET5, bias=False)
     separate = plan(graph, "sm_90a", Choices("fp32", fuse=False))
-    assert f"{len(separate.nodes)} launches become 2." in outcome(2)
+    assert f"takes {len(separate.nodes)} launches, with fusion 2." in outcome(2)
     done = [
         subprocess.run([sys.executable, *line.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
         for line in QUICK
@@ -74,8 +74,9 @@ def test_launches_and_bytes_are_those_of_the_plans() -> None:
 def test_registers_are_those_of_the_stored_table() -> None:
     rows = {(row["name"], row["layer"]): row for row in Figures(FIGURES)[RESOURCES]["resources"]}
     direct, tiled = rows["direct", "conv2"], rows["register-tiled", "conv2"]
-    told = f"`direct` uses {direct['registers']} registers and reaches an occupancy of {direct['occupancy']:.0%}, "
-    assert told + f"`register-tiled` {tiled['registers']} and {tiled['occupancy']:.0%}." in outcome(3)
+    told = f"`direct` uses {direct['registers']} registers and reaches an occupancy of {direct['occupancy']:.0%}; "
+    told += f"`register-tiled` uses {tiled['registers']} registers and reaches {tiled['occupancy']:.0%}."
+    assert told in outcome(3)
 
 
 def test_maps_change_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

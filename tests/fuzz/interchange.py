@@ -16,10 +16,10 @@ from onnx.numpy_helper import from_array
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays, to_channels_first
-from app.interchange.named_arrays import Description, NamedArrays, torch_name
-from app.interchange.npz import npz_content
+from app.interchange.named_arrays import Description, NamedArrays, torch_key
+from app.interchange.npz import build_npz_bytes
 from app.interchange.onnx_export import onnx_model
-from app.interchange.safetensors_file import safetensors_content
+from app.interchange.safetensors_file import build_safetensors_bytes
 from app.interchange.source import ImportOptions, read
 from app.network.graph import build_graph
 from app.network.network import Network
@@ -55,8 +55,8 @@ def imports(path: Path, asked: Network | None) -> None:
 
 def make_safetensors(folder: Path) -> Pair:
     """Damaged bytes, or another header before the same numbers."""
-    theirs = {torch_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
-    good = [safetensors_content(NamedArrays(ARRAYS, DESCRIPTION)), safetensors_content(NamedArrays(theirs))]
+    theirs = {torch_key(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
+    good = [build_safetensors_bytes(NamedArrays(ARRAYS, DESCRIPTION)), build_safetensors_bytes(NamedArrays(theirs))]
 
     def generate(rng: Random) -> bytes:
         content = rng.choice(good)
@@ -72,7 +72,7 @@ def make_safetensors(folder: Path) -> Pair:
 
 def make_npz(folder: Path) -> Pair:
     """Damaged archives, and whole ones with damaged members."""
-    good = npz_content(NamedArrays(ARRAYS, DESCRIPTION))
+    good = build_npz_bytes(NamedArrays(ARRAYS, DESCRIPTION))
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
 
@@ -225,7 +225,7 @@ def make_onnx_of_others(folder: Path) -> Pair:
 
 def make_state_dict(folder: Path) -> Pair:
     """Arrays with batch normalisations, some left out, renamed or of other shapes; with a network and without."""
-    theirs = {torch_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
+    theirs = {torch_key(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
     theirs |= {f"bn1.{kind}": np.ones(2, np.float32) for kind in ("weight", "bias", "running_mean", "running_var")}
 
     @np.errstate(all="ignore")
@@ -243,7 +243,7 @@ def make_state_dict(folder: Path) -> Pair:
                     arrays[name] = np.full_like(array, rng.choice((-1.0, 0.0, np.nan, np.inf)))
                 case _:
                     arrays = {name: array.astype(rng.choice(("i8", "f2", "f8"))), **arrays}
-        return npz_content(NamedArrays(arrays))
+        return build_npz_bytes(NamedArrays(arrays))
 
     def read_both(path: Path) -> None:
         with suppress(UserError):

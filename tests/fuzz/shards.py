@@ -39,7 +39,7 @@ def read(path: Path) -> None:
         for first, last in ((half, shard.count), (0, half)):
             opened.read(first, out[first:last])
         if shard.is_labelled:
-            assert opened.labels(0, shard.count).shape == (shard.count,)
+            assert opened.read_labels(0, shard.count).shape == (shard.count,)
     assert out.dtype == np.uint8 or (out.min() >= 0 and out.max() <= 1)
     try:
         with np.errstate(under="ignore"):

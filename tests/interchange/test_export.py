@@ -11,7 +11,7 @@ import pytest
 
 from app.cli import main
 from app.interchange.layout import convert_arrays
-from app.interchange.named_arrays import torch_name
+from app.interchange.named_arrays import torch_key
 from app.interchange.source import ImportOptions, Source
 from app.layers import Conv2d, Linear
 from app.network.definitions import LENET5, NETWORKS
@@ -129,7 +129,7 @@ def named(content: bytes) -> list[str]:
 
 
 def torch_names(arrays: Arrays) -> Arrays:
-    return {torch_name(name): array for name, array in arrays.items()}
+    return {torch_key(name): array for name, array in arrays.items()}
 
 
 def onnx(arrays: Arrays) -> list[str]:

@@ -15,7 +15,7 @@ from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import NamedArrays
-from app.interchange.npz import npz_content
+from app.interchange.npz import build_npz_bytes
 from app.interchange.source import ImportOptions, Source, read
 from app.network.definitions import LENET5, MLP
 from app.network.graph import Graph, build_graph
@@ -150,7 +150,7 @@ WRONG: dict[str, tuple[dict[str, np.ndarray], str]] = {
 def test_other_arrays_than_the_network_s_are_refused(fault: str, tmp_path: Path) -> None:
     arrays, message = WRONG[fault]
     with pytest.raises(UserError, match=message):
-        imported(tmp_path, npz_content(NamedArrays(arrays)))
+        imported(tmp_path, build_npz_bytes(NamedArrays(arrays)))
 
 
 def test_layers_of_one_shape_need_their_names(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def incomplete(kind: type[Pool]) -> Iterator[tuple[Pool, Graph, list[int]]]:
     for height, width, window in ((h, w, p) for h in sides for w in sides for p in range(1, min(h, w) + 1)):
         for stride in range(1, SIDE + 2):
             pool = kind("pool1", window, None if stride == window else stride, True)
-            beyond = [end for _, end in pool.margins((1, height, width))]
+            beyond = [end for _, end in pool.window_overhangs((1, height, width))]
             if any(beyond):
                 yield pool, graph_of(pool, height, width), beyond
 

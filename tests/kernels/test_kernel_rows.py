@@ -218,7 +218,7 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
     assert [row.step for row in registry.variants("conv")] == [3, 7, 11, 12, 13]
 
     def chosen(problem: Problem, arch: str, requested: str = "auto") -> str | None:
-        found = Tuning().choose(problem, arch, registry.find_variant("conv", requested))
+        found = Tuning().choose_kernel(problem, arch, registry.find_variant("conv", requested))
         return found[0].name if found else None
 
     by_arch = {arch: chosen(PROBLEM, arch) for arch in ARCHITECTURES}

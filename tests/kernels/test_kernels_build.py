@@ -143,7 +143,7 @@ def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: 
     monkeypatch.setattr(launch, "load_cubin", load)
     kernel = launch.Kernel(row_of("conv", name), ConvProblem(1, 8, 8, 4, 3), "sm_75")
     assert not loaded
-    assert {id(kernel.module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads
+    assert {id(kernel.load_module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads
 
 
 # What enters the tensor cores of a warpgroup is defined: read from the PTX.

@@ -214,7 +214,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
         assert [*one["ms"], *one["failed"]] == [name for name in FEW[one["engine"]] if name != BROKEN] + [BROKEN] * (
             one["engine"] == "torch"
         )
-    text = check_widths(search_text, first.document(found))
+    text = check_widths(search_text, first.to_document(found))
     assert text.count(f"torch fp32, {BROKEN}: no such layout") == 1
     again: list[str] = []
     assert [*search_settings(JOB, factories(batch, again), searches(), steps.append)] == found and not again

@@ -153,7 +153,7 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
     found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
     assert found.rival == (RIVAL, {}) and found.rival_result is None
     assert job.run_sweep(request(), [found], [], CARD, measured(rival_ms=0.5)) == 0
-    assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
+    assert tuning.load(CARD).choose_kernel(PROBLEM, ARCH) == (RIVAL, {})
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.commands.parsers import COMMANDS, parser_of
+from app.commands.parsers import COMMANDS, load_parser
 from app.drawing.svg import Drawing
 from app.kernels import registry
 from app.kernels.conv.rows.toom_cook import toom_cook_matrices
@@ -40,8 +40,8 @@ from app.ladder.formulas import (
 from app.ladder.lessons import LADDERS, LESSONS, Step, all_steps, lesson_path
 from app.ladder.pages import Pages
 
-BY_NAME = {step.slug: step for step in all_steps()}
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.slug)
+BY_NAME = {step.page_name: step for step in all_steps()}
+STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
 
 
 def test_every_row_has_a_lesson_and_every_lesson_a_row() -> None:
@@ -102,7 +102,7 @@ def test_exercises_name_commands_that_exist(step: Step) -> None:
     program, *arguments = shlex.split(step.lesson.exercise.command)[1:]
     assert program == "main.py"
     name = arguments[0] if arguments[0] in COMMANDS else "run"
-    parser_of(name).parse_args(arguments[name != "run" :])
+    load_parser(name).parse_args(arguments[name != "run" :])
 
 
 @STEPS
@@ -266,7 +266,7 @@ def test_arrows_of_toom_and_cook_are_the_factors_that_are_not_zero(card: Card) -
 @pytest.mark.parametrize("step", [step for step in all_steps() if step.lesson.drawing["kind"] == "product"])
 def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card) -> None:
     """As many as it computes, all within the block's tile; alone where the kernel spreads them."""
-    drawing, layer = drawn(card, step.slug)
+    drawing, layer = drawn(card, step.page_name)
     own, (tile,) = shapes(drawing, "own"), shapes(drawing, "plain")
     given = {
         name: tiles.evaluate_formula(text, layer.names) for name, text in step.lesson.drawing.items() if name in SIZES
@@ -279,7 +279,9 @@ def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card)
         assert tile["y"] <= one["y"] and one["y"] + one["height"] <= tile["y"] + tile["height"] + 0.01
     runs = {"register-column": (8, 1), "register-square": (64, 16), "wide-loads": (4, 1)}  # convolution, product
     if step.row.name in runs:
-        assert len(own) == (8 if step.slug == "gemm-register-column" else runs[step.row.name][step.ladder[0] == "m"])
+        assert len(own) == (
+            8 if step.page_name == "gemm-register-column" else runs[step.row.name][step.ladder_name[0] == "m"]
+        )
 
 
 SIZES = ("columns", "tall", "wide")

@@ -10,7 +10,7 @@ from app.base.errors import UserError
 from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays, layer_forward
-from app.training.model import Model, add_l2_gradient, add_teaching, cross_entropy, make_training_model
+from app.training.model import Model, add_distillation_loss, add_l2_gradient, cross_entropy, make_training_model
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
@@ -142,11 +142,11 @@ def test_teaching() -> None:
     logits, teacher = rng.standard_normal((2, 5, 7)) * 3
     former = rng.standard_normal((5, 7))
     shares, wanted = (np.exp(x / 2) / np.exp(x / 2).sum(axis=1, keepdims=True) for x in (logits, teacher))
-    loss, slope = add_teaching(3.0, former, logits, teacher, 9)
+    loss, slope = add_distillation_loss(3.0, former, logits, teacher, 9)
     assert loss == pytest.approx(0.3 + 0.9 * 4 * (wanted * np.log(wanted / shares)).sum() / 9)
-    found = differences(lambda: add_teaching(3.0, former, logits, teacher, 9)[0], logits)
+    found = differences(lambda: add_distillation_loss(3.0, former, logits, teacher, 9)[0], logits)
     np.testing.assert_allclose(slope.ravel() - 0.1 * former.ravel(), found, rtol=1e-6, atol=1e-9)
-    assert add_teaching(3.0, former, logits, logits + 1e6, 9)[0] == pytest.approx(0.3)  # exp does not overflow
+    assert add_distillation_loss(3.0, former, logits, logits + 1e6, 9)[0] == pytest.approx(0.3)  # exp does not overflow
 
 
 def test_l2() -> None:
@@ -181,10 +181,10 @@ def test_whole_network(network: Network, masked: bool) -> None:
 
     def value() -> float:
         if masked:
-            return model.gradients(parameters, images, labels, **options)[0]  # type: ignore[arg-type]
-        return cross_entropy(model.logits(parameters, images), labels, 0.1, 2)[0]  # without the way back
+            return model.compute_gradients(parameters, images, labels, **options)[0]  # type: ignore[arg-type]
+        return cross_entropy(model.compute_logits(parameters, images), labels, 0.1, 2)[0]  # without the way back
 
-    loss, _, gradients = model.gradients(parameters, images, labels, **options)  # type: ignore[arg-type]
+    loss, _, gradients = model.compute_gradients(parameters, images, labels, **options)  # type: ignore[arg-type]
     assert loss == value() and gradients.keys() == parameters.keys()
     for name, array in parameters.items():
         places = rng.choice(array.size, min(array.size, 2), replace=False)
@@ -197,9 +197,9 @@ def test_shares_of_a_batch_add_up(network: Network) -> None:
     model = make_training_model(network, EVERY)
     images, labels = random_images(network, 7), np.arange(7) % 3
     parameters = float64_start(model)
-    whole = model.gradients(parameters, images, labels, smoothing=0.05, total=7)
+    whole = model.compute_gradients(parameters, images, labels, smoothing=0.05, total=7)
     cuts = [
-        model.gradients(parameters, images[a:b], labels[a:b], smoothing=0.05, total=7)
+        model.compute_gradients(parameters, images[a:b], labels[a:b], smoothing=0.05, total=7)
         for a, b in pairwise((0, 2, 3, 7))
     ]
     assert whole[0] == pytest.approx(sum(cut[0] for cut in cuts)) and whole[1] == sum(cut[1] for cut in cuts)
@@ -224,6 +224,6 @@ def test_layers_without_a_gradient() -> None:
     images = np.full((2, 1, 2, 2), 102, np.uint8)
     x = model.prepare_inputs(images, np.dtype(np.float64))
     np.testing.assert_allclose(x, 51 / 255)
-    assert model.gradients(model.initial_parameters(1), images, np.array([0, 1]), smoothing=0, total=2)[2][
+    assert model.compute_gradients(model.initial_parameters(1), images, np.array([0, 1]), smoothing=0, total=2)[2][
         "fc"
     ].shape == (4, 3)

@@ -9,7 +9,7 @@ import pytest
 from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import Graph
-from app.network.pruning import fit_weights, greatest_two, sparsify_layers
+from app.network.pruning import fit_weights, greatest_two_mask, sparsify_layers
 from app.network.rounding import DAMPING, quantise_convolution, round_layers
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.sparsity import drawn_two_of_four
@@ -85,7 +85,7 @@ def test_scores_of_other_images_are_closer_than_with_the_two_greatest() -> None:
         graph, parameters={**graph.parameters, **{k: v for e in (layer, *later) for k, v in e.arrays.items()}}
     )
     w = graph.parameters["conv2"]
-    plain = np.where(greatest_two(w.reshape(-1, 64)).reshape(w.shape), w, 0)
+    plain = np.where(greatest_two_mask(w.reshape(-1, 64)).reshape(w.shape), w, 0)
     assert is_two_of_four(layer.arrays["conv2"]) and is_two_of_four(plain)
     expected = graph.reference(held_out)
     alone = [replace(graph, parameters={**graph.parameters, **each}) for each in (layer.arrays, {"conv2": plain})]

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from app.files.checks import BadValueError
-from app.records.derive import check_of, document_types, schema
+from app.records.derive import check_for_type, document_schema, document_types
 
 
 @cache
@@ -13,8 +13,8 @@ def validator(name: str) -> Any:
     """Return a validator for the document's JSON Schema, after checking that the schema itself is valid."""
     from jsonschema import Draft202012Validator
 
-    Draft202012Validator.check_schema(schema(name))
-    return Draft202012Validator(schema(name))
+    Draft202012Validator.check_schema(document_schema(name))
+    return Draft202012Validator(document_schema(name))
 
 
 def mistakes(document: Any) -> list[str]:
@@ -22,7 +22,7 @@ def mistakes(document: Any) -> list[str]:
     _, name, _ = document["schema"].split("/")  # such as lenet5-inference/report/3
     found = [f"{error.json_path}: {error.message[:200]}" for error in validator(name).iter_errors(document)]
     try:
-        check_of(document_types()[name])(document)
+        check_for_type(document_types()[name])(document)
     except BadValueError as fault:
         assert found, fault
         found.append(str(fault))
@@ -37,4 +37,4 @@ def check_described(document: Any) -> None:
         found = mistakes(document)
         assert not found, found
     else:
-        check_of(document_types()[document["schema"].split("/")[1]])(document)
+        check_for_type(document_types()[document["schema"].split("/")[1]])(document)

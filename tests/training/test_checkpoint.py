@@ -14,7 +14,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.commands.parsers import parser_of
+from app.commands.parsers import load_parser
 from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
 from app.files.shipped import weights_path
@@ -215,7 +215,7 @@ def test_one_wrong_value(change: str, tmp_path: Path) -> None:
 
 def test_headers_at_random() -> None:
     """3,000: each is refused in one line, or means what an option could have said."""
-    rng, options = random.Random(16), parser_of("train")
+    rng, options = random.Random(16), load_parser("train")
     settings = some_settings(dropout=(("fc1", 0.25),))
     figures = {"best_epoch": 1, "workers": 1, "trained_on": "the CPU", "options": {"plot": "/x"}}
     sound = json.loads(header_json(settings, figures))

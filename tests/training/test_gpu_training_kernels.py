@@ -26,7 +26,7 @@ from app.training.gpu.kernels import (
     scale_kernel,
 )
 from app.training.gradients import GRADIENTS
-from app.training.model import add_l2_gradient, add_teaching, cross_entropy
+from app.training.model import add_distillation_loss, add_l2_gradient, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
 from app.training.random_bits import RandomUse, stream_key
 from tests.support.kernel_cases import architecture
@@ -214,7 +214,7 @@ def test_cross_entropy_beside_a_teacher(images: int, classes: int) -> None:
     arrays = *map(uploaded, (logits, teacher, labels, items.astype(np.int32))), slope, result
     CrossEntropy(architecture(), classes)(null(), images, *arrays, total=images + 3, smoothing=0.1)
     own = cross_entropy(logits.astype(np.float64), labels[items], 0.1, images + 3)
-    loss, expected = add_teaching(*own, logits.astype(np.float64), teacher.astype(np.float64), images + 3)
+    loss, expected = add_distillation_loss(*own, logits.astype(np.float64), teacher.astype(np.float64), images + 3)
     found = fetched(result, (2,))
     assert found[0] == pytest.approx(loss, rel=1e-5) and found[1] == (logits.argmax(axis=1) == labels[items]).sum()
     # A probability of logits up to 15 carries about 30 roundings, and the temperature doubles it.

@@ -88,7 +88,7 @@ def round_to_tf32(values: np.ndarray) -> np.ndarray:
 def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Split float32 into two tfloat32 (float32 with 11 significant bits), (high, low), of the same shape.
 
-    high + low approximates a finite number to some 22 bits. For infinities and NaN, high is the number and low is 0.
+    high + low approximates a finite number to about 22 bits. For infinities and NaN, high is the number and low is 0.
     """
     high = _round_finite_to_tf32(values)
     return high, _round_finite_to_tf32(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))

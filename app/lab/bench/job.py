@@ -30,7 +30,7 @@ from app.lab.document import utc_date
 from app.lab.peers.peers import compare
 from app.lab.user_kernel.child import CardProcess
 from app.lab.user_kernel.record import describe_source, write_record
-from app.lab.user_kernel.row import UserVariant, opened_kernel
+from app.lab.user_kernel.row import UserVariant, open_user_kernel
 from app.lab.user_kernel.timing import FileTimer
 from app.main_job.statistics import describe_stopping_rule
 from app.network.graph import Graph, network_graph
@@ -76,7 +76,7 @@ def time_kernels(request: BenchRequest) -> int:
     """
     with ExitStack() as opened:
         with exit_on_interrupt():
-            mine = None if request.file is None else opened.enter_context(opened_kernel(request.file, request.like))
+            mine = None if request.file is None else opened.enter_context(open_user_kernel(request.file, request.like))
             job = job_from_request(request, mine)
             source = None if mine is None else describe_source(mine)
         if mine is not None and (no_gpu := device.why_no_gpu()) is not None:

@@ -89,7 +89,7 @@ class ItemTimer(Frozen):
     def _time_cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
         self.step()
         if problem.dtype == "tfloat32" and architecture_number(self.arch) < 80:
-            return library.cudnn_result(problem, reason=f"needs sm_80 or later, this is {self.arch}")
+            return library.make_cudnn_result(problem, reason=f"needs sm_80 or later, this is {self.arch}")
         return library.time_cudnn(problem, trial.images, trial.clock, self.noise, self.l2)
 
     def time_row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:

@@ -27,7 +27,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
-from app.network.pruning import greatest_two
+from app.network.pruning import greatest_two_mask
 
 Array = Any  # of NumPy or CuPy
 
@@ -49,9 +49,9 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
     """
     match problem:
         case ConvProblem() | LinearProblem():
-            found = _layer_values_magnitudes(problem, x, *parameters)
+            found = _layer_values_and_magnitudes(problem, x, *parameters)
         case ConvPairProblem() | LinearPairProblem():
-            found = _pair_values_magnitudes(problem, x, *parameters)
+            found = _pair_values_and_magnitudes(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
             found = [_pool_padded_maps(problem, values) for values in (maps, abs(maps))]
@@ -81,7 +81,7 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
-def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
+def _layer_values_and_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
     """Return exact results and error magnitudes; for rounded or split operands also plain results (``Expected``)."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
@@ -91,7 +91,7 @@ def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | No
     return _probabilities(results) if isinstance(problem, LinearProblem) and problem.softmax else results
 
 
-def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
+def _pair_values_and_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
     """Return a pair's exact results, the magnitudes of its second layer, and a plain implementation's results.
 
     The plain implementation adds in float32 and stores each layer's result. Its sums use undivided pixels and are
@@ -273,7 +273,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         if problem.exact:
             both = _round_weights_to_float16(both)
         if getattr(problem, "sparse", False) and both[2] is not None:
-            both[2] = np.where(greatest_two(both[2].reshape(len(both[2]), -1)).reshape(both[2].shape), both[2], 0)
+            both[2] = np.where(greatest_two_mask(both[2].reshape(len(both[2]), -1)).reshape(both[2].shape), both[2], 0)
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):

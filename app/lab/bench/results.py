@@ -136,7 +136,7 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """Return the time in ms of the last earlier step in the same type; for the debug row, that of the same step.
+    """Return the time in ms of the last earlier step in the same type; for a debug row, of its own step.
 
     results: in the order of the ladder, with the debug row after its step.
     """

@@ -63,11 +63,11 @@ def run(request: CallsRequest) -> int:
         setup = card_setup(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
 
-            def step(what: str) -> None:
+            def show_step(what: str) -> None:
                 progress.set_postfix_str(what)
                 progress.update()
 
-            rows = [measure_kind(kind, setup, request.rounds, step) for kind in kinds]
+            rows = [measure_kind(kind, setup, request.rounds, show_step) for kind in kinds]
         setup.peers.close()
     only = f" --only {request.only}" if request.only else ""
     document: Calls = {

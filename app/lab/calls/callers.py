@@ -81,7 +81,7 @@ class TorchCalls(TorchEngine):
         """Classify images that PyTorch copies from pageable memory to the card; return labels (N,) uint8."""
         self._images.copy_(self._as_tensor(images), non_blocking=True)
         self.enqueue()
-        return self.card_labels()
+        return self.download_labels()
 
     def enqueue_on_card(self, images: Any) -> Any:
         """Start to classify a tensor on the card; return the labels on the card, without waiting for them."""
@@ -139,6 +139,6 @@ class TorchPool:
 
 
 def peer_precisions(precision: str) -> list[str]:
-    """Return PyTorch's precisions to compare ours with: that of equal accuracy, and for fp32 also tf32."""
+    """Return PyTorch's precisions that are compared with ours: the one of equal accuracy, and for fp32 also tf32."""
     same = BY_NAME[precision].peers
     return [same, "tf32"] if same == "fp32" else [same]

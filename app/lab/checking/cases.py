@@ -191,7 +191,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
-        problems: list[Problem] = [_plainer_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
+        problems: list[Problem] = [_simplify_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
     else:
         graph = network_graph(network)
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
@@ -208,7 +208,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
     return [Case(row, problem, 2) for problem in served]
 
 
-def _plainer_if_refused(row: Variant, problem: Single, arch: str) -> Single:
+def _simplify_if_refused(row: Variant, problem: Single, arch: str) -> Single:
     """Return the problem; without bias, or as a mean, if the row refuses it as it is."""
     if row.refusal_reason(problem, arch) is None:
         return problem

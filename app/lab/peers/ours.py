@@ -43,7 +43,7 @@ class OurEngine(Engine):
             raise UserError(f"{count:,} images do not fit in device memory at once")
         self._buffers = self._resident.stream_buffers[0]
         # Like PyTorch's best settings for few images: one graph spares the host a call for each kernel.
-        self._graph = KernelGraph() if count <= MOST and self._graphable() else None
+        self._graph = KernelGraph() if count <= MOST and self._can_use_graph() else None
         if self._graph is not None:
             for launch in self._buffers.launches:
                 launch.add_to(self._graph, count)
@@ -61,13 +61,13 @@ class OurEngine(Engine):
         for launch in self._buffers.launches:
             launch(self._buffers.stream.ptr, self._count)
 
-    def _graphable(self) -> bool:
+    def _can_use_graph(self) -> bool:
         return all(launch.launches_only_kernels for launch in self._buffers.launches)
 
     def synchronize(self) -> None:
         cupy.cuda.runtime.deviceSynchronize()
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         labels: np.ndarray = cupy.asnumpy(self._buffers.named[LABELS][: self._count])
         return labels
 

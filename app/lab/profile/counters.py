@@ -190,7 +190,7 @@ def normalize_count(name: str, value: float, outputs: float) -> float:
 
 
 def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return ncu's counts for each layer; empty unless its table has every launch. layers: that of each launch.
+    """Return ncu's counts for each layer; empty unless its table has every launch. layers: each launch's layer.
 
     launches: number of the layer's launches. counts: events are summed over these; percentages are those of the launch
     with the most instructions; None if the tool gave no number.

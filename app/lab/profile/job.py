@@ -48,7 +48,7 @@ def profile(request: ProfileRequest) -> int:
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
     if request.every_step:
-        _check_every_step(request)
+        _refuse_options_with_every_step(request)
     device.require_gpu("profile")
     if request.every_step:
         with device.translate_gpu_errors():
@@ -63,7 +63,7 @@ def profile(request: ProfileRequest) -> int:
     return 0
 
 
-def _check_every_step(request: ProfileRequest) -> None:
+def _refuse_options_with_every_step(request: ProfileRequest) -> None:
     """Raise UserError for options that ``--every-step`` sets by itself."""
     network, usual = request.network, NetworkRequest(network=request.network.network)
     for name, value in vars(network).items():

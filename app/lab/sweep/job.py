@@ -96,7 +96,7 @@ def find_targets(
 def sweep_precision(row: Variant, wanted: str | None) -> str:
     """Return the precision in which to sweep a kernel: the wanted one, else fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not compute in the wanted one; a plan would silently use another kernel's.
+    Raises UserError if the kernel does not support the wanted one, in which a plan would silently use another kernel.
     """
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *own):

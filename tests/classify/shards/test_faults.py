@@ -212,7 +212,7 @@ def test_labels_that_are_no_labels(tmp_path: Path) -> None:
     ):
         hdf5(GREY, y)(path)
         with open_shard(path).open_reader() as reader:
-            assert user_error(partial(reader.labels, 0, 50)).startswith(message)
+            assert user_error(partial(reader.read_labels, 0, 50)).startswith(message)
 
 
 def test_labels_that_do_not_belong_to_the_shard(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.kernels.problems import Problem
 from app.lab.checking.cases import Case
-from app.lab.user_kernel.row import opened_kernel
+from app.lab.user_kernel.row import open_user_kernel
 from app.ladder.check.job import check_case_on_cpu
 from tests.lab.user_kernel.odd_kernels import HONEST, PROBLEM
 from tests.support.host_kernels import skip_without_compiler
@@ -51,7 +51,7 @@ def verdict(path: Path, problem: Problem, folder: Path) -> str | None:
     """The first error of a file on a small shape, run by the processor."""
     skip_without_compiler()
     try:
-        with opened_kernel(path) as row:
+        with open_user_kernel(path) as row:
             reason = row.refusal_reason(problem, "sm_90a")
             assert reason is None, reason
             row.check_signatures(problem)
