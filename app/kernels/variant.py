@@ -16,6 +16,7 @@ from app.kernels.plain_problems import DEFAULT_SLOPE, Argument
 from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, PoolProblem, Problem
 
 Grid = tuple[int, int, int]
+NO_BLOCKS: Grid = (0, 0, 0)  # of a kernel that is not launched for this number of images
 Parameters = Mapping[str, int]  # tunable parameter of a variant → value
 # Architecture → KB of shared memory per block (CUDA C++ Programming Guide, table of compute capabilities).
 SHARED_LIMIT = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}

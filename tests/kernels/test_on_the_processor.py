@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.kernels.fused import any_pair
 from app.kernels.problems import LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
@@ -23,7 +24,16 @@ from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import check_softmax_and_labels, host_arrays, softmax_cases
-from tests.support.kernel_grid import RAGGED, convolution_pair, exactly, product_pair, row_of, sparsely, typed
+from tests.support.kernel_grid import (
+    NETWORK_PAIRS,
+    RAGGED,
+    convolution_pair,
+    exactly,
+    product_pair,
+    row_of,
+    sparsely,
+    typed,
+)
 from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
 from tests.support.oracle import onnx_outputs
@@ -124,6 +134,22 @@ def test_every_element_and_label(case: Case) -> None:
         if labels:
             best = y.reshape(images, -1).argmax(axis=1)
             np.testing.assert_array_equal(labels[0], best)
+
+
+OF_NETWORKS = [*served(ANY_PAIR, NETWORK_PAIRS[:3], "float16")]
+
+
+@pytest.mark.parametrize("case", [*(case for case in PAIRS if case.row is ANY_PAIR), *OF_NETWORKS], ids=str)
+def test_bands_of_a_few_images_have_the_bits_of_many(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each band from shared memory that is NaN where the block wrote nothing; rows that fall into no band are poison."""
+    x, arrays = host_arrays(case.problem, 1 if case in OF_NETWORKS else 2)
+    launches = case.row.launch_config(case.problem).launches
+    assert [launch.grid(any_pair.FEW_IMAGES)[1] for launch in launches] == [any_pair.BANDS, 0]
+    assert [launch.grid(any_pair.FEW_IMAGES + 1)[1] for launch in launches] == [0, 1]
+    (few,) = run_row(case.row, case.problem, x, arrays)
+    monkeypatch.setattr(any_pair, "FEW_IMAGES", 0)
+    (many,) = run_row(case.row, case.problem, x, arrays)
+    np.testing.assert_array_equal(few.view(np.uint8), many.view(np.uint8))
 
 
 @pytest.mark.parametrize("case", softmax_cases(), ids=str)

@@ -11,6 +11,7 @@ from app.kernels.plain_problems import Argument
 from app.kernels.problems import LONG_SUM, LinearProblem
 from app.kernels.variant import (
     BLOCK,
+    NO_BLOCKS,
     ONLY_HOPPER,
     Action,
     Grid,
@@ -36,7 +37,6 @@ MOST_AHEAD = 13  # steps of images, in blocks with registers for them
 MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
 # Of a long sum a step takes 0.4 us if the block is alone, and all of fa19's 316 steps 125 us.
 LONG_STEPS, SLICE_STEPS = LONG_SUM // DEPTH, 8  # steps of a sum that is cut into slices, and of a slice
-NO_BLOCKS: Grid = (0, 0, 0)
 SPLIT_TILE = 128  # most outputs per block for split numbers that leave registers for the totals of slices
 FEW_IMAGES = 512  # up to so many images each slice has a block
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
