@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.files.shipped import weights_path
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
 from app.network.definitions import LENET5
 from app.network.graph import build_graph
 from app.network.reference import load_reference
 from app.network.verdicts import compare_labels
-from app.network.weights import load_weights
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import classify
 from tests.support.kernel_cases import Case, served
@@ -24,6 +22,7 @@ from tests.support.kernel_device import compile_selected
 from tests.support.kernel_grid import ANY_PRODUCT_PAIRS, CONVOLUTION_PAIRS, PRODUCT_PAIRS
 from tests.support.kernel_oracle import check
 from tests.support.pair_device import Runner, errors, has_shipped_weights, images, poison_shared, same_bits, weights
+from tests.support.sparsity import shipped_lenet5
 
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 7, 8, 9, 31, 88, 999, 9_999)  # eight are a cluster; of 88 the last block may have eight
@@ -199,7 +198,7 @@ def test_sparse_bytes_give_the_bits_of_dense_ones(case: Case) -> None:
 @pytest.mark.parametrize("case", OF_BYTES, ids=str)
 def test_labels_of_the_test_images_by_bytes(case: Case) -> None:
     """All but near-ties; and as many correct answers, but for the near-ties."""
-    given = load_weights(weights_path("lenet5_sparse" if case.row.sparse else "lenet5"))
+    given = shipped_lenet5(case.row.sparse)
     pixels, truth, _ = open_split("test")
     reference = load_reference(given, LENET5)
     assert reference is not None

@@ -6,17 +6,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from app.files.shipped import weights_path
 from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
 from app.network.quantised import QuantisedFilters
-from app.network.weights import load_weights
 from app.planning.matching import Choices, Node
 from app.planning.plan import plan
 from tests.support.kernel_grid import convolution_pair, row_of, typed
 from tests.support.networks_for_tests import multiplied, random_images
 from tests.support.on_processor import run_row, through
+from tests.support.sparsity import shipped_lenet5
 
 PROBLEM = typed(convolution_pair(), "int8")
 ROW = row_of("conv_pair", "wgmma-int8")
@@ -28,12 +27,12 @@ def packed(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     return packing.pack(arrays)
 
 
-FILES = pytest.mark.parametrize("file", ["lenet5", "lenet5_sparse"])
+SPARSE = pytest.mark.parametrize("sparse", [False, True])
 
 
 @cache
-def shipped(file: str = "lenet5") -> tuple[Graph, QuantisedFilters]:
-    graph = build_graph(LENET5, load_weights(weights_path(file)))
+def shipped(sparse: bool = False) -> tuple[Graph, QuantisedFilters]:
+    graph = build_graph(LENET5, shipped_lenet5(sparse))
     assert graph.quantised is not None
     return graph, graph.quantised
 
@@ -69,10 +68,10 @@ def test_shipped_filters_are_packed_as_they_are() -> None:
     np.testing.assert_allclose(scales, node.scales * quantised.steps / 1020, rtol=1e-6)
 
 
-@FILES
-def test_features_of_the_shipped_weights(file: str) -> None:
+@SPARSE
+def test_features_of_the_shipped_weights(sparse: bool) -> None:
     """As of layers in float64 whose activations are rounded to bytes, save where float16 rounds to the next byte."""
-    graph, quantised = shipped(file)
+    graph, quantised = shipped(sparse)
     node, x = convolutions(graph), random_images(LENET5, 3)
     parameters = {**graph.parameters, "conv2": quantised.filters * quantised.steps.astype(np.float64)}
     y = graph.input_of_step(3, x, np.float64) / quantised.limits[:, None, None]
@@ -86,10 +85,10 @@ def test_features_of_the_shipped_weights(file: str) -> None:
 
 
 @pytest.mark.parametrize("factor", [1e-3, 30.0])
-@FILES
-def test_layers_of_other_scales(file: str, factor: float) -> None:
+@SPARSE
+def test_layers_of_other_scales(sparse: bool, factor: float) -> None:
     """Limits and steps are those of the weights: scaled alike, they give the same bytes. So do all kernels."""
-    graph, quantised = shipped(file)
+    graph, quantised = shipped(sparse)
     other = multiplied(graph, conv1=factor)
     scaled = QuantisedFilters(
         quantised.layer, quantised.filters, quantised.limits * np.float32(factor), quantised.steps

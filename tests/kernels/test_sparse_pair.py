@@ -12,7 +12,6 @@ from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
-from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import notices, plan
 from tests.kernels.test_pair_rows import packed
@@ -21,7 +20,7 @@ from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
 from tests.support.networks_for_tests import random_graph, rounded, with_bytes
 from tests.support.on_processor import run_row
-from tests.support.sparsity import drawn_two_of_four, exact_operands, with_sparse_conv2
+from tests.support.sparsity import drawn_two_of_four, exact_operands, shipped_lenet5, with_sparse_conv2
 
 
 def read_back(packed: np.ndarray) -> np.ndarray:
@@ -253,7 +252,7 @@ def test_a_named_kernel_runs_if_it_serves_the_weights() -> None:
 
 
 def test_the_shipped_weights_run_on_sparse_kernels() -> None:
-    graph = build_graph(LENET5, load_weights())
+    graph = build_graph(LENET5, shipped_lenet5(sparse=True))
     assert [chosen(graph, precision) for precision in PRECISIONS] == SPARSE
 
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from app.files.shipped import FOLDER
+from app.kernels.plain_problems import is_two_of_four
 from app.network.graph import Graph
+from app.network.weights import Weights, load_weights
 
 
 def two_of_four(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -26,6 +29,13 @@ def with_sparse_conv2(graph: Graph) -> Graph:
     filters = graph.parameters["conv2"]
     kept = two_of_four(np.random.default_rng(0), filters.shape)
     return replace(graph, parameters={**graph.parameters, "conv2": filters * kept})
+
+
+def shipped_lenet5(sparse: bool) -> Weights:
+    """Return the shipped weights of lenet5 whose conv2 is 2:4 sparse, or those whose conv2 is not."""
+    found = [load_weights(path) for path in FOLDER.glob("lenet5*_fashion.h5")]
+    (weights,) = (one for one in found if is_two_of_four(one.arrays["conv2"]) == sparse)
+    return weights
 
 
 def exact_operands(images: int, kept: np.ndarray, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
