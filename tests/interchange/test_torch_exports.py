@@ -15,10 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from app.interchange.source import ImportOptions
-from app.network.graph import build_graph
-from app.network.weights import Weights
-from app.tools.import_ import largest_difference, read_foreign_file
+from tests.support.keras_files import graph_of
 
 GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 20, 20)
 
@@ -223,10 +220,7 @@ def test_the_network_is_pytorch_s(name: str, exporter: str, place: Path) -> None
         warnings.simplefilter("ignore")
         torch.onnx.export(model, (torch.rand(1, *shape),), str(path), **EXPORTERS[exporter])
     logging.disable(logging.NOTSET)
-    _, source, found = read_foreign_file(path, ImportOptions())
-    weights = Weights({one.name: one.array for one in found}, "x", path, input_scale=source.scale)
-    graph = build_graph(source.network, weights)
-    largest_difference(source, graph)
+    graph = graph_of(path)
     images = np.random.default_rng(1).integers(0, 256, (IMAGES, *shape), np.uint8)
     with torch.no_grad():
         expected = model.double()(torch.from_numpy(images).double() / 255).numpy()

@@ -62,21 +62,12 @@ def chromium() -> str:
     return found
 
 
-def _run(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [chromium(), *FLAGS, f"--user-data-dir={profile}", *flags, page.resolve().as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True)
-
-
 def opened(page: Path, profile: Path, *, size: str = "800,600") -> Opened:
     """Return a page, opened from its file. profile: an empty folder for Chromium's files. size: of the window."""
-    done = _run(page, profile, "--dump-dom", f"--window-size={size}")
+    flags = (*FLAGS, f"--user-data-dir={profile}", "--dump-dom", f"--window-size={size}")
+    command = [chromium(), *flags, page.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True)
     return Opened(done.stdout, CONSOLE.findall(done.stderr))
-
-
-def pictured(page: Path, profile: Path, picture: Path, *, dark: bool = False, size: str = "1200,2400") -> None:
-    """Write a screenshot of a page as PNG, for people to look at."""
-    mode = ("--blink-settings=preferredColorScheme=0",) if dark else ()
-    _run(page, profile, f"--screenshot={picture}", f"--window-size={size}", *mode)
 
 
 ENGINES = ("node", "chromium")
