@@ -21,13 +21,13 @@ from app.network.rounding import (
     round_with_compensation,
 )
 from app.network.weights import load_weights, round_to_storage, save_weights
+from data_tools import calibration
 from data_tools.__main__ import main
-from data_tools.fashion_mnist import CLASSES
-from tests.support.bundle_for_tests import IMAGES, trained
+from data_tools.fashion_mnist import CLASSES, Split
+from tests.support.bundle_for_tests import IMAGES, TRUTH, trained
 from tests.support.networks_for_tests import FLAT, network, random_graph, random_images
 from tests.support.shell import Refuses
 
-pytestmark = pytest.mark.usefixtures("training_images")
 # Eight maps of three channels: each is all but a sum of others.
 ALIKE = network(
     "alike",
@@ -42,6 +42,13 @@ ALIKE = network(
     Linear("fc1", outputs=3),
     Argmax("argmax"),
 )
+
+
+@pytest.fixture(autouse=True)
+def training_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Random training images; nobody asks for others."""
+    splits = {"train": Split(IMAGES, TRUTH, tmp_path)}
+    monkeypatch.setattr(calibration, "open_split", lambda split, data_dir: splits[split])
 
 
 def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

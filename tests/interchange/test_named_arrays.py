@@ -226,11 +226,7 @@ def tensor(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[s
 
 BAD_SAFETENSORS = {
     "overlapping": tensors({"a.weight": tensor(0, 16, [4]), "b.weight": tensor(8, 24, [4])}),
-    "out of range": tensors({"a.weight": tensor(0, 400, [100])}),
-    "a hole": tensors({"a.weight": tensor(8, 24, [4])}),
     "huge": tensors({"a.weight": tensor(0, 24, [2**62, 2**62])}),
-    "negative": tensors({"a.weight": tensor(0, 24, [-6])}),
-    "another size": tensors({"a.weight": tensor(0, 24, [7])}),
     "a long header": (1 << 62).to_bytes(8, "little")[:4] + bytes(4) + b'{"a',
     "no header": (4).to_bytes(8, "little") + b'{"a"',
     "truncated": tensors({"a.weight": tensor(0, 24, [6])})[:-1],
