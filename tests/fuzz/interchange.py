@@ -7,11 +7,9 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
-from onnx import ModelProto, helper
-from onnx.numpy_helper import from_array
+from onnx import ModelProto
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
@@ -28,6 +26,7 @@ from app.network.weights import Weights
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
 from tests.support.networks_for_tests import layers_toml, random_graph
+from tests.support.onnx_steps import DIV, POOL, SIZES, Step, conv, floats, gemm, model_of, norm, whole
 
 LAYERS = (
     "resize size=7",
@@ -40,6 +39,13 @@ LAYERS = (
 NETWORK = parse_network('name = "tiny"\ninput = [1, 6, 6]\n' + layers_toml(*LAYERS), "tiny.toml")
 ARRAYS = dict(random_graph(NETWORK).parameters)
 DESCRIPTION = Description(NETWORK, 1 / 255, ("a", "b", "c"))
+STEPS: list[Step] = [  # what import folds or leaves out
+    *(("Sub", [floats(1, 1, 1)], {}), DIV, conv(1, 2), ("Identity",), norm(2)),
+    *(("Clip", [np.float32(0), np.float32(6)], {}), ("LeakyRelu",)),
+    ("AveragePool", [], {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1, "ceil_mode": 1}),
+    *(("PRelu", [np.full(1, 0.25, np.float32)], {}), ("Pad", [whole(*[0] * 8)], {}), POOL),
+    *(("ReduceMean", [whole(2, 3)], {}), ("Squeeze", [whole(2, 3)], {}), *SIZES, gemm(2, 3), ("LogSoftmax",)),
+]
 
 
 def imports(path: Path, asked: Network | None) -> None:
@@ -141,65 +147,13 @@ def other_part(rng: Random, model: ModelProto) -> None:
 
 def make_onnx_of_others(folder: Path) -> Pair:
     """Models with what is folded, their numbers in a file beside them, whose places and content are wrong, too."""
-    rng = np.random.default_rng(0)
-    floats = {
-        name: rng.standard_normal(shape).astype(np.float32)
-        for name, shape in {
-            "mean": (1, 1, 1),
-            "w": (2, 1, 3, 3),
-            "scale": (2,),
-            "m": (2, 3),
-            "slope": (1,),
-            "six": (),
-            "b": (3,),
-        }.items()
-    } | {"six": np.array(6, np.float32), "zero": np.array(0, np.float32), "variance": np.ones(2, np.float32)}
-    floats["slope"][:] = 0.25
-    whole = {
-        "pads": np.array([0, 0, 0, 0, 0, 0, 0, 0]),
-        "first": np.array(0),
-        "axis": np.array([0]),
-        "rest": np.array([-1]),
-        "maps": np.array([2, 3]),
-    }
-    chain = (
-        *(("Sub", "x", "mean"), ("Div", "n0", "six"), ("Conv", "n1", "w"), ("Identity", "n2")),
-        *(("BatchNormalization", "n3", "scale", "scale", "scale", "variance"), ("Clip", "n4", "zero", "six")),
-        *(
-            ("LeakyRelu", "n5"),
-            ("AveragePool", "n6"),
-            ("PRelu", "n7", "slope"),
-            ("Pad", "n8", "pads"),
-            ("MaxPool", "n9"),
-        ),
-        *(("ReduceMean", "n10", "maps"), ("Squeeze", "n11", "maps"), ("Shape", "n12"), ("Gather", "n13", "first")),
-        *(("Unsqueeze", "n14", "axis"), ("Concat", "n15", "rest"), ("Reshape", "n12", "n16")),
-        *(("Gemm", "n17", "m", "b"), ("LogSoftmax", "n18")),
-    )
-    padded = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1, "ceil_mode": 1}
-    attributes: dict[str, dict[str, Any]] = {
-        "Concat": {"axis": 0},
-        "AveragePool": padded,
-        "MaxPool": {"kernel_shape": [2, 2], "strides": [2, 2]},
-    }
-    nodes = [
-        helper.make_node(operator, reads, [f"n{at}"], **attributes.get(operator, {}))
-        for at, (operator, *reads) in enumerate(chain)
-    ]
-    images = helper.make_tensor_value_info("x", 1, ["n", 1, 6, 6])
-    scores = helper.make_tensor_value_info(f"n{len(chain) - 1}", 1, None)
-    model = helper.make_model(
-        helper.make_graph(
-            nodes, "g", [images], [scores], [from_array(one, name) for name, one in (floats | whole).items()]
-        ),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=8,
-    )
+    model, rng = model_of(STEPS, shape=(1, 6, 6)), np.random.default_rng(0)
     data = b""
     for one in model.graph.initializer:
         if one.data_type == 1 and one.dims:
-            places = {"location": "case.data", "offset": str(len(data)), "length": str(len(one.raw_data))}
-            data += one.raw_data
+            numbers = np.abs(rng.standard_normal(tuple(one.dims))).astype(np.float32).tobytes()
+            places = {"location": "case.data", "offset": str(len(data)), "length": str(len(numbers))}
+            data += numbers
             one.ClearField("raw_data")
             one.data_location = 1
             for key, value in places.items():

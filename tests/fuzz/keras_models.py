@@ -9,6 +9,7 @@ import numpy as np
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.interchange import imports
 from tests.fuzz.mutate import damaged, other_json
+from tests.interchange.test_keras import FLATTEN, SHIFTED, conv, dense, norm, plain
 from tests.support.keras_files import (
     Model,
     configuration,
@@ -19,31 +20,13 @@ from tests.support.keras_files import (
     zipped,
 )
 
-ROLES = ("gamma", "beta", "moving_mean", "moving_variance")
 MODEL: Model = [
-    ("Rescaling", {"scale": 1 / 127.5, "offset": -1}, {}),
-    (
-        "Conv2D",
-        {"filters": 2, "kernel_size": [3, 3], "padding": "same", "use_bias": False},
-        {"kernel": np.ones((3, 3, 1, 2), np.float32)},
-    ),
-    (
-        "BatchNormalization",
-        {"axis": -1, "epsilon": 0.001},
-        dict(zip(ROLES, np.full((4, 2), 0.5, np.float32), strict=True)),
-    ),
+    *(SHIFTED, conv(3, 1, 2, False, padding="same"), norm(2)),
     ("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}),
-    ("Normalization", {"axis": [-1], "mean": [0.5, 0.4], "variance": [0.1, 0.2]}, {}),
-    ("ZeroPadding2D", {"padding": [[0, 1], [0, 1]]}, {}),
-    ("AveragePooling2D", {"pool_size": [2, 2], "strides": [1, 1]}, {}),
-    ("LeakyReLU", {"negative_slope": 0.1}, {}),
-    ("MaxPooling2D", {"pool_size": [3, 3], "strides": [2, 2], "padding": "same"}, {}),
-    ("Flatten", {}, {}),
-    (
-        "Dense",
-        {"units": 3, "activation": "softmax"},
-        {"kernel": np.ones((18, 3), np.float32), "bias": np.ones(3, "f4")},
-    ),
+    plain("Normalization", axis=[-1], mean=[0.5, 0.4], variance=[0.1, 0.2]),
+    *(plain("ZeroPadding2D", padding=[[0, 1], [0, 1]]), plain("AveragePooling2D", pool_size=[2, 2], strides=[1, 1])),
+    *(plain("LeakyReLU", negative_slope=0.1), plain("MaxPooling2D", pool_size=[3, 3], strides=[2, 2], padding="same")),
+    *(FLATTEN, dense(18, 3, activation="softmax")),
 ]
 
 
