@@ -1,4 +1,4 @@
-"""Files of named arrays and ONNX models: damaged outside, or well-formed with other values inside."""
+"""Files of named arrays, ONNX and Keras models: damaged outside, or well-formed with other values inside."""
 
 import io
 import json
@@ -25,6 +25,16 @@ from app.network.toml import parse_network
 from app.network.weights import Weights
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
+from tests.interchange import test_keras as keras
+from tests.support.keras_files import (
+    Model,
+    configuration,
+    functional,
+    keras_hdf5,
+    keras_members,
+    keras_zip,
+    zipped,
+)
 from tests.support.networks_for_tests import layers_toml, random_graph
 from tests.support.onnx_steps import DIV, POOL, SIZES, Step, conv, floats, gemm, model_of, norm, whole
 
@@ -207,10 +217,44 @@ def make_state_dict(folder: Path) -> Pair:
     return generate, read_both
 
 
+MODEL: Model = [
+    *(keras.SHIFTED, keras.conv(3, 1, 2, False, padding="same"), keras.norm(2)),
+    ("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}),
+    keras.plain("Normalization", axis=[-1], mean=[0.5, 0.4], variance=[0.1, 0.2]),
+    keras.plain("ZeroPadding2D", padding=[[0, 1], [0, 1]]),
+    keras.plain("AveragePooling2D", pool_size=[2, 2], strides=[1, 1]),
+    keras.plain("LeakyReLU", negative_slope=0.1),
+    keras.plain("MaxPooling2D", pool_size=[3, 3], strides=[2, 2], padding="same"),
+    *(keras.FLATTEN, keras.dense(18, 3, activation="softmax")),
+]
+
+
+def make_keras(folder: Path) -> Pair:
+    """Damaged archives and HDF5 files, and whole ones with another configuration, or with damaged members."""
+    configs = [form(MODEL, (6, 6, 1)) for form in (configuration, functional)]
+    goods = [write(MODEL, config) for write in (keras_zip, keras_hdf5) for config in configs]
+
+    def generate(rng: Random) -> bytes:
+        if rng.random() < 0.3:
+            return damaged(rng, rng.choice(goods))
+        other = other_json(rng, rng.choice(configs))
+        if rng.random() < 0.3:
+            return keras_hdf5(MODEL, other[: 60 << 10].decode("utf-8", "replace").replace("\0", ""))
+        members = keras_members(MODEL, {}) | {"config.json": other if rng.random() < 0.7 else json.dumps(configs[0])}
+        chosen = rng.choice(list(members))
+        content = members[chosen]
+        if rng.random() < 0.3:
+            members[chosen] = damaged(rng, content.encode() if isinstance(content, str) else content)
+        return zipped(members)
+
+    return generate, lambda path: imports(path, None)
+
+
 TARGETS = (
     *((Target("safetensors", 1400, make_safetensors),) if find_spec("safetensors") else ()),  # of an extra
     Target("npz", 1400, make_npz),
     Target("onnx", 700, make_onnx),
     Target("onnx_of_others", 700, make_onnx_of_others),
     Target("state_dict", 700, make_state_dict),
+    Target("keras", 700, make_keras),
 )
