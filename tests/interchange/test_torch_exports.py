@@ -58,17 +58,9 @@ def _log_softmax(net: Any, x: Tensor) -> Tensor:
     return functional.log_softmax(net.fc(x), dim=1)
 
 
-def _normalising(net: Any, x: Tensor) -> Tensor:
-    return net.body((x - 0.2860) / 0.3530)
-
-
 def _padded_normalising(net: Any, x: Tensor) -> Tensor:
     mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)))
     return net.body((x - mean) / deviation)
-
-
-def _symmetric(net: Any, x: Tensor) -> Tensor:
-    return net.body(x * 2 - 1)
 
 
 def _mean(net: Any, x: Tensor) -> Tensor:
@@ -159,9 +151,9 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
     "log-softmax, dropout": (GREY, lambda: Called(_log_softmax, **_convolutions(), fc=nn.Linear(192, 10))),
     "view by size": (GREY, lambda: Called(_viewed, **_convolutions(), fc=nn.Linear(192, 10))),
     "view by count": (GREY, lambda: Called(_counted, **_convolutions(), fc=nn.Linear(192, 10))),
-    "normalisation": (GREY, lambda: Called(_normalising, body=_body(1, 8, 1352))),
+    "normalisation": (GREY, lambda: Called(lambda net, x: net.body((x - 0.2860) / 0.3530), body=_body(1, 8, 1352))),
     "normalisation, padding": (COLOUR, lambda: Called(_padded_normalising, body=_body(3, 8, 2048, padding=1))),
-    "from -1 to 1": (GREY, lambda: Called(_symmetric, body=_body(1, 8, 1352))),
+    "from -1 to 1": (GREY, lambda: Called(lambda net, x: net.body(x * 2 - 1), body=_body(1, 8, 1352))),
     "global average": (
         SMALL,
         lambda: nn.Sequential(
