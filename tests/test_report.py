@@ -25,8 +25,7 @@ from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.peers_for_tests import CARD
-from tests.support.schemas import mistakes
-from tests.support.widths import check_widths
+from tests.support.schemas import check_widths, mistakes
 
 BATCH = 50
 GRAPH = random_graph(LENET5)

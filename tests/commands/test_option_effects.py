@@ -52,7 +52,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
     "--overwrite": ("", (ERROR, "--overwrite replaces files that are named: name one"), (ERROR, "--overwrite rep")),
-    "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_text.py
+    "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_terminal.py
 }
 NO_JOB = {"-h", "--version", "--completion"}
 # Options that another option, or the CPU, leaves without effect.

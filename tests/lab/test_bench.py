@@ -38,7 +38,7 @@ from app.records.parts import Peaks
 from tests.support.networks_for_tests import with_bytes
 from tests.support.peers_for_tests import bench_document
 from tests.support.requests import requested
-from tests.support.widths import check_widths
+from tests.support.schemas import check_widths
 
 PEAKS: Peaks = {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
 SVG = "{http://www.w3.org/2000/svg}"

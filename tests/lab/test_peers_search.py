@@ -24,8 +24,7 @@ from app.records.peers import Search
 from tests.lab.conftest import Benched
 from tests.support.networks_for_tests import random_graph
 from tests.support.peers_for_tests import CARD, FakeEngine, OurFake, small_batch
-from tests.support.schemas import mistakes
-from tests.support.widths import check_widths
+from tests.support.schemas import check_widths, mistakes
 
 CARD_NAME = "Some Card"
 SOFTWARE = {"torch": {"torch": "2.99", "triton": "9"}, "jax": {"jax": "0.9"}}

@@ -17,9 +17,8 @@ from app.lab.sweep.report import as_document, as_text
 from app.network.graph import network_graph
 from app.planning import tuning
 from app.planning.tuning import TunedResult, Tuning
-from tests.support.schemas import mistakes
+from tests.support.schemas import check_widths, mistakes
 from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, failing, measured, request, swept, target
-from tests.support.widths import check_widths
 
 
 @pytest.fixture(autouse=True)

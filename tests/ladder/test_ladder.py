@@ -19,8 +19,7 @@ from app.ladder.lessons import LADDERS, all_steps
 from app.ladder.pixel_tiles import draw_global_window
 from app.ladder.stored import stored_card, stored_kernels
 from tests.support.peers_for_tests import CARD
-from tests.support.schemas import check_described, mistakes
-from tests.support.widths import check_widths
+from tests.support.schemas import check_described, check_widths, mistakes
 
 WITHOUT = pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
 

@@ -7,45 +7,16 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
+from app.layers import Argmax, Flatten, Layer, Linear, MaxPool, Relu, Shape, Softmax
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays, layer_forward
 from app.training.model import Model, add_distillation_loss, add_l2_gradient, cross_entropy, make_training_model
+from tests.layers.test_layers import CONVS, OTHERS, PADDED, POOLINGS
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
-LAYERS: list[tuple[Layer, tuple[int, ...]]] = [
-    (Conv2d("l", maps=3, kernel=3), (2, 7, 5)),
-    (Conv2d("l", maps=2, kernel=2, stride=2), (1, 7, 6)),
-    (Conv2d("l", maps=4, kernel=3, stride=2), (3, 8, 11)),
-    (Conv2d("l", maps=1, kernel=1, stride=3), (2, 5, 7)),
-    (Conv2d("l", maps=2, kernel=4), (2, 4, 9)),
-    (Conv2d("l", maps=3, kernel=3, padding=1), (2, 4, 5)),
-    (Conv2d("l", maps=2, kernel=4, stride=2, padding=3), (1, 5, 2)),
-    (Conv2d("l", maps=2, kernel=5, stride=3, padding=2), (2, 1, 7)),
-    (Conv2d("l", maps=1, kernel=2, stride=3, padding=1), (2, 6, 5)),
-    (AvgPool("l", window=2), (2, 6, 4)),
-    (AvgPool("l", window=3, stride=2), (2, 8, 9)),
-    (AvgPool("l", window=2, stride=3), (1, 7, 9)),
-    (AvgPool("l", window=2, ceil=True), (2, 5, 4)),
-    (AvgPool("l", window=3, stride=2, ceil=True), (2, 6, 8)),
-    (AvgPool("l", window=2, stride=4, ceil=True), (1, 9, 7)),
-    (AvgPool("l", window=3, stride=2, padding=1), (2, 6, 8)),
-    (AvgPool("l", window=4, stride=1, padding=1, extra_padding=1, count_padding=True), (1, 5, 3)),
-    (AvgPool("l", window=3, stride=2, ceil=True, padding=1, count_padding=True), (1, 6, 4)),
-    (MaxPool("l", window=3, stride=2, padding=1), (2, 5, 8)),
-    (MaxPool("l", window=4, stride=3, ceil=True, padding=2), (1, 7, 4)),
-    (MaxPool("l", window=2), (3, 5, 7)),
-    (MaxPool("l", window=2, ceil=True), (3, 5, 7)),
-    (MaxPool("l", window=3, stride=2, ceil=True), (2, 6, 8)),
-    (MaxPool("l", window=2, stride=4, ceil=True), (1, 9, 7)),
-    (MaxPool("l", window=3, stride=2), (2, 9, 7)),
-    (MaxPool("l", window=3, stride=1), (1, 6, 5)),
-    (MaxPool("l", window=1, stride=2), (1, 4, 5)),
-    *((kind("l"), shape) for kind in ACTIVATIONS.values() for shape in ((2, 3, 4), (7,))),
-    (Linear("l", outputs=4), (7,)),
-    (Linear("l", outputs=1), (1,)),
-    (Flatten("l"), (3, 2, 5)),
+LAYERS: list[tuple[Layer, Shape]] = [
+    (layer, shape) for layer, shape in (*CONVS[::4], *PADDED[::7], *POOLINGS[::11], *OTHERS) if type(layer) in GRADIENTS
 ]
 EVERY = ("conv1", "conv2", "fc1", "fc2")
 

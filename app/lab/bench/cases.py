@@ -170,11 +170,11 @@ def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 
 
-def reference_weights(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:
+def reference_weights(item: Item, graph: Graph | None) -> Parameters:
     """Return weights for the item's NumPy reference: the graph's, or random ones."""
     if graph is not None:
         return graph.parameters
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return {
         name: (rng.standard_normal(shape) / np.sqrt(max(prod(shape[:-1]), 1))).astype(np.float32)
         for layer in item.layers

@@ -11,8 +11,7 @@ from app.base.frozen import Frozen
 from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, install_exit_handlers
 from app.cuda import device
 from app.lab.bench import cudnn
-from app.lab.calls.callers import OurCaller, TorchPool
-from app.lab.calls.kinds import KINDS, NETWORK, parse_kinds
+from app.lab.calls.callers import KINDS, NETWORK, OurCaller, TorchPool, parse_kinds
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date

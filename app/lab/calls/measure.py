@@ -13,8 +13,19 @@ import numpy as np
 
 from app.base.clock import time_call
 from app.base.errors import UserError
-from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peer_precisions
-from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
+from app.lab.calls.callers import (
+    CARD,
+    COMPILE,
+    EAGER,
+    OURS,
+    PINNED,
+    Caller,
+    Kind,
+    TorchPool,
+    call_arrays,
+    image_indices,
+    peer_precisions,
+)
 from app.lab.peers.rounds import describe_error
 from app.main_job.statistics import median, speedup, summarise_samples
 from app.records.calls import Call

@@ -179,8 +179,6 @@ def edited(where: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a faster time": (edited("ms", 0.5), "the figures of 'conv1' do not follow from its samples"),
-    "less spread": (edited("spread_ms", 0.0), "the figures of 'conv1' do not follow"),
-    "more runs": (edited("runs", 99), "the figures of 'conv1' do not follow"),
     "other samples": (edited("samples", [0.5] * 11), "the figures of 'conv1' do not follow"),
     "no samples": (edited("samples", []), "has a time without a check or without samples"),
     "a share": (edited("rates.share", 0.9), "the figures of 'conv1' do not follow"),
