@@ -23,7 +23,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 CAPS = {
     "lines of sources": 61_700,
     "lines of Python in app without comments, docstrings and blank lines": 34_100,
-    "lines of tests": 47_600,
+    "lines of tests": 47_700,
     "tracked files": 1_050,
 }
 

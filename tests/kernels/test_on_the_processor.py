@@ -141,7 +141,7 @@ OF_NETWORKS = [*served(ANY_PAIR, NETWORK_PAIRS[:3], "float16")]
 
 @pytest.mark.parametrize("case", [*(case for case in PAIRS if case.row is ANY_PAIR), *OF_NETWORKS], ids=str)
 def test_bands_of_a_few_images_have_the_bits_of_many(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each band from shared memory that is NaN where the block wrote nothing; rows that fall into no band are poison."""
+    """Shared memory is NaN where a block wrote nothing, and results are poison where no band wrote."""
     x, arrays = host_arrays(case.problem, 1 if case in OF_NETWORKS else 2)
     launches = case.row.launch_config(case.problem).launches
     assert [launch.grid(any_pair.FEW_IMAGES)[1] for launch in launches] == [any_pair.BANDS, 0]

@@ -87,8 +87,8 @@ def pack_parameters(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarr
     """Pack (w1, bias1, w2, bias2) as [core matrices of w1, factors, bias1, fragments of w2, bias2].
 
     Each hidden value's weights are scaled by a power of two, and its factor divides the sums by the same power. Hidden
-    values are padded to a multiple of 8 by zero weights. In tfloat32 images are bytes, which float16 holds; scaled weights
-    have as many bits in float16, down to 2**-28 of the greatest of a hidden value.
+    values are padded to a multiple of 8 by zero weights. In tfloat32 images are bytes, which float16 holds; scaled
+    weights have as many bits in float16, down to 2**-28 of the greatest of a hidden value.
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
