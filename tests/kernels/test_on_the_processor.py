@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from app.kernels.fused import any_pair
-from app.kernels.problems import LinearProblem, PoolProblem, Problem, operation
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.lab.checking.cases import Fault
@@ -136,7 +136,9 @@ def test_every_element_and_label(case: Case) -> None:
             np.testing.assert_array_equal(labels[0], best)
 
 
-OF_NETWORKS = [*served(ANY_PAIR, NETWORK_PAIRS[:3], "float16")]
+# Whose groups of values end with a row, so that steps end beyond the rows of a band.
+WHOLE_ROWS = ConvPairProblem(ConvProblem(1, 66, 34, 3, 3, input_dtype="uint8"), ConvProblem(3, 64, 32, 5, 2, 2))
+OF_NETWORKS = [*served(ANY_PAIR, [*NETWORK_PAIRS[:3], WHOLE_ROWS], "float16")]
 
 
 @pytest.mark.parametrize("case", [*(case for case in PAIRS if case.row is ANY_PAIR), *OF_NETWORKS], ids=str)
