@@ -29,7 +29,6 @@ HOPPER_LIMITS = f"{ONLY_HOPPER}; lenet5's two convolutions without bias, from by
 # Bytes in shared memory, as in conv_pair.cuh.
 POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
 Pack = Callable[[np.ndarray], np.ndarray]
-WARPGROUPS_OF_SPLIT_MAPS = {1: 4, 2: 3}  # by images of each at a time: as many as have registers
 BYTE, SIGNED = 255, 127  # greatest activation and filter in int8
 
 
@@ -76,22 +75,11 @@ def _configure_wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 def _configure_wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     stages = 12
-    return configure_split(problem, 2, stages * (4 * FILTER_STEP + 8 + 4))
+    return configure_persistent(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
 
 
-def configure_split(problem: ConvPairProblem, images: int, filters2: int) -> LaunchConfig:
-    """Return the launch configuration for maps in two parts. images: of a warpgroup at a time, 1 or 2.
-
-    filters2: bytes of shared memory for the second filters and barriers.
-    """
-    warpgroups = WARPGROUPS_OF_SPLIT_MAPS[images]
-    shared = filters2 + warpgroups * (2 * images * POOLED_IMAGE + 2 * WINDOWS)
-    defines: dict[str, str | int] = {"IMAGES": images, "WARPGROUPS": warpgroups}
-    return replace(configure_persistent(problem, warpgroups, shared), defines=defines)
-
-
-def _configure_wgmma_exact(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
-    return configure_split(problem, parameters["images"], 50 * FILTER_STEP + 8)
+def _configure_wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    return configure_persistent(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
 def _configure_wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
@@ -297,8 +285,6 @@ ROWS: tuple[Variant, ...] = (
         since="wgmma-split",
         summary="step 3 for weights that are exact in float16: two products instead of three",
         refuses=partial(wgmma_refusal_reason, exact=True),
-        tunables={"images": tuple(WARPGROUPS_OF_SPLIT_MAPS)},
-        defaults=lambda _: {"images": 2},
     ),
     hopper_row(
         5,

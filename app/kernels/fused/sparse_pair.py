@@ -21,10 +21,8 @@ from app.base.precision import INTEGERS
 from app.kernels.fused.conv_pair import (
     FILTER_STEP,
     POOLED_IMAGE,
-    WARPGROUPS_OF_SPLIT_MAPS,
     WINDOWS,
     configure_persistent,
-    configure_split,
     hopper_row,
     pack_convolutions,
     pack_core_matrices,
@@ -117,11 +115,13 @@ def parts_along_k(filters: np.ndarray) -> np.ndarray:
     return parts.transpose(1, 2, 0, 3).reshape(64, 13, -1)
 
 
-def _with_sparse_filters(problem: ConvPairProblem, products: int, config: LaunchConfig) -> LaunchConfig:
-    """Return the launch configuration of dense second filters with sparse ones and their metadata."""
+def _configure(problem: ConvPairProblem, products: int, warpgroups: int, beside_filters: int) -> LaunchConfig:
+    """Return the launch configuration. beside_filters: bytes of shared memory without second filters and metadata."""
+    filters2 = products * FILTER_STEP + METADATA
+    config = configure_persistent(problem, warpgroups, filters2 + beside_filters)
     assert config.packing is not None
     filters1, _, scales = config.packing.takes
-    takes = (filters1, Argument("filters2", "uint8", fixed=products * FILTER_STEP + METADATA), scales)
+    takes = (filters1, Argument("filters2", "uint8", fixed=filters2), scales)
     pack = pack_int8_filters if problem.dtype == INTEGERS else pack_convolutions
     return replace(config, packing=Packing(takes, partial(pack, problem, pack2=pack_sparse_filters)))
 
@@ -133,14 +133,12 @@ def _configure_images(problem: ConvPairProblem, parameters: Parameters) -> Launc
     warpgroups = WARPGROUPS[images]
     each = images * POOLED_IMAGE // (1 + integers) + 2 * WINDOWS
     products, behind = (13, 8 + images * BEHIND) if integers else (25, 16)
-    shared = products * FILTER_STEP + METADATA + warpgroups * each + behind
-    config = _with_sparse_filters(problem, products, configure_persistent(problem, warpgroups, shared))
+    config = _configure(problem, products, warpgroups, warpgroups * each + behind)
     return replace(config, defines={"IMAGES": images, "WARPGROUPS": warpgroups})
 
 
-def _configure_exact(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
-    config = configure_split(problem, parameters["images"], 25 * FILTER_STEP + METADATA + 8)
-    return _with_sparse_filters(problem, 25, config)
+def _configure_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    return _configure(problem, 25, 3, 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
 sparse_row = partial(hopper_row, system="none of them", sparse=True)
@@ -163,8 +161,6 @@ ROWS: tuple[Variant, ...] = (
         since="wgmma-exact",
         summary="step 4, its second convolution with 2:4 sparse filters: half the tensor-core time",
         refuses=partial(wgmma_refusal_reason, exact=True),
-        tunables={"images": tuple(WARPGROUPS_OF_SPLIT_MAPS)},
-        defaults=lambda _: {"images": 2},
     ),
     by_images(
         9,

@@ -1,10 +1,10 @@
 // What the kernels share whose activations are the sum of two float16, high and low: sums of the first convolution in
-// float32, pooled maps in two parts, features in float32. IMAGES, per warpgroup at a time, is 1 or 2: the 64 or 128
-// columns of its products.
+// float32, pooled maps in two parts, features in float32.
 #pragma once
 #include "conv_pair_warpgroups.cuh"
 
-constexpr int THREADS = 128 * WARPGROUPS;
+constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
+constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
 constexpr int PART_BYTES = IMAGES * POOLED_IMAGE_BYTES;  // high parts, then low parts
 
 // FilterParts: 2, or 1 if filters are exact in float16.
