@@ -149,8 +149,8 @@ def _step_cells(row: records.Step, times: Mapping[str, float | None]) -> list[st
     ms, predicted, before = row["ms"], row["predicted_ms"], times.get(row["since"] or "")
     cells = [f"{row['step']:02} {row['name']}", row["dtype"], row["since"] or "", format_ms(predicted)]
     if ms is None:
-        timed = any(layer["ms"] for layer in row["layers"])
-        return [*cells, "–", row["reason"] or ("not on every layer" if timed else "not measured")]
+        timed = [f"{layer['item']} alone: {format_ms(layer['ms'])}" for layer in row["layers"] if layer["ms"]]
+        return [*cells, "–", "; ".join([*timed, row["reason"]] if row["reason"] else timed) or "not measured"]
     bound = PARTS[row["bound"] or ""].partition(" (")[0]
     if _uses_loop(row):
         bound += " (loop)"

@@ -119,7 +119,8 @@ def test_steps_are_called_as_here() -> None:
 def test_counts_are_those_of_the_hardware(step: Step, card: Card) -> None:
     """Per output, with the work that is wasted."""
     layers = [*_counted(card, step)]
-    assert layers or step.row.needs_cublas, "profile --every-step counts every kernel of ours"
+    timed = any(layer.ms for layer in card.layers(step))
+    assert layers or step.row.needs_cublas or not timed, "profile --every-step counts every kernel of ours"
     off = set()
     for layer, counted in layers:
         waste = layer.counts["waste"]

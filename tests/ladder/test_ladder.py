@@ -117,6 +117,7 @@ def test_steps_are_measured_in_order(
     assert [*dict.fromkeys(in_name_only)] == [*dict.fromkeys(step.row.name for step in all_steps())]
     assert len(in_name_only) == 2 * len(all_steps())  # two convolutions, two products
     assert {images for _, images in Fake.made} == {500} and len(Fake.made) < len(in_name_only) / 3
+    assert re.search(r"21 warpgroup +– +conv2 alone: 2\.0000", text)  # it does not compute conv1
     direct = next(row for row in document["steps"] if row["name"] == "direct")
     assert direct["ms"] == 4.0 and direct["predicted_ms"] > 0 and direct["bound"] in PARTS
     assert next(row for row in document["steps"] if row["name"] == "unrolled")["ms"] is None

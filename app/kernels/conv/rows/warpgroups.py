@@ -132,7 +132,6 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure,
         dtypes=("float16", "float16x2"),
         since="tensor-core",
-        taught=False,
         refuses=_refusal_reason,
         limits=f"{ONLY_HOPPER}; features, maps and channels that fill its tiles, pooling of 2 x 2",
         tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS, "CHUNKS": (1, 2, 3, 4, 6, 8)},
