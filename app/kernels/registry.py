@@ -27,8 +27,8 @@ TABLES: dict[str, Sequence[str]] = {
 # Operation → modules of the steps that serve any sizes: imported only where no other step serves, or to compare
 # measured times.
 ANY_SIZES = {"conv_pair": ("fused.any_pair", "fused.any_warpgroups"), "gemm_pair": ("fused.any_product_pair",)}
-# Operation → modules of the steps for sparse filters: imported only for these.
-SPARSE = {"conv_pair": ("fused.sparse_pair",)}
+# Operation → modules of the steps for sparse filters: imported only for these, if not for others.
+SPARSE = {"conv": ("conv.rows.warpgroups",), "conv_pair": ("fused.sparse_pair", "fused.any_warpgroups")}
 VARIANTS: list[Variant]
 """The rows of all operations."""
 
@@ -46,7 +46,7 @@ def module_variants(module: str) -> list[Variant]:
 
 
 def _variants_by_step(operation: str, modules: Sequence[str]) -> list[Variant]:
-    rows = (row for module in modules for row in module_variants(module) if row.operation == operation)
+    rows = (row for module in dict.fromkeys(modules) for row in module_variants(module) if row.operation == operation)
     return sorted(rows, key=lambda row: row.step)
 
 

@@ -106,12 +106,12 @@ CASES = {
     "evaluate --against missing.h5": "missing.h5 does not exist",
     "evaluate --html missing/folder": "--html missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct"
-    ".*register-patch, toom-cook, warpgroup, mma-any, mma, wgmma, wgmma-split, wgmma-exact, wgmma-int8, wgmma-any, "
-    "wgmma-sparse, wgmma-sparse-exact$",
+    ".*register-patch, toom-cook, warpgroup, warpgroup-sparse, mma-any, mma, wgmma, wgmma-split, wgmma-exact, "
+    "wgmma-int8, wgmma-any, wgmma-sparse, wgmma-sparse-exact, wgmma-any-sparse$",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup.*"
     ", wgmma-any, mma, wgmma; did you mean cublas",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
-    "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*toom-cook, warpgroup$",
+    "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*warpgroup, warpgroup-sparse$",
     "graph --conv dircet": "unknown conv kernel 'dircet': .*; did you mean direct",
     "graph --conv conv1=shared-tiel": "unknown conv kernel 'shared-tiel': .*; did you mean shared-tile",
     "graph --fc niave": "unknown gemm kernel 'niave': .*; did you mean naive",

@@ -46,6 +46,7 @@ STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *
 SPREAD = 80  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
 ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
+ANY_SPARSE = row_of("conv_pair", "wgmma-any-sparse")
 
 
 def soon(problem: Problem, most: int) -> bool:
@@ -87,7 +88,12 @@ def ragged() -> list[Case]:
 
 def small() -> list[Case]:
     """Of each row's cases for the sanitizers every other one, or all three."""
-    rows = [WARPGROUP, row_of("conv", "warpgroup"), *variants("conv_pair"), *variants("gemm_pair")]
+    rows = [
+        WARPGROUP,
+        *(row_of("conv", f"warpgroup{form}") for form in ("", "-sparse")),
+        *variants("conv_pair"),
+        *variants("gemm_pair"),
+    ]
     found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
     return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
 
@@ -114,7 +120,7 @@ def test_every_element_and_label(case: Case) -> None:
     """Of batches that walk through all stages and rounds, and of few images."""
     problem: Any = case.problem
     # Of any two convolutions each warpgroup takes one image: of four in two blocks, nine are more than one round.
-    most, few = (9, 2) if case.row is ANY_TILED else COUNTS[case.row.operation, case.row.instructions]
+    most, few = (9, 2) if case.row in (ANY_TILED, ANY_SPARSE) else COUNTS[case.row.operation, case.row.instructions]
     x, arrays = host_arrays(problem, most)
     wanted = expected(problem, most, case.row)
     for images in (most, few):

@@ -8,8 +8,8 @@ import pytest
 
 from app.base.errors import UserError
 from app.files import shipped
-from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
 from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
+from app.kernels.sparse_filters import compressed_filters, kept_places, metadata_words
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
@@ -29,12 +29,11 @@ def read_back(compressed: np.ndarray, words: np.ndarray) -> np.ndarray:
     """The dense filters (32, 25, 64) that products make of kept weights (16, 25, 64) and metadata, thread by thread."""
     dense = np.zeros((32, 25, 64), compressed.dtype)
     for tap in range(25):
-        vector, word, pair = tap // 8, tap % 8 // 2, tap % 2
         for thread in range(128):
             warp, g, t = thread // 32, thread % 32 // 4, thread % 4
-            if t // 2 != pair:
+            if t // 2 != tap % 2:
                 continue
-            register = int(words[vector, thread, word])
+            register = int(words[tap // 2, thread])
             for upper in range(2):
                 row = 16 * warp + 8 * upper + g
                 for four in range(4):
@@ -54,10 +53,10 @@ def test_metadata_and_kept_weights_are_the_filters(density: float) -> None:
     filters = drawn_two_of_four(rng).transpose(2, 0, 1, 3)
     filters = np.where(rng.random(filters.shape) < density, filters, 0)
     places = kept_places(filters)
-    compressed, words = compressed_filters(filters, places), metadata_words(places)
+    compressed, words = compressed_filters(filters, places), metadata_words(places.reshape(8, 2, 25, 64))
     assert places.shape == (8, 2, 5, 5, 64) and compressed.shape == (16, 5, 5, 64) and compressed.dtype == np.float32
-    assert words.shape == (4, 128, 4) and words.dtype == np.uint32
-    assert not words[3, :, 1:].any() and not words[3, 2::4, 0].any()  # of the taps after the last
+    assert words.shape == (13, 128) and words.dtype == np.uint32
+    assert not words[12].reshape(32, 4)[:, 2:].any()  # of the tap after the last
     np.testing.assert_array_equal(
         read_back(compressed.reshape(16, 25, 64), words), filters.reshape(32, 25, 64), strict=True
     )

@@ -43,7 +43,7 @@ def exact_operands(images: int, kept: np.ndarray, seed: int = 0) -> tuple[np.nda
 
 
 def thinned(problem: Any, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a convolution's parameters, with two weights of every four if the pair's problem says so."""
+    """Return a convolution's parameters, with two weights of every four if its problem, or the pair's, says so."""
     if not getattr(problem, "sparse", False):
         return parameters
     filters = parameters["layer"]

@@ -108,7 +108,7 @@ PRODUCT_F16(192, 96, "%96", "%97", "%98")
 PRODUCT_F16(256, 128, "%128", "%129", "%130")
 
 // Sparse: d (64 x N) grows by A B, A 64 x 32 with two of every four columns in a row kept, B 32 x N. a: the kept 64 x 16
-// in shared memory. meta: see sparse_pair.py; Selector: which lanes provide it, 0 or 1. B is four core matrices along k.
+// in shared memory. meta: see sparse_filters.py; Selector: which lanes provide it, 0 or 1. B is four core matrices along k.
 #define PRODUCT_F16_SPARSE(N, COUNT, A, B, META, CLEAR, SELECTOR)                                                      \
     template <int Selector>                                                                                            \
     __device__ __forceinline__ void wgmma_f16_sparse(float(&d)[COUNT], unsigned long long a, unsigned long long b,     \
@@ -119,8 +119,12 @@ PRODUCT_F16(256, 128, "%128", "%129", "%130")
                      : SUMS_##COUNT("+f", d)                                                                           \
                      : "l"(a), "l"(b), "r"(meta), "r"(int(clear)), "n"(Selector));                                     \
     }
+PRODUCT_F16_SPARSE(40, 20, "%20", "%21", "%22", "%23", "%24")
 PRODUCT_F16_SPARSE(64, 32, "%32", "%33", "%34", "%35", "%36")
+PRODUCT_F16_SPARSE(80, 40, "%40", "%41", "%42", "%43", "%44")
+PRODUCT_F16_SPARSE(96, 48, "%48", "%49", "%50", "%51", "%52")
 PRODUCT_F16_SPARSE(128, 64, "%64", "%65", "%66", "%67", "%68")
+PRODUCT_F16_SPARSE(160, 80, "%80", "%81", "%82", "%83", "%84")
 PRODUCT_F16_SPARSE(192, 96, "%96", "%97", "%98", "%99", "%100")
 PRODUCT_F16_SPARSE(256, 128, "%128", "%129", "%130", "%131", "%132")
 
@@ -133,6 +137,11 @@ __device__ __forceinline__ uint2 load_metadata(const void *shared) {
     uint2 words;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(shared_address(shared)));
     return words;
+}
+__device__ __forceinline__ unsigned load_metadata_word(const void *shared) {
+    unsigned word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(shared)));
+    return word;
 }
 
 // Bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of a core

@@ -7,7 +7,7 @@
 #include "host_mma.h"
 
 namespace host {
-enum Kind { HALVES, INTO_HALVES, BYTES, SPARSE };
+enum Kind { HALVES, INTO_HALVES, BYTES, SPARSE_HALVES };
 struct Product {
     Kind kind;
     bool a_in_registers, clear;
@@ -87,9 +87,9 @@ inline void compute(const Product &product, const Operands &of) {
             const unsigned char *column = of.b[8 * j + column0 + next];
             for (int k = 0; k < 16 && product.kind != BYTES; k++) b[k] = half_at(column, k);
             for (int lower = 0; lower < 2; lower++) {
-                for (int k = 0; k < 16 && product.kind == SPARSE; k++)
+                for (int k = 0; k < 16 && product.kind == SPARSE_HALVES; k++)
                     b[k] = half_at(column, of.kept[row0 + 8 * lower][k]);
-                if (product.kind == HALVES || product.kind == SPARSE) {
+                if (product.kind == HALVES || product.kind == SPARSE_HALVES) {
                     float &sum = ((float *)product.sums)[4 * j + 2 * lower + next];
                     sum = grown_by(product.clear ? 0 : sum, a[lower], b);
                 } else if (product.kind == INTO_HALVES) {
@@ -145,12 +145,16 @@ inline void wgmma_s8_u8(int (&d)[Count], unsigned long long a, unsigned long lon
 
 template <int Selector, int Count>
 inline void wgmma_f16_sparse(float (&d)[Count], unsigned long long a, unsigned long long b, unsigned meta, bool clear) {
-    host::issue({host::SPARSE, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
+    host::issue({host::SPARSE_HALVES, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
 }
 inline void wgmma_wait_older_groups() {}
 inline uint2 load_metadata(const void *shared) {
     __cvta_generic_to_shared(shared), __cvta_generic_to_shared((const char *)shared + 7);
     return *(const uint2 *)shared;
+}
+inline unsigned load_metadata_word(const void *shared) {
+    __cvta_generic_to_shared(shared);
+    return *(const unsigned *)shared;
 }
 
 // sums: of all products, in any order.
@@ -175,8 +179,8 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
             const host::Product &product = committed[i];
             if (product.a_in_registers) host::read_registers(operands[i].a, number, i);
             else host::read_operand(operands[i].a, 64, product.a_desc);
-            host::read_operand(operands[i].b, product.columns, product.b_desc, product.kind == host::SPARSE ? 4 : 2);
-            if (product.kind == host::SPARSE) host::read_metadata(operands[i].kept, number, i);
+            host::read_operand(operands[i].b, product.columns, product.b_desc, product.kind == host::SPARSE_HALVES ? 4 : 2);
+            if (product.kind == host::SPARSE_HALVES) host::read_metadata(operands[i].kept, number, i);
         }
     }
     host::meet(meeting);
