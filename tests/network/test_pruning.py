@@ -8,13 +8,23 @@ import pytest
 
 from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5
-from app.network.graph import Graph
-from app.network.pruning import fit_weights, greatest_two, sparsify_layers
+from app.network.graph import Graph, network_graph
+from app.network.pruning import fit_weights, greatest_two, prune_filters, sparsify_layers
 from app.network.rounding import DAMPING, quantise_convolution, round_layers
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.sparsity import drawn_two_of_four
 
 COUNT = 60
+
+
+def test_filters_are_pruned_where_four_channels_are_whole() -> None:
+    graph = network_graph("lenet5")
+    pruned = prune_filters(graph)
+    assert is_two_of_four(pruned.parameters["conv2"]) and not is_two_of_four(graph.parameters["conv2"])
+    changed = pruned.parameters["conv2"] != graph.parameters["conv2"]
+    assert 0.49 < changed.mean() <= 0.5 and not pruned.parameters["conv2"][changed].any()
+    others = graph.parameters.keys() - {"conv2"}
+    assert all(pruned.parameters[name] is graph.parameters[name] for name in others)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8])
