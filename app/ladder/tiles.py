@@ -22,6 +22,7 @@ KINDS: Mapping[str, Callable[..., Drawing]] = {
     "split": matrix_tiles.draw_split_sum,
     "ring": matrix_tiles.draw_stage_ring,
     "operands": warpgroup_tiles.draw_shared_operands,
+    "sparse": warpgroup_tiles.draw_sparse_operands,
 }
 
 

@@ -1,8 +1,14 @@
 """Draw products of warpgroups: operands that stay in shared memory, and filters of which half is skipped."""
 
+import numpy as np
+
 from app.drawing.svg import Drawing
+from app.kernels.plain_problems import GROUP, KEPT
+from app.kernels.sparse_filters import kept_places
 
 CELL, TOP, EIGHT = 14, 22, 8
+# Which of two times four channels have a weight, for each map that the drawing shows; all six pairs occur.
+SHOWN = np.array([[1, 1, 0, 0, 0, 1, 0, 1], [0, 1, 1, 0, 1, 0, 0, 1], [1, 0, 1, 0, 0, 0, 1, 1]])
 
 
 def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows: int, warpgroups: int) -> Drawing:
@@ -32,7 +38,7 @@ def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows
         "neighbour",
         f"those of the tap in row {down}, column {right}: another start address",
     )
-    out = left + max(width * CELL, 280) + 60
+    out = left + max(width * CELL, 310) + 60
     drawing.add_text(out, 12, f"sums: 64 maps × {rows * EIGHT} pixels", "head")
     drawing.add_rectangle(out, TOP, 120, 16 * CELL, "own", "sums, in the registers of a warpgroup's 128 threads")
     drawing.add_arrow(left + width * CELL, TOP + 8 * CELL, out, TOP + 8 * CELL)
@@ -42,5 +48,52 @@ def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows
         TOP + 16 * CELL + 18,
         [f"{warpgroups} warpgroups a block, each with its", "own pixels; all read the same filters"],
         "quiet",
+    )
+    return drawing
+
+
+def draw_sparse_operands(columns: int) -> Drawing:
+    """Return a drawing of filters with two weights of every four, what is stored of them, and their metadata.
+
+    columns: pixels of a product.
+    """
+    maps, channels = SHOWN.shape
+    places = kept_places(SHOWN.T).transpose(2, 0, 1)  # map, four, kept weight
+    cell, row, apart = 26, 34, 10
+    drawing = Drawing(
+        f"Filters of {maps} maps at one tap: of every four channels two have a weight. A holds the {KEPT} kept weights "
+        f"of each four, in their order. For each of them metadata holds two bits, its place among the four. A sparse "
+        f"product multiplies 64 maps x 32 channels x {columns} pixels in the time of 16 channels."
+    )
+
+    def left_of(four: int, at: int, size: int) -> int:
+        return four * (size * cell + apart) + at * cell
+
+    stored = left_of(channels // GROUP, 0, GROUP) + 70
+    bits = stored + left_of(channels // GROUP, 0, KEPT) + 40
+    drawing.add_text(0, 12, f"a tap of {maps} maps, {channels} of 32 channels", "head")
+    drawing.add_text(stored, 12, "A: kept weights", "head")
+    drawing.add_text(bits, 12, "metadata: places, two bits", "head")
+    for number in range(maps):
+        y = TOP + number * row
+        for four in range(channels // GROUP):
+            for at in range(GROUP):
+                kept = at in places[number, four]
+                title = "a weight" if kept else ""
+                drawing.add_rectangle(left_of(four, at, GROUP), y, cell, cell, "own" if kept else "plain", title)
+            for at, place in enumerate(places[number, four]):
+                x = left_of(four, at, KEPT)
+                drawing.add_rectangle(stored + x, y, cell, cell, "own", "a weight")
+                drawing.add_text(bits + x + cell / 2, y + 17, f"{place:02b}", "", "middle")
+        drawing.add_arrow(stored - 60, y + cell / 2, stored - 8, y + cell / 2)
+    foot = TOP + maps * row + 18
+    drawing.add_text_lines(
+        0,
+        foot,
+        [
+            f"one product: 64 maps × 32 channels × {columns} pixels, in the {columns // 2} clocks of 16 channels",
+            f"A: 64 × 16 kept weights, {64 * 16 * 2:,} bytes; B: all 32 channels of the pixels, {64 * columns:,} bytes",
+            "the metadata of a product: two registers of 32 bits in each group of four threads",
+        ],
     )
     return drawing

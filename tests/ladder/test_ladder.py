@@ -116,6 +116,7 @@ def test_steps_are_measured_in_order(
     assert code == 1 and "wrong: image 0" in text and "The ladder on lenet5, 500 images" in text
     assert [*dict.fromkeys(in_name_only)] == [*dict.fromkeys(step.row.name for step in all_steps())]
     assert len(in_name_only) == 2 * len(all_steps())  # two convolutions, two products
+    assert len({problem for problem, _ in Fake.made if getattr(problem, "sparse", False)}) == 1  # of conv2
     assert {images for _, images in Fake.made} == {500} and len(Fake.made) < len(in_name_only) / 3
     assert re.search(r"21 warpgroup +– +conv2 alone: 2\.0000", text)  # it does not compute conv1
     direct = next(row for row in document["steps"] if row["name"] == "direct")

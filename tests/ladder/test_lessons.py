@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import replace
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
@@ -261,6 +262,39 @@ def test_arrows_of_toom_and_cook_are_the_factors_that_are_not_zero(card: Card) -
         found = {(ends.index(to_y), starts.index(y)) for _, y, to, to_y in arrows if to == x}
         assert found == {(row, at) for row, line in enumerate(factors) for at, one in enumerate(line) if one}
     assert sum(to == into["sums"] for *_, to, _ in arrows) == taps + 1
+
+
+def test_the_bits_of_metadata_are_the_places_of_the_weights_that_are_drawn(card: Card) -> None:
+    drawing, layer = drawn(card, "conv-warpgroup-sparse")
+    weights, zeros = (shapes(drawing, kind) for kind in ("own", "plain"))
+    edge = max(one["x"] for one in zeros) + zeros[0]["width"]  # what is kept of them is drawn further right
+    found, kept = [], set()
+    for y in sorted({one["y"] for one in zeros}):
+        drawn_weights = [one["x"] for one in weights if one["y"] == y and one["x"] <= edge]
+        columns = sorted([*drawn_weights, *(one["x"] for one in zeros if one["y"] == y)])
+        assert len(columns) == 8 and len(drawn_weights) == 4
+        assert sum(one["y"] == y for one in weights) == 2 * len(drawn_weights)
+        found.append([columns.index(x) % 4 for x in sorted(drawn_weights)])
+        kept |= {tuple(found[-1][:2]), tuple(found[-1][2:])}
+    bits = re.findall(r">([01]{2})<", drawing.svg())
+    assert [int(one, 2) for one in bits] == [place for places in found for place in places]
+    assert kept == {*combinations(range(4), 2)}, "each of the six pairs is shown"
+    pixels = 8 * int(layer.names["ROWS"])
+    assert (
+        f"× {pixels} pixels, in the {pixels // 2} clocks" in drawing.svg() and f"{64 * pixels:,} bytes" in drawing.svg()
+    )
+
+
+def test_products_of_warpgroups_take_the_clocks_that_their_tiles_are_chosen_by(card: Card) -> None:
+    """Of reading and of multiplying, each for all products of an image: the sparse ones read longer."""
+    for name, terms in (("conv-warpgroup", 16), ("conv-warpgroup-sparse", 32)):
+        layer = next(card.layers(BY_NAME[name]))
+        pixels, operands = 8 * layer.names["ROWS"], layer.counts["shared_bytes"] - 4 * layer.counts["shared_loads"]
+        products = layer.counts["products"] / 16  # of a tile; every one multiplies 16 terms
+        assert products == layer.names["DEPTH"] / terms
+        reading = operands * 64 * pixels / 128 / products
+        assert reading == (2048 + 2 * terms * pixels) / 128
+        assert (reading > pixels / 2) == (terms == 32)
 
 
 @pytest.mark.parametrize("step", [step for step in all_steps() if step.lesson.drawing["kind"] == "product"])
