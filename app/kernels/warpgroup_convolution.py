@@ -20,6 +20,7 @@ RELATIVE_TIME = {1: 1.35, 2: 1.05, 3: 1.0, 4: 0.97, 5: 0.98}
 STREAMED_TIME = 1.2  # relative time where filters stream: all warpgroups wait for the slowest
 WAIT_CLOCKS, STORE_CLOCKS = 30, 4  # of a wait for products; of storing a row of eight pixels
 LEAST_USE = 0.3  # share of a tile's products that must count, else mma serves better
+USE_OF_MMA = 0.5  # it then takes no longer than tiles would with this share: fa19 and k7 on an H100, whole kernels
 PARTIAL_STEPS = 8  # most k steps that the tensor cores sum before sums are added in the usual way
 STAGES = (8, 6, 4, 3)  # of a ring of filters
 
@@ -208,11 +209,8 @@ def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: Filt
 
 
 def beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
-    """Return whether sparse filters are estimated to be faster than the same as dense ones: by wgmma, or else by mma.
-
-    Where dense filters use LEAST_USE of the tiles, mma takes as long as wgmma.
-    """
-    return sparse_clocks < dense_clocks * min(1.0, dense.use / LEAST_USE)
+    """Return whether sparse filters are estimated to be faster than the same as dense ones: by wgmma, or else by mma."""
+    return sparse_clocks < dense_clocks * (1.0 if dense.use >= LEAST_USE else dense.use / USE_OF_MMA)
 
 
 def fitting_tiles(

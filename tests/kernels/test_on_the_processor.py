@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.problems import LinearProblem, PoolProblem, Problem, operation
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.lab.checking.cases import Fault
@@ -193,6 +193,7 @@ def test_every_kernel_of_tensor_cores_is_met_above() -> None:
 # Kernel, images → file, its text, what stands there instead, and what is said: an element that is wrong, or a fault.
 WRONG = r"element \d+ of \d+ is "
 PROBLEMS: dict[str, Problem] = {
+    "conv": ConvProblem(12, 10, 10, 64, 5, padding=1, sparse=True),
     "conv_pair": convolution_pair(),
     "gemm": LinearProblem(1296, 32, bias=True, activation="relu"),  # the ring turns over
     "gemm_pair": product_pair(1024, 128, 10),
@@ -205,6 +206,11 @@ CONVOLUTIONS = [
 SPARSE = [
     ("conv_pair_07_wgmma_sparse.cu", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
     ("conv_pair_07_wgmma_sparse.cu", "+ next % 2 * 8", "", WRONG),
+]
+SPARSE_OF_ANY_SIZES = [
+    ("warpgroup_convolution.cuh", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
+    ("warpgroup_convolution.cuh", "place * STAGE_BYTES", "0", WRONG),
+    ("warpgroup_bands.cuh", "SPARSE && i <", "false && i <", WRONG),  # what lies below a band is no number
 ]
 PRODUCTS = [
     ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
@@ -219,6 +225,7 @@ CLUSTERS = [
 PLANTED = [
     *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
     *((row_of("conv_pair", "wgmma-sparse"), 3, *planted) for planted in SPARSE),
+    *((row_of("conv", "warpgroup-sparse"), 3, *planted) for planted in SPARSE_OF_ANY_SIZES),
     *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
     *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
 ]
@@ -226,7 +233,8 @@ PLANTED = [
 
 def run(row: Variant, images: int, folder: Path) -> None:
     """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
-    problem = typed(sparsely(convolution_pair()) if row.sparse else PROBLEMS[row.operation], "float16")
+    wanted = PROBLEMS[row.operation]
+    problem = typed(sparsely(wanted) if row.sparse and isinstance(wanted, ConvPairProblem) else wanted, "float16")
     x, arrays = host_arrays(problem, images)
     packing = row.launch_config(problem).packing
     assert packing is not None

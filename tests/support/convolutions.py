@@ -124,5 +124,8 @@ _SPARSE = [
     ConvProblem(96, 10, 9, 129, 4, 3, activation="sigmoid", padding=3),
     ConvProblem(128, 16, 22, 130, 3, bias=True, activation="relu", pool=2, padding=1),
     ConvProblem(68, 7, 15, 64, 1, activation="relu", pool=2, pool_is_max=True),
+    ConvProblem(64, 9, 13, 64, 6, bias=True),
+    ConvProblem(12, 9, 10, 64, 3, pool=2, padding=1),
+    ConvProblem(12, 10, 10, 64, 5, padding=1),
 ]
 SPARSE = [replace(one, sparse=True, bounded=split, exact=split) for one in _SPARSE for split in (False, True)]
