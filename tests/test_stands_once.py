@@ -21,10 +21,10 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 61_700,
-    "lines of Python in app without comments, docstrings and blank lines": 34_200,
-    "lines of tests": 47_600,
-    "tracked files": 1_050,
+    "lines of sources": 61_850,
+    "lines of Python in app without comments, docstrings and blank lines": 34_350,
+    "lines of tests": 48_000,
+    "tracked files": 1_060,
 }
 
 

@@ -59,7 +59,7 @@ def test_what_other_cards_lack_is_refused(row: Variant) -> None:
 
 @ALL_VARIANTS
 def test_only_hardware_excludes_a_convolution(row: Variant) -> None:
-    if row.operation == "conv" and row.taught:
+    if row.operation == "conv" and row.taught and row.instructions != "wgmma":  # which serves sizes that fill its tiles
         for problem in problems(row):
             if problem.bounded or problem.sparse:  # type: ignore[union-attr]  # one kernel's own form
                 continue
