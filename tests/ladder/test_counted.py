@@ -30,7 +30,8 @@ EXCEPTIONS = {
     # with pairs of channels, or one channel, the words of a load lie in other banks than the formula takes.
     "conv-tensor-core": ["multiply_adds", "global_loads", "shared_loads", "shared_cycles"],
     "gemm-tensor-core": ["multiply_adds"],
-    "gemm-warpgroup": ["multiply_adds"],  # wgmma reads shared memory by descriptors
+    # wgmma is none, either, and reads shared memory by descriptors.
+    **{name: ["multiply_adds"] for name in ("conv-warpgroup", "conv-warpgroup-sparse", "gemm-warpgroup")},
     # After short sums the exchange of sums costs twice the cycles of its formula; long sums hide that.
     "conv-toom-cook": ["shared_loads", "shared_cycles"],
 }
@@ -130,7 +131,7 @@ def test_counts_are_those_of_the_hardware(step: Step, card: Card) -> None:
             if not least * (1 - tolerance) <= counted[counter] <= most * (1 + tolerance):
                 off.add(counter)
                 assert counter in EXCEPTIONS.get(step.slug, ()), (layer.title, counter, counted[counter], least, most)
-    assert off == set(EXCEPTIONS.get(step.slug, ())), "exceptions that no layer needs"
+    assert off == set(EXCEPTIONS.get(step.slug, ())) or not layers, "exceptions that no layer needs"
 
 
 @STEPS
