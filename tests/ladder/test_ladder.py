@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.cuda.device import why_no_gpu
 from app.kernels.registry import variants
+from app.lab.bench.cases import SPARSE_FILTERS
 from app.lab.bench.results import OURS, Result
 from app.ladder.card import Card
 from app.ladder.command import as_text
@@ -95,6 +97,7 @@ def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         measured.append(row.name)
         wrong = row.name == "unrolled"
         found = Result(OURS, row.name, trial.problem.dtype, row.step, instructions=row.instructions, wrong=wrong)
+        found = replace(found, note=SPARSE_FILTERS if row.sparse else "")
         return Result(**{**vars(found), "reason": "wrong: image 0"} if wrong else {**vars(found), "ms": 2.0, "runs": 9})
 
     Fake.made = []
@@ -119,6 +122,7 @@ def test_steps_are_measured_in_order(
     assert len({problem for problem, _ in Fake.made if getattr(problem, "sparse", False)}) == 1  # of conv2
     assert {images for _, images in Fake.made} == {500} and len(Fake.made) < len(in_name_only) / 3
     assert re.search(r"21 warpgroup +– +conv2 alone: 2\.0000", text)  # it does not compute conv1
+    assert document["notes"] == ["warpgroup-sparse was timed with 2:4 sparse filters; no other time depends on weights"]
     direct = next(row for row in document["steps"] if row["name"] == "direct")
     assert direct["ms"] == 4.0 and direct["predicted_ms"] > 0 and direct["bound"] in PARTS
     assert next(row for row in document["steps"] if row["name"] == "unrolled")["ms"] is None
