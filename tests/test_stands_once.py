@@ -23,8 +23,8 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 CAPS = {
     "lines of sources": 61_700,
     "lines of Python in app without comments, docstrings and blank lines": 34_200,
-    "lines of tests": 47_600,
-    "tracked files": 1_050,
+    "lines of tests": 47_900,
+    "tracked files": 1_060,
 }
 
 

@@ -209,7 +209,7 @@ def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: Filt
 
 
 def beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
-    """Return whether sparse filters are estimated to be faster than the same as dense ones: by wgmma, or else by mma."""
+    """Return whether sparse filters are estimated to be faster than as dense ones: by wgmma, or else by mma."""
     return sparse_clocks < dense_clocks * (1.0 if dense.use >= LEAST_USE else dense.use / USE_OF_MMA)
 
 

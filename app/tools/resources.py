@@ -95,7 +95,8 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
         for layer in network.layers:
             if layer.name in names and layer.operation == row.operation:
                 asked = zip(*(_layer_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
-                yield layer.name, [problem for alike in asked for problem in alike if problem is not None]
+                found = [problem for alike in asked for problem in alike if problem is not None]
+                yield layer.name, [replace(one, sparse=True) for one in found] if row.sparse else found
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:

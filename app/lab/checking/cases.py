@@ -10,6 +10,7 @@ import numpy as np
 from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.base.precision import storage_dtype
+from app.kernels.plain_problems import GROUP
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
@@ -178,7 +179,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
     found = []
     for dtype in row.dtypes:
-        problems = [problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
+        problems = [_sparse_if_required(row, problem_in_type(problem, dtype)) for problem in SHAPES[row.operation]]
         served = [problem for problem in problems if row.refusal_reason(problem, arch) is None]
         if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
             bounded = [replace(problem, bounded=True) for problem in problems if isinstance(problem, ConvProblem)]
@@ -199,12 +200,20 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
             known = choices_hint(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
         problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
+    problems = [_sparse_if_required(row, problem) for problem in problems]
     reasons = {problem: row.refusal_reason(problem, arch) for problem in problems}
     served = [problem for problem, reason in reasons.items() if reason is None]
     if not served:
         why = next(iter(reasons.values()), None) or "it serves the layer in none of its types"
         raise UserError(f"{row.operation} kernel '{row.name}' cannot compute that: {why}")
     return [Case(row, problem, 2) for problem in served]
+
+
+def _sparse_if_required(row: Variant, problem: Any) -> Any:
+    """Return the problem; with 2:4 sparse filters, if the row computes no others."""
+    if not row.sparse or not isinstance(problem, ConvProblem) or problem.channels % GROUP:
+        return problem
+    return replace(problem, sparse=True, exact=problem.dtype == "float16x2")
 
 
 def _plainer_if_refused(row: Variant, problem: Single, arch: str) -> Single:
