@@ -22,6 +22,7 @@ WAIT_CLOCKS, STORE_CLOCKS = 30, 4  # of a wait for products; of storing a row of
 LEAST_USE = 0.3  # share of a tile's products that must count, else mma serves better
 USE_OF_MMA = 0.5  # it then takes no longer than tiles would with this share: fa19 and k7 on an H100, whole kernels
 PARTIAL_STEPS = 8  # most k steps that the tensor cores sum before sums are added in the usual way
+MOST_UNROLLED = 64  # most steps that the kernel unrolls; of more, sparse ones wait after each stage
 STAGES = (8, 6, 4, 3)  # of a ring of filters
 
 
@@ -199,7 +200,8 @@ def collected_result_bytes(problem: ConvProblem) -> int:
 def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: FilterRing) -> float:
     """Estimate the clock cycles of ``tiles.chunks`` chunks. The estimate ranks tiles; it predicts no absolute time."""
     products = convolution.steps * (convolution.parts + convolution.weight_parts - 1)
-    waits = convolution.steps // ring.stage_steps if ring.streamed or convolution.parts == 2 else 1
+    one_by_one = ring.streamed or convolution.parts == 2 or (convolution.sparse and convolution.steps > MOST_UNROLLED)
+    waits = convolution.steps // ring.stage_steps if one_by_one else 1
     # Clocks of a product of 8 x rows pixels: the tensor cores', or those of reading both operands.
     reads = 16 + (4 if convolution.sparse else 2) * tiles.rows
     stores = STORE_CLOCKS * tiles.rows * (1 if ring.staged else 3)

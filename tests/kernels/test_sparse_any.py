@@ -1,6 +1,7 @@
 """Kernels of any sizes with 2:4 sparse filters: every element, by processor and GPU; which weights run on them."""
 
 from dataclasses import replace
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cuda.device import why_no_gpu
-from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
+from app.kernels.plain_problems import GROUP, KEPT, ArgmaxProblem, is_two_of_four
 from app.kernels.problems import ConvPairProblem, ConvProblem, tuning_key
 from app.layers import Argmax, Conv2d, Flatten, Linear, MaxPool, Relu
 from app.network.graph import Graph
@@ -21,8 +22,9 @@ from tests.support.kernel_cases import Case
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, launch
 from tests.support.kernel_grid import SPARSE_PAIRS, row_of, served, sparsely, typed
 from tests.support.kernel_oracle import check, expected, expected_of, layers_of, operands, run
-from tests.support.networks_for_tests import network, random_graph, rounded
-from tests.support.on_processor import run_row
+from tests.support.networks_for_tests import multiplied, network, random_graph, rounded
+from tests.support.on_processor import run_row, through
+from tests.support.scaled_networks import errors, images, plain_errors
 from tests.support.sparsity import two_of_four, with_sparse_conv2
 
 SINGLE, PAIR = row_of("conv", "warpgroup-sparse"), row_of("conv_pair", "wgmma-any-sparse")
@@ -193,8 +195,11 @@ def three_convolutions() -> Graph:
     """A network of three, the last two 2:4 sparse: the third is a layer alone."""
     layers = (Conv2d("conv1", 32, 3), Relu("relu1"), Conv2d("conv2", 32, 3), Relu("relu2"), MaxPool("pool2", 2))
     rest = (Conv2d("conv3", 64, 3, padding=1), Relu("relu3"), Flatten("flatten"), Linear("fc1", 10), Argmax("argmax"))
-    graph = rounded(random_graph(network("three", (3, 32, 32), *layers, *rest)))
+    graph = rounded(random_graph(network("three", (1, 28, 28), *layers, *rest), bias=False))
     return with_sparse_conv2(graph, "conv3")
+
+
+POWERS = (0, 0, 0, 0), (-13, -13, 0, 13), (27, -27, 27, -27), (0, -27, 27, 0)
 
 
 def kernels(planned: ExecutionPlan) -> list[str]:
@@ -224,6 +229,21 @@ def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not(preci
     planned = plan(graph, "sm_90a", replace(choices, sparse=False))
     assert kernels(planned) == ["wgmma-any", "warpgroup"] and not told(planned, choices)
     assert not {"wgmma-any-sparse", "warpgroup-sparse"} & {*kernels(plan(graph, "sm_80", choices))}
+
+
+@pytest.mark.parametrize(
+    ("precision", "powers"),
+    [("fp16", {}), *(("fp32x", dict(zip(("conv1", "conv2", "conv3", "fc1"), own, strict=True))) for own in POWERS)],
+)
+def test_whole_networks_are_as_exact_as_plain_ones(precision: str, powers: dict[str, int]) -> None:
+    """Also with layers of 1e-8 to 1e8 times the usual weights, whose factors each kernel hands on to the next."""
+    graph = multiplied(three_convolutions(), **{name: 2.0**power for name, power in powers.items()})
+    planned = plan(graph, "sm_90a", Choices(precision))
+    assert kernels(planned) == ["wgmma-any-sparse", "warpgroup-sparse"]
+    nodes = [node for node in planned.nodes if not isinstance(node.problem, ArgmaxProblem)]
+    found = reduce(lambda x, node: through(node, x), nodes, images())
+    allowed = 2 * plain_errors(graph, images(), precision)
+    assert (errors(found.astype(np.float64), graph.reference(images())) <= allowed).all()
 
 
 def test_weights_that_float16_does_not_hold_are_dense_in_fp32x() -> None:
