@@ -9,6 +9,7 @@ chooses, so one register serves two products.
 import numpy as np
 
 from app.kernels.plain_problems import GROUP, KEPT
+from app.kernels.problems import ConvPairProblem
 
 TERMS = 32  # of a sparse product
 MAPS = 64  # of a product
@@ -49,3 +50,8 @@ def metadata_words(places: np.ndarray) -> np.ndarray:
     words = (parts << shifts[None, :, None, None, None, None, :, None]).sum(axis=(1, 6), dtype=np.uint32)
     # axes now: half of the terms, others, pair of steps, step of the pair, warp, g
     return np.ascontiguousarray(words.transpose(1, 2, 4, 5, 3, 0)).reshape(*others, -1, 128)
+
+
+def sparse_pair_work(pair: ConvPairProblem) -> float:
+    """Return the products that a kernel computes ÷ those of the pair, whose second filters are sparse."""
+    return 1 - pair.second.flops / (pair.first.flops + pair.second.flops) / 2

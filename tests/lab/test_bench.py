@@ -154,6 +154,9 @@ def test_variants_of_sparse_filters_get_these_and_all_others_dense_ones() -> Non
         of_four = name != "conv1"  # which reads one channel
         for problem, row in item_variants(items[name], None):
             assert getattr(problem, "sparse", False) == (row.sparse and of_four), (name, row.name)
+            if row.sparse and of_four:
+                first, second = 0 if name == "conv2" else 24**2 * 32 * 25, 8**2 * 64 * 800  # products
+                assert row.work(problem) == pytest.approx((first + second / 2) / (first + second)), row.name
     served = [row for problem, row in item_variants(items["conv2"], None) if problem.dtype == "float16" and row.sparse]
     assert [row.name for row in served] == ["warpgroup-sparse"]
 

@@ -15,6 +15,7 @@ from app.kernels.fused.any_pair import (
 )
 from app.kernels.fused.scaling import Arrays
 from app.kernels.problems import ConvPairProblem
+from app.kernels.sparse_filters import sparse_pair_work
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -149,6 +150,7 @@ ROWS: tuple[Variant, ...] = (
         summary="step 6, its second convolution with 2:4 sparse filters: half the tensor-core time",
         limits=f"{LIMITS}; 2:4 sparse second filters",
         sparse=True,
+        work=sparse_pair_work,
         worthwhile=_sparse_is_faster,
     ),
 )

@@ -17,7 +17,7 @@ from app.kernels.fused.conv_pair import (
 )
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
-from app.kernels.sparse_filters import compressed_filters, kept_places, metadata_words
+from app.kernels.sparse_filters import compressed_filters, kept_places, metadata_words, sparse_pair_work
 from app.kernels.variant import LaunchConfig, Packing, Parameters, Unfit, Variant
 
 METADATA = 4 * 128 * 16  # bytes
@@ -68,6 +68,7 @@ ROWS: tuple[Variant, ...] = (
         since="wgmma",
         summary="step 2, its second convolution with 2:4 sparse filters: half the tensor-core time",
         sparse=True,
+        work=sparse_pair_work,
         tunables={"images": (2, 3, 4)},
         defaults=lambda _: {"images": 2},
     ),
@@ -81,5 +82,6 @@ ROWS: tuple[Variant, ...] = (
         summary="step 4, its second convolution with 2:4 sparse filters: half the tensor-core time",
         refuses=partial(wgmma_refusal_reason, exact=True),
         sparse=True,
+        work=sparse_pair_work,
     ),
 )
