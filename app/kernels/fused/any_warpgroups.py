@@ -1,4 +1,4 @@
-"""Define the registry row of the kernel for any two convolutions by warpgroups on Hopper; pack its filters."""
+"""Define the registry rows of the kernels for any two convolutions by warpgroups on Hopper; pack their filters."""
 
 from dataclasses import replace
 from functools import cache, partial

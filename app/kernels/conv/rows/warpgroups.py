@@ -1,4 +1,4 @@
-"""Define the registry row of the kernel that computes one convolution of any size by warpgroups on Hopper."""
+"""Define the registry rows of the kernels that compute one convolution of any size by warpgroups on Hopper."""
 
 from collections.abc import Sequence
 from dataclasses import replace
