@@ -23,7 +23,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 CAPS = {
     "lines of sources": 61_850,
     "lines of Python in app without comments, docstrings and blank lines": 34_350,
-    "lines of tests": 48_000,
+    "lines of tests": 48_050,
     "tracked files": 1_060,
 }
 
