@@ -23,8 +23,8 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 CAPS = {
     "lines of sources": 63_000,
     "lines of Python in app without comments, docstrings and blank lines": 34_706,
-    "lines of tests": 47_101,
-    "tracked files": 1_000,
+    "lines of tests": 48_050,
+    "tracked files": 1_060,
 }
 
 

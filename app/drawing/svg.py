@@ -205,10 +205,10 @@ class Drawing:
         self.parts.append(text(words, x, y, kind, anchor))
         self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
 
-    def add_text_lines(self, x: float, y: float, lines: Sequence[str]) -> None:
+    def add_text_lines(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
         """Write lines of text below one another."""
         for number, words in enumerate(lines):
-            self.add_text(x, y + 17 * number, words)
+            self.add_text(x, y + 17 * number, words, kind)
 
     def add_arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw an arrow."""

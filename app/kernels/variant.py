@@ -201,7 +201,8 @@ class Variant(Frozen):
         if (reason := self.refuses(problem)) is not None:
             return reason
         if getattr(problem, "sparse", False) != self.sparse:
-            return f"serves {'2:4 sparse' if self.sparse else 'dense'} filters of the second convolution alone"
+            where = " of the second convolution" if self.operation == "conv_pair" else ""
+            return f"serves {'2:4 sparse' if self.sparse else 'dense'} filters{where} alone"
         try:
             config = self.launch_config(problem, parameters)
         except Unfit as unfit:

@@ -50,6 +50,24 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
         yield CompensatedLayer(step.layer.name, arrays, error, without)
 
 
+def prune_filters(graph: Graph) -> Graph:
+    """Return the graph whose convolutions keep of every four weights the two greatest, without compensation.
+
+    Its labels are poor: it serves to choose and to time kernels. Convolutions keep their filters if they do not read a
+    multiple of four maps.
+    """
+    filters = {
+        step.layer.name: graph.parameters[step.layer.name]
+        for step in graph.steps
+        if isinstance(step.layer, Conv2d) and step.in_shape[0] % GROUP == 0
+    }
+    pruned = {
+        name: np.where(greatest_two_mask(w.reshape(-1, w.shape[-1])).reshape(w.shape), w, 0).astype(w.dtype)
+        for name, w in filters.items()
+    }
+    return replace(graph, parameters={**graph.parameters, **pruned})
+
+
 def _input_products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
     """Return x'ᵀ x', x'ᵀ x and xᵀ x for step ``at``, whose inputs are x' in the changed graph and x in the other."""
     if changed is graph:

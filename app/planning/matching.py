@@ -173,8 +173,14 @@ def is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
     return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
 
 
-def layer_forms(problem: Problem, source: FeatureScaling | None) -> list[Problem]:
-    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None."""
+def layer_forms(problem: Problem, source: FeatureScaling | None, *, sparse: bool = False) -> list[Problem]:
+    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None.
+
+    sparse: whether its filters are 2:4 sparse and kernels for them may run; forms for these come first.
+    """
+    if sparse and isinstance(problem, ConvProblem):
+        dense = layer_forms(problem, source)
+        return [*(replace(form, sparse=True) for form in dense if isinstance(form, ConvProblem)), *dense]
     if not is_split(problem):
         return [problem]
     if isinstance(problem, ConvProblem):

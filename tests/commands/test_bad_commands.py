@@ -90,12 +90,13 @@ CASES = {
     "evaluate --against missing.h5": "missing.h5 does not exist",
     "evaluate --html missing/folder": "--html missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct"
-    ".*register-patch, toom-cook, warpgroup, mma-any, mma, wgmma, wgmma-split, wgmma-exact, wgmma-int8, wgmma-any, "
-    "wgmma-sparse, wgmma-sparse-exact, wgmma-sparse-int8$",
+    ".*register-patch, toom-cook, warpgroup, warpgroup-sparse, mma-any, mma, wgmma, wgmma-split, wgmma-exact, "
+    "wgmma-int8, wgmma-any, wgmma-sparse, wgmma-sparse-exact, "
+    "wgmma-sparse-int8, wgmma-any-sparse$",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup.*"
     ", wgmma-any, mma, wgmma; did you mean cublas",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
-    "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*toom-cook, warpgroup$",
+    "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*warpgroup, warpgroup-sparse$",
     "graph --conv conv_1=direct": "no layer 'conv_1' for --conv: .*; did you mean conv1",
     "graph --arch sm90": "unknown architecture 'sm90': .*; did you mean sm_90",
     "predict images --out answers.cvs": "answers.cvs has no known ending: .*; did you mean .csv",

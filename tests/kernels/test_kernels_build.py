@@ -206,7 +206,7 @@ def test_no_undefined_register_enters_a_product(row: Variant, dtype: str) -> Non
 LADDERS = ("conv", "gemm", "pool")  # single layers; pairs of layers are whole programs
 MOST_CHANGED = 70  # lines of code
 # The jumps: other instructions, so that nothing of the step below stays as it was.
-TO_TENSOR_CORES = {("conv", "tensor-core"), ("gemm", "tensor-core"), ("gemm", "warpgroup")}
+TO_TENSOR_CORES = {("conv", "tensor-core"), ("conv", "warpgroup"), ("gemm", "tensor-core"), ("gemm", "warpgroup")}
 # Another algorithm: other numbers are loaded, multiplied and stored.
 OTHER_SUMS = {("conv", "toom-cook")}
 CONTINUING = [row for row in VARIANTS if row.operation in LADDERS and row.since is not None and row.taught]

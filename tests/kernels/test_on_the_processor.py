@@ -56,6 +56,7 @@ STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *
 SPREAD = 80  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
 ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
+ANY_SPARSE = row_of("conv_pair", "wgmma-any-sparse")
 
 
 def soon(problem: Problem, most: int) -> bool:
@@ -97,7 +98,12 @@ def ragged() -> list[Case]:
 
 def small() -> list[Case]:
     """Of each row's cases for the sanitizers every other one, or all three; all in tfloat32."""
-    rows = [WARPGROUP, row_of("conv", "warpgroup"), *variants("conv_pair"), *variants("gemm_pair")]
+    rows = [
+        WARPGROUP,
+        *(row_of("conv", f"warpgroup{form}") for form in ("", "-sparse")),
+        *variants("conv_pair"),
+        *variants("gemm_pair"),
+    ]
     found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
     every = [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
     return [*every, *(case for cases in found for case in cases[1::2] if case.problem.dtype == "tfloat32")]
@@ -125,7 +131,7 @@ def test_every_element_and_label(case: Case) -> None:
     """Of batches that walk through all stages and rounds, and of few images."""
     problem: Any = case.problem
     # Of any two convolutions each warpgroup takes one image: of four in two blocks, nine are more than one round.
-    most, few = (9, 2) if case.row is ANY_TILED else COUNTS[case.row.operation, case.row.instructions]
+    most, few = (9, 2) if case.row in (ANY_TILED, ANY_SPARSE) else COUNTS[case.row.operation, case.row.instructions]
     x, arrays = host_arrays(problem, most)
     wanted = expected(problem, most, case.row)
     for images in (most, few):
@@ -221,6 +227,7 @@ def test_every_kernel_of_tensor_cores_is_met_above() -> None:
 # Kernel, images → file, its text, what stands there instead, and what is said: an element that is wrong, or a fault.
 WRONG = r"element \d+ of \d+ is "
 PROBLEMS: dict[str, Problem] = {
+    "conv": ConvProblem(12, 10, 10, 64, 5, padding=1, sparse=True),
     "conv_pair": convolution_pair(),
     "gemm": LinearProblem(1296, 32, bias=True, activation="relu"),  # the ring turns over
     "gemm_pair": product_pair(1024, 128, 10),
@@ -239,6 +246,11 @@ BYTES = [
     ("conv_pair_09_wgmma_sparse_int8.cu", "(24) - PLANE / 2", "(24)", WRONG),
     ("conv_pair_09_wgmma_sparse_int8.cu", "sparse<0>", "sparse<1>", "multiplies bytes by a selector that is not 0"),
 ]
+SPARSE_OF_ANY_SIZES = [
+    ("warpgroup_convolution.cuh", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
+    ("warpgroup_convolution.cuh", "place * STAGE_BYTES", "0", WRONG),
+    ("warpgroup_bands.cuh", "SPARSE && i <", "false && i <", WRONG),  # what lies below a band is no number
+]
 PRODUCTS = [
     ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
     ("warpgroup_pipeline.cuh", "fence_proxy_async();", "", WRONG),
@@ -253,6 +265,7 @@ PLANTED = [
     *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
     *((row_of("conv_pair", "wgmma-sparse"), 3, *planted) for planted in SPARSE),
     *((row_of("conv_pair", "wgmma-sparse-int8"), 3, *planted) for planted in BYTES),
+    *((row_of("conv", "warpgroup-sparse"), 3, *planted) for planted in SPARSE_OF_ANY_SIZES),
     *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
     *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
 ]
@@ -260,7 +273,8 @@ PLANTED = [
 
 def run(row: Variant, images: int, folder: Path) -> None:
     """Hold the row, in its first type, against the reference. Raises Fault, or AssertionError for a wrong element."""
-    problem = typed(sparsely(convolution_pair()) if row.sparse else PROBLEMS[row.operation], row.dtypes[0])
+    wanted = PROBLEMS[row.operation]
+    problem = typed(sparsely(wanted) if row.sparse and isinstance(wanted, ConvPairProblem) else wanted, row.dtypes[0])
     x, arrays = host_arrays(problem, images)
     packing = row.launch_config(problem).packing
     assert packing is not None

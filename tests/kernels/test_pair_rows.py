@@ -27,7 +27,7 @@ from tests.support.kernel_oracle import layers_of, operands, run
 from tests.support.on_processor import run_row
 
 DTYPES = pytest.mark.parametrize("dtype", ["float16", "float16x2"])
-LENET5_ROWS = [row for row in variants("conv_pair") if not row.name.endswith("-any")]
+LENET5_ROWS = [row for row in variants("conv_pair") if "-any" not in row.name]
 ROWS = [row for name in ("conv_pair", "gemm_pair") for row in variants(name)]
 ALL_ROWS = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.source.removesuffix(".cu"))
 

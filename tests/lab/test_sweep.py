@@ -168,6 +168,13 @@ def test_problems_are_the_plans() -> None:
     assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
 
 
+def test_a_kernel_of_sparse_filters_is_swept_with_these() -> None:
+    targets, notes = job.find_targets(request("--conv warpgroup-sparse"), network_graph("lenet5"), ARCH, Tuning())
+    (target,) = targets
+    assert target.layer == "conv2" and isinstance(target.problem, ConvProblem) and target.problem.sparse
+    assert notes[0] == "warpgroup-sparse was timed with 2:4 sparse filters" and "conv1 left out" in notes[1]
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "dtype"),
     [

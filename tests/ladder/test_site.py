@@ -181,6 +181,16 @@ def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: 
     assert all(what in text for what in PARTS.values())
 
 
+def test_times_of_a_step_stand_under_their_layers(card: Card, site: Path) -> None:
+    """Also those of a step that does not compute the first layer."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    (row,) = re.findall(r'<tr><th scope="row"><a href="conv-warpgroup.html">.*?</tr>', text)
+    conv1, conv2 = re.findall(r'<td class="number">(.*?)</td>', row)
+    step = next(step for step in all_steps() if step.page_name == "conv-warpgroup")
+    (layer,) = (layer for layer in card.layers(step) if layer.network == "lenet5")
+    assert layer.name == "conv2" and conv1 == "" and format_ms(layer.prediction.ms) in conv2
+
+
 def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) -> None:
     own = tmp_path / "site"
     more = ExtraPage("extra", "More to see", "<p>here</p>")

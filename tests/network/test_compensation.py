@@ -12,7 +12,7 @@ from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import LinearProblem
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build_graph
-from app.network.pruning import fit_weights, greatest_two_mask, sparsify_layers
+from app.network.pruning import fit_weights, greatest_two_mask, prune_filters, sparsify_layers
 from app.network.reference import load_reference
 from app.network.rounding import DAMPING, quantise_convolution, round_layers, round_with_compensation
 from app.network.weights import load_weights, round_to_storage
@@ -189,3 +189,13 @@ def test_rounding_and_quantising_keep_the_zeros() -> None:
     assert not rounded["conv2"][zeros].any() and (rounded["conv2"] == rounded["conv2"].astype(np.float16)).all()
     quantised, error, plain = quantise_convolution(sparse, images)
     assert not quantised.filters[zeros].any() and is_two_of_four(quantised.filters) and 0 < error < plain
+
+
+def test_filters_are_pruned_where_four_channels_are_whole() -> None:
+    graph = random_graph(LENET5)
+    pruned = prune_filters(graph)
+    assert is_two_of_four(pruned.parameters["conv2"]) and not is_two_of_four(graph.parameters["conv2"])
+    changed = pruned.parameters["conv2"] != graph.parameters["conv2"]
+    assert 0.49 < changed.mean() <= 0.5 and not pruned.parameters["conv2"][changed].any()
+    others = graph.parameters.keys() - {"conv2"}
+    assert all(pruned.parameters[name] is graph.parameters[name] for name in others)

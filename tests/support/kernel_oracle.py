@@ -101,7 +101,7 @@ def operands(problem: Problem, images: int) -> Operands:
         return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
     x, arrays = drawn(base(problem), images)
     if isinstance(problem, ConvProblem | LinearProblem):
-        arrays = held(problem, arrays)
+        arrays = held(problem, thinned(problem, arrays))
     if has_rounded_operands(problem):
         return x, arrays
     stored = getattr(problem, "input_dtype", problem.dtype)

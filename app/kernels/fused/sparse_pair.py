@@ -1,15 +1,11 @@
 """Define the registry rows of the kernels for lenet5 with sparse second filters; pack the filters.
 
-A sparse product takes A, 64 maps x 32 input maps, as 64 x 16 kept weights: two of every four, in their order.
-Metadata has two bits for the place of each kept weight among its four, the earlier one's in the lower bits. A register
-holds the metadata of two rows and 16 input maps. Lanes 0 and 1, or 2 and 3, of every four lanes provide it: the
-product's selector chooses, so one register serves two products.
-
-Of bytes, A is 64 maps x 64 numbers along k, as 64 x 32 kept weights: four parts of 16 input maps of one tap. Product
-6 h + r has taps 0 to 3 of filter row r, for half h of the input maps; product 6 h + 5 has the last taps of rows 0 to
-3. Parts 1 and 3 of product 12 are the last tap of either half; its other weights are 0. A register holds the metadata
-of one row and two parts: lanes 0 and 1 of every four provide the first two parts of rows g and g + 8, lanes 2 and 3
-the other two. So all lanes provide it, and the selector is 0.
+sparse_filters.py describes the operands of float16. Of bytes, A is 64 maps x 64 numbers along k, as 64 x 32 kept
+weights: four parts of 16 input maps of one tap. Product 6 h + r has taps 0 to 3 of filter row r, for half h of the
+input maps; product 6 h + 5 has the last taps of rows 0 to 3. Parts 1 and 3 of product 12 are the last tap of either
+half; its other weights are 0. A register holds the metadata of one row and two parts: lanes 0 and 1 of every four
+provide the first two parts of rows g and g + 8, lanes 2 and 3 the other two. So all lanes provide it, and the selector
+is 0.
 """
 
 from dataclasses import replace
@@ -29,47 +25,14 @@ from app.kernels.fused.conv_pair import (
     pack_int8_filters,
     wgmma_refusal_reason,
 )
-from app.kernels.plain_problems import GROUP, KEPT, Argument
+from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
+from app.kernels.sparse_filters import compressed_filters, four_bits, kept_places, metadata_words, sparse_pair_work
 from app.kernels.variant import LaunchConfig, Packing, Parameters, Unfit, Variant
 
 METADATA, BEHIND = 4 * 128 * 16, 2560  # bytes; BEHIND: after bytes' pooled maps, for each image, see the kernel
 # By images of each at a time: as many as have registers (96, 135, 166 by ptxas; of bytes 96, 135, 165).
 WARPGROUPS = {2: 5, 3: 3, 4: 3}
-LANES_OF_A_PAIR = 2  # of every four lanes, those that provide a float16 product's metadata
-
-
-def kept_places(filters: np.ndarray) -> np.ndarray:
-    """Return the places of the kept weights among their four input maps: (C, K, K, M) → (C/4, 2, K, K, M), rising.
-
-    The places include every nonzero weight; a four with fewer than two keeps zeros, too. The filters must be sparse.
-    """
-    groups = filters.reshape(-1, GROUP, *filters.shape[1:])
-    nonzero_first = np.argsort(groups == 0, axis=1, kind="stable")
-    return np.sort(nonzero_first[:, :KEPT], axis=1)
-
-
-def compressed_filters(filters: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the kept weights, (C/2, K, K, M) of the same dtype, for these places."""
-    groups = filters.reshape(-1, GROUP, *filters.shape[1:])
-    return np.take_along_axis(groups, places, axis=1).reshape(-1, *filters.shape[1:])
-
-
-def metadata_words(places: np.ndarray) -> np.ndarray:
-    """Return what the threads of a warpgroup provide for 64 maps of 32 channels: (13 pairs of taps, 128) uint32.
-
-    Word p of thread 32 w + 4 g + t is for tap 2 p + t / 2: for maps 16 w + g in its lower half and 8 maps on in its
-    upper half, the four bits of each four input maps from 16 (t % 2) on. The tap after the last one has zeros.
-    """
-    groups, _, height, width, maps = places.shape
-    bits = np.zeros((groups, height * width + 1, maps), np.uint32)
-    bits[:, :-1] = _four_bits(places).reshape(groups, -1, maps)
-    # axes: half of the channels, four, pair of taps, tap | warp, half of the word, g
-    parts = bits.reshape(2, 4, -1, LANES_OF_A_PAIR, 4, 2, 8)
-    shifts = (4 * np.arange(4)[:, None] + 16 * np.arange(2)).astype(np.uint32)  # four, half of the word
-    words = (parts << shifts[None, :, None, None, None, :, None]).sum(axis=(1, 5), dtype=np.uint32)
-    # axes now: half of the channels, pair of taps, tap, warp, g
-    return words.transpose(1, 3, 4, 2, 0).reshape(-1, 128)
 
 
 def byte_metadata_words(places: np.ndarray) -> np.ndarray:
@@ -77,31 +40,24 @@ def byte_metadata_words(places: np.ndarray) -> np.ndarray:
 
     Thread 32 w + 4 g + t: for map 16 w + 8 (t % 2) + g, the four bits of each of eight fours from 8 (t / 2) on.
     """
-    parts = _four_bits(places).reshape(2, 8, -1, 4, 2, 8)  # axes: half of the fours, four, product | warp, t % 2, g
+    parts = four_bits(places).reshape(2, 8, -1, 4, 2, 8)  # axes: half of the fours, four, product | warp, t % 2, g
     shifts = 4 * np.arange(8, dtype=np.uint32)
     words = (parts << shifts[:, None, None, None, None]).sum(axis=1, dtype=np.uint32)
     return words.transpose(1, 2, 4, 0, 3).reshape(-1, 128)
 
 
-def _four_bits(places: np.ndarray) -> np.ndarray:
-    return (places[:, 0] | places[:, 1] << 2).astype(np.uint32)
-
-
 def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
     """Pack (32, 5, 5, 64) float16 or int8 as bytes: core matrices of the kept weights, then metadata.
 
-    A thread's words of metadata lie in four vectors: (4, 128, 4). The filters must be sparse.
+    A thread's words of metadata lie in four vectors: (4, 128, 4). Raises ValueError if the filters are not sparse.
     """
     is_bytes = filters.dtype == np.int8
-    along_k = parts_along_k(filters) if is_bytes else filters
+    along_k = parts_along_k(filters) if is_bytes else filters.reshape(32, 25, -1)
     places = kept_places(along_k)
-    compressed = compressed_filters(along_k, places)
-    if np.count_nonzero(compressed) != np.count_nonzero(filters):
-        raise ValueError("the filters are not 2:4 sparse")
     words = byte_metadata_words(places) if is_bytes else metadata_words(places)
-    vectors = np.zeros((16, 128), np.uint32)
-    vectors[: len(words)] = words
-    parts = pack_core_matrices(compressed), np.ascontiguousarray(vectors.reshape(4, 4, 128).swapaxes(1, 2))
+    vectors = np.pad(words, ((0, -len(words) % 4), (0, 0))).reshape(-1, 4, 128).transpose(0, 2, 1)
+    compressed = compressed_filters(along_k, places)
+    parts = pack_core_matrices(compressed), np.ascontiguousarray(vectors)
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 
@@ -141,7 +97,7 @@ def _configure_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     return _configure(problem, 25, 3, 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
-sparse_row = partial(hopper_row, system="none of them", sparse=True)
+sparse_row = partial(hopper_row, system="none of them", sparse=True, work=sparse_pair_work)
 by_images = partial(
     sparse_row, configure=_configure_images, tunables={"images": (2, 3, 4)}, defaults=lambda _: {"images": 2}
 )

@@ -117,8 +117,8 @@ PRODUCT_F16(192, 96, "%96", "%97", "%98")
 PRODUCT_F16(256, 128, "%128", "%129", "%130")
 
 // Sparse: d (64 x N) grows by A B, A with two of every four columns in a row kept: 64 x 32 of float16, or 64 x 64 of
-// bytes. a: the kept half in shared memory. meta: see sparse_pair.py; Selector: which lanes provide it, 0 or 1; of bytes
-// all do, and it is 0. B is four core matrices along k.
+// bytes. a: the kept half in shared memory. meta: see sparse_filters.py; Selector: which lanes provide it, 0 or 1; of bytes
+// all do (see sparse_pair.py), and it is 0. B is four core matrices along k.
 #define PRODUCT_SPARSE(FUNCTION, TYPE, KIND, COUNT, SHAPE, SCALES, A, B, META, CLEAR, SELECTOR)                        \
     template <int Selector>                                                                                            \
     __device__ __forceinline__ void FUNCTION(TYPE(&d)[COUNT], unsigned long long a, unsigned long long b,              \
@@ -135,6 +135,10 @@ PRODUCT_F16(256, 128, "%128", "%129", "%130")
     PRODUCT_SPARSE(wgmma_s8_u8_sparse, int, "+r", COUNT, "m64n" #N "k64.s32.s8.u8", "", __VA_ARGS__)
 #define PRODUCTS_SPARSE(N, COUNT, ...) \
     PRODUCT_F16_SPARSE(N, COUNT, __VA_ARGS__) PRODUCT_S8_U8_SPARSE(N, COUNT, __VA_ARGS__)
+PRODUCT_F16_SPARSE(40, 20, "%20", "%21", "%22", "%23", "%24")
+PRODUCT_F16_SPARSE(80, 40, "%40", "%41", "%42", "%43", "%44")
+PRODUCT_F16_SPARSE(96, 48, "%48", "%49", "%50", "%51", "%52")
+PRODUCT_F16_SPARSE(160, 80, "%80", "%81", "%82", "%83", "%84")
 PRODUCTS_SPARSE(64, 32, "%32", "%33", "%34", "%35", "%36")
 PRODUCTS_SPARSE(128, 64, "%64", "%65", "%66", "%67", "%68")
 PRODUCTS_SPARSE(192, 96, "%96", "%97", "%98", "%99", "%100")
@@ -149,6 +153,11 @@ __device__ __forceinline__ uint2 load_metadata(const void *shared) {
     uint2 words;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(shared_address(shared)));
     return words;
+}
+__device__ __forceinline__ unsigned load_metadata_word(const void *shared) {
+    unsigned word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(shared)));
+    return word;
 }
 
 // Bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of a core

@@ -14,6 +14,7 @@ from app.base.processor import core_count
 from app.commands.bench import BenchRequest
 from app.cuda import device
 from app.drawing import svg
+from app.kernels import registry
 from app.kernels.problems import Problem
 from app.lab.bench import cudnn, plots
 from app.lab.bench.cases import (
@@ -198,8 +199,10 @@ def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned
     """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
     found: dict[Problem, dict[str, tuning.TunedResult]] = {}
     for served in tables:
+        variants = {row.name: row for row in registry.variants(served.operation)}
         for row in served.rows:
             if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
                 entry = tuning.TunedResult(dict(row.settings), row.ms, served.images)
-                found.setdefault(served.problems[row.dtype], {})[row.name] = entry
+                form = registry.served_form(variants[row.name], served.problems[row.dtype])
+                found.setdefault(form, {})[row.name] = entry
     return found

@@ -27,7 +27,6 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
-from app.network.pruning import greatest_two_mask
 
 Array = Any  # of NumPy or CuPy
 
@@ -273,7 +272,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         if problem.exact:
             both = _round_weights_to_float16(both)
         if getattr(problem, "sparse", False) and both[2] is not None:
-            both[2] = np.where(greatest_two_mask(both[2].reshape(len(both[2]), -1)).reshape(both[2].shape), both[2], 0)
+            both[2] = _two_of_four(both[2])
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):
@@ -285,9 +284,16 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         shape = (problem.inputs, problem.outputs)
     magnitude = 128 if problem.input_dtype == "uint8" else 1
     w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
+    if getattr(problem, "sparse", False):
+        w = _two_of_four(w)
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
     parameters = [w.astype(arguments["w"].dtype), bias]
     return _round_weights_to_float16(parameters) if getattr(problem, "exact", False) else parameters
+
+
+def _two_of_four(w: np.ndarray) -> np.ndarray:
+    """Return the filters (C, K, K, M) with the two greatest of every four input maps' weights."""
+    return np.where(greatest_two_mask(w.reshape(len(w), -1)).reshape(w.shape), w, 0)
 
 
 def _round_weights_to_float16(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:

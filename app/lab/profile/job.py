@@ -20,7 +20,7 @@ from app.drawing.svg import style_sheet
 from app.drawing.warpgroups import draw_bus_chart, draw_warpgroup_timeline
 from app.files.writing import replace_atomically
 from app.lab.batch import random_images
-from app.lab.profile import api_calls, counters
+from app.lab.profile import api_calls, counters, every_step
 from app.lab.profile.text import as_text
 from app.main_job.overlap import covered_ms, overlap_ms
 from app.main_job.statistics import median
@@ -52,10 +52,10 @@ def profile(request: ProfileRequest) -> int:
     device.require_gpu("profile")
     if request.every_step:
         with device.translate_gpu_errors():
-            counted = counters.count_step_events(
+            counted = every_step.count_step_events(
                 graph, request.network.network or graph.network.name, request.batch, request.device
             )
-        publish_report(counted, counters.as_text, request.output)
+        publish_report(counted, every_step.as_text, request.output)
         return 0
     with device.translate_gpu_errors():
         document = _profile_run(request, graph, chosen, str(weights.path))

@@ -7,8 +7,8 @@
 #include "host_mma.h"
 
 namespace host {
-enum Kind { HALVES, INTO_HALVES, BYTES, SPARSE, SPARSE_BYTES };
-inline bool is_sparse(Kind kind) { return kind == SPARSE || kind == SPARSE_BYTES; }
+enum Kind { HALVES, INTO_HALVES, BYTES, SPARSE_HALVES, SPARSE_BYTES };
+inline bool is_sparse(Kind kind) { return kind == SPARSE_HALVES || kind == SPARSE_BYTES; }
 inline bool is_bytes(Kind kind) { return kind == BYTES || kind == SPARSE_BYTES; }
 struct Product {
     Kind kind;
@@ -95,9 +95,9 @@ inline void compute(const Product &product, const Operands &of) {
             const unsigned char *column = of.b[8 * j + column0 + next];
             for (int k = 0; k < 16 && !is_bytes(product.kind); k++) b[k] = half_at(column, k);
             for (int lower = 0; lower < 2; lower++) {
-                for (int k = 0; k < 16 && product.kind == SPARSE; k++)
+                for (int k = 0; k < 16 && product.kind == SPARSE_HALVES; k++)
                     b[k] = half_at(column, of.kept[row0 + 8 * lower][k]);
-                if (product.kind == HALVES || product.kind == SPARSE) {
+                if (product.kind == HALVES || product.kind == SPARSE_HALVES) {
                     float &sum = ((float *)product.sums)[4 * j + 2 * lower + next];
                     sum = grown_by(product.clear ? 0 : sum, a[lower], b);
                 } else if (product.kind == INTO_HALVES) {
@@ -156,7 +156,7 @@ inline void wgmma_s8_u8(int (&d)[Count], unsigned long long a, unsigned long lon
 
 template <int Selector, int Count>
 inline void wgmma_f16_sparse(float (&d)[Count], unsigned long long a, unsigned long long b, unsigned meta, bool clear) {
-    host::issue({host::SPARSE, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
+    host::issue({host::SPARSE_HALVES, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
 }
 template <int Selector, int Count>
 inline void wgmma_s8_u8_sparse(int (&d)[Count], unsigned long long a, unsigned long long b, unsigned meta, bool clear) {
@@ -166,6 +166,10 @@ inline void wgmma_wait_older_groups() {}
 inline uint2 load_metadata(const void *shared) {
     __cvta_generic_to_shared(shared), __cvta_generic_to_shared((const char *)shared + 7);
     return *(const uint2 *)shared;
+}
+inline unsigned load_metadata_word(const void *shared) {
+    __cvta_generic_to_shared(shared);
+    return *(const unsigned *)shared;
 }
 
 // sums: of all products, in any order.
