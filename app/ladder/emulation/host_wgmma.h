@@ -66,13 +66,8 @@ inline void read_metadata(unsigned char (*kept)[16], int first_thread, std::size
     }
 }
 
-inline void convert_halves(float (*numbers)[ROW_BYTES_OF_K / 2], const unsigned char (*rows)[ROW_BYTES_OF_K], int count,
-                           int parts = 2) {
-    for (int row = 0; row < count; row++) {
-        unsigned short bits[ROW_BYTES_OF_K / 2];
-        std::memcpy(bits, rows[row], ROW_BYTES_OF_K);
-        for (int k = 0; k < 8 * parts; k++) numbers[row][k] = of_half(bits[k]);
-    }
+inline void convert_halves(float *numbers, const void *halves, int count) {
+    for (int i = 0; i < count; i++) numbers[i] = of_half(((const unsigned short *)halves)[i]);
 }
 inline float grown_by(float before, const float *a, const float *b) {
     double terms[17] = {before};
@@ -182,8 +177,8 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
             host::read_operand(operands[i].b, product.columns, product.b_desc, product.kind == host::SPARSE ? 4 : 2);
             if (product.kind == host::SPARSE) host::read_metadata(operands[i].kept, number, i);
             if (product.kind == host::BYTES) continue;
-            host::convert_halves(operands[i].a_numbers, operands[i].a, 64);
-            host::convert_halves(operands[i].b_numbers, operands[i].b, product.columns, product.kind == host::SPARSE ? 4 : 2);
+            host::convert_halves(*operands[i].a_numbers, operands[i].a, sizeof operands[i].a / 2);
+            host::convert_halves(*operands[i].b_numbers, operands[i].b, product.columns * host::ROW_BYTES_OF_K / 2);
         }
     }
     host::meet(meeting);
