@@ -38,7 +38,7 @@ test: $(LINTED) ## set everything up, check the style and run the tests: of larg
 	if $(GPU); then $(PY) -m pytest -m alone --sample $(or $(SEED),1) || failed=1; fi; \
 	cat $$logs/1 $$logs/2; exit $$failed
 
-test-all: lint ## run all tests in long form, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
+test-all: $(READY) lint ## run all tests in long form, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
 	$(PY) -m tests.parts $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again)
 	@$(MAKE) --no-print-directory numeric
 
