@@ -27,6 +27,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
+from app.network.pruning import greatest_two_mask
 
 Array = Any  # of NumPy or CuPy
 

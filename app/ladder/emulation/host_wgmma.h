@@ -26,9 +26,10 @@ struct Products {
 inline Products products[MOST_THREADS];  // by thread
 constexpr int ROW_BYTES_OF_K = 64;       // at most, of a row of A, or a column of B, in one product
 
-// A (64 rows) and B (up to 256 columns) of a product, read once for the warpgroup.
+// A (64 rows) and B (up to 256 columns) of a product, read once for the warpgroup; halves are converted once, too.
 struct Operands {
     unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K], kept[64][32];  // of a sparse row: columns of A
+    float a_numbers[64][ROW_BYTES_OF_K / 2], b_numbers[256][ROW_BYTES_OF_K / 2];
 };
 inline std::vector<Operands> operands[MOST_THREADS / 128];
 
@@ -73,12 +74,10 @@ inline void read_metadata(unsigned char (*kept)[32], int first_thread, std::size
     }
 }
 
-inline float half_at(const unsigned char *row, int k) {
-    unsigned short bits;
-    std::memcpy(&bits, row + 2 * k, 2);
-    return of_half(bits);
+inline void convert_halves(float *numbers, const void *halves, int count) {
+    for (int i = 0; i < count; i++) numbers[i] = of_half(((const unsigned short *)halves)[i]);
 }
-inline float grown_by(float before, const float (&a)[16], const float (&b)[16]) {
+inline float grown_by(float before, const float *a, const float *b) {
     double terms[17] = {before};
     for (int k = 0; k < 16; k++) terms[1 + k] = double(a[k]) * b[k];
     return grown(terms);
@@ -87,22 +86,22 @@ inline float grown_by(float before, const float (&a)[16], const float (&b)[16]) 
 // This thread's part of a product: rows 16 w + g and 8 more, columns 8 j + 2 t and the next.
 inline void compute(const Product &product, const Operands &of) {
     const int t = threadIdx.x % 128, row0 = t / 32 * 16 + t % 32 / 4, column0 = t % 4 * 2;
-    float a[2][16], b[16];
-    for (int lower = 0; lower < 2 && !is_bytes(product.kind); lower++)
-        for (int k = 0; k < 16; k++) a[lower][k] = half_at(of.a[row0 + 8 * lower], k);
+    float chosen[16];  // of B, by a sparse row
     for (int j = 0; j < product.columns / 8; j++)
         for (int next = 0; next < 2; next++) {
             const unsigned char *column = of.b[8 * j + column0 + next];
-            for (int k = 0; k < 16 && !is_bytes(product.kind); k++) b[k] = half_at(column, k);
             for (int lower = 0; lower < 2; lower++) {
-                for (int k = 0; k < 16 && product.kind == SPARSE_HALVES; k++)
-                    b[k] = half_at(column, of.kept[row0 + 8 * lower][k]);
+                const float *a = of.a_numbers[row0 + 8 * lower], *b = of.b_numbers[8 * j + column0 + next];
+                if (product.kind == SPARSE_HALVES) {
+                    for (int k = 0; k < 16; k++) chosen[k] = b[of.kept[row0 + 8 * lower][k]];
+                    b = chosen;
+                }
                 if (product.kind == HALVES || product.kind == SPARSE_HALVES) {
                     float &sum = ((float *)product.sums)[4 * j + 2 * lower + next];
-                    sum = grown_by(product.clear ? 0 : sum, a[lower], b);
+                    sum = grown_by(product.clear ? 0 : sum, a, b);
                 } else if (product.kind == INTO_HALVES) {
                     unsigned short &sum = ((unsigned short *)product.sums)[2 * (2 * j + lower) + next];
-                    sum = to_half(grown_by(product.clear ? 0 : of_half(sum), a[lower], b));
+                    sum = to_half(grown_by(product.clear ? 0 : of_half(sum), a, b));
                 } else {
                     int &sum = ((int *)product.sums)[4 * j + 2 * lower + next], added = 0;
                     for (int k = 0; k < 32; k++) {
@@ -196,6 +195,9 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
             else host::read_operand(operands[i].a, 64, product.a_desc);
             host::read_operand(operands[i].b, product.columns, product.b_desc, host::is_sparse(product.kind) ? 4 : 2);
             if (host::is_sparse(product.kind)) host::read_metadata(operands[i].kept, number, i);
+            if (host::is_bytes(product.kind)) continue;
+            host::convert_halves(*operands[i].a_numbers, operands[i].a, sizeof operands[i].a / 2);
+            host::convert_halves(*operands[i].b_numbers, operands[i].b, product.columns * host::ROW_BYTES_OF_K / 2);
         }
     }
     host::meet(meeting);
