@@ -11,9 +11,9 @@ import pytest
 
 from app.cuda.device import describe_cpu
 from app.engine.buffers import AT_ONCE, DIRECT
-from app.main_job.overlap import Timeline, describe_bottleneck, pipeline_usage
 from app.main_job.report import as_text, build_report
 from app.main_job.result import ComparedRun, Outcome, Timing, layer_row
+from app.main_job.statistics import Timeline, describe_bottleneck, pipeline_usage
 from app.network.definitions import LENET5
 from app.network.verdicts import Accuracy, Agreement, Reference, compare_labels, judge_answers
 from app.network.weights import Weights

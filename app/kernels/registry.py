@@ -30,8 +30,9 @@ TABLES: dict[str, Sequence[str]] = {
 # Operation → modules of the steps that serve any sizes: imported only where no other step serves, or to compare
 # measured times.
 ANY_SIZES = {"conv_pair": ("fused.any_pair", "fused.any_warpgroups"), "gemm_pair": ("fused.any_product_pair",)}
-# Operation → modules of the steps for sparse filters: imported only for these, if not for others.
-SPARSE = {"conv": ("conv.rows.warpgroups",), "conv_pair": ("fused.sparse_pair", "fused.any_warpgroups")}
+# Operation → modules of the steps for sparse filters: imported only for these, if not for others. Those of any sizes
+# follow.
+SPARSE = {"conv": ("conv.rows.warpgroups",), "conv_pair": ("fused.sparse_pair",)}
 P = TypeVar("P", bound=Problem)
 VARIANTS: list[Variant]
 """The rows of all operations."""
@@ -74,7 +75,7 @@ def find_variant(operation: str, requested: str, *others: str) -> Variant | None
 def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
     sparse = getattr(problem, "sparse", False)
-    for modules in (SPARSE[operation],) if sparse else (TABLES[operation], ANY_SIZES.get(operation, ())):
+    for modules in (SPARSE if sparse else TABLES)[operation], ANY_SIZES.get(operation, ()):
         for row in reversed(_variants_by_step(operation, modules)):
             if row.automatic and row.refusal_reason(problem, arch) is None and _is_worthwhile(row, problem, arch):
                 yield row

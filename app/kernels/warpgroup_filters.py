@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from app.kernels.sparse_filters import TERMS, compressed_filters, kept_places, metadata_words
+from app.kernels.fused.sparse_pair import TERMS, compressed_filters, kept_places, metadata_words
 from app.kernels.variant import ceil_div
 from app.kernels.warpgroup_convolution import TILE, FilterRing, WarpgroupConvolution
 

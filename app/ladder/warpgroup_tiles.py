@@ -3,8 +3,8 @@
 import numpy as np
 
 from app.drawing.svg import Drawing
+from app.kernels.fused.sparse_pair import kept_places
 from app.kernels.plain_problems import GROUP, KEPT
-from app.kernels.sparse_filters import kept_places
 
 CELL, TOP, EIGHT = 14, 22, 8
 # Which of two times four channels have a weight, for each map that the drawing shows; all six pairs occur.

@@ -10,15 +10,6 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
-from app.kernels.fused.scaling import (
-    FeatureScaling,
-    InexactError,
-    Scalable,
-    fits_float16,
-    round_to_tf32,
-    scale_features,
-    unscale_features,
-)
 from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import (
     ConvPairProblem,
@@ -29,6 +20,15 @@ from app.kernels.problems import (
     Problem,
     operation,
     without_epilogue,
+)
+from app.kernels.scaling import (
+    FeatureScaling,
+    InexactError,
+    Scalable,
+    fits_float16,
+    round_to_tf32,
+    scale_features,
+    unscale_features,
 )
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize

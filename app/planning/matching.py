@@ -9,8 +9,8 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS, epilogue_dtype
-from app.kernels.fused.scaling import MOST_LAYERS_OF_HALVES, FeatureScaling
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
+from app.kernels.scaling import MOST_LAYERS_OF_HALVES, FeatureScaling
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
 from app.network.graph import Graph

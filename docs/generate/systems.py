@@ -117,12 +117,8 @@ def _our_row(comparison: Row, precision: str, setting: str = "") -> Row:
 
 def _our_settings(comparison: Row, precision: str) -> dict[str, str]:
     """Return the title of each of our rows in a precision, by setting: sparse kernels first, then dense ones."""
-    dense = f"{precision}, dense kernels"
-    return {
-        setting: title
-        for setting, title in (("", precision), (DENSE, dense))
-        if _our_row(comparison, precision, setting)
-    }
+    titles = {"": precision, DENSE: f"{precision}, dense kernels"}
+    return {setting: title for setting, title in titles.items() if _our_row(comparison, precision, setting)}
 
 
 def network_comparison(network: str, figures: Figures) -> str:

@@ -10,7 +10,6 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.files.shipped import weights_path
 from app.kernels.problems import tuning_key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
@@ -188,14 +187,11 @@ def test_sweep_of_the_pipeline(capsys: pytest.CaptureFixture[str], own_tuning: P
     assert pictures(own_tuning) == {"sweep_pipeline_lenet5_heat.svg"}
 
 
-@pytest.mark.parametrize(
-    "row", [None, *(row for row in variants("conv") if not row.sparse)], ids=lambda row: row.name if row else "auto"
-)
+@pytest.mark.parametrize("row", [None, *variants("conv")], ids=lambda row: row.name if row else "auto")
 def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     """Every kernel and copy in the table; a timeline of whole events with one row a stream."""
     path = own_tuning / "timeline.json"
     named = ["--conv", f"conv2={row.name}" if row.instructions == "wgmma" else row.name] if row else []
-    named += ["--weights", str(weights_path("lenet5_sparse"))] if row and row.sparse else []
     arguments = ("profile", "--batch", "200", "--chunk", "50", "--streams", "3", *named, "--trace", str(path))
     text, document = ran(capsys, own_tuning, *arguments)
     rows = document["rows"]

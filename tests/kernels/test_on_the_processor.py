@@ -98,12 +98,8 @@ def ragged() -> list[Case]:
 
 def small() -> list[Case]:
     """Of each row's cases for the sanitizers every other one, or all three; all in tfloat32."""
-    rows = [
-        WARPGROUP,
-        *(row_of("conv", f"warpgroup{form}") for form in ("", "-sparse")),
-        *variants("conv_pair"),
-        *variants("gemm_pair"),
-    ]
+    rows = [WARPGROUP, *(row_of("conv", name) for name in ("warpgroup", "warpgroup-sparse"))]
+    rows += [*variants("conv_pair"), *variants("gemm_pair")]
     found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
     every = [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
     return [*every, *(case for cases in found for case in cases[1::2] if case.problem.dtype == "tfloat32")]

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.fused.scaling import (
+from app.kernels.plain_problems import ResizeProblem
+from app.kernels.problems import ConvPairProblem, PairProblem
+from app.kernels.registry import variants
+from app.kernels.scaling import (
     GREATEST,
     LARGEST,
     LARGEST_SCALE,
@@ -17,9 +20,6 @@ from app.kernels.fused.scaling import (
     scale_features,
     split_float16,
 )
-from app.kernels.plain_problems import ResizeProblem
-from app.kernels.problems import ConvPairProblem, PairProblem
-from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support.kernel_device import device_parameters, host_arrays
 from tests.support.kernel_grid import convolution_pair, exactly, product_pair, row_of, served, sparsely, typed

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from app.base.precision import BY_DTYPE
-from app.kernels.fused.scaling import LARGEST, LARGEST_BIAS1, balance_products, split_tf32
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from app.kernels.registry import variants
+from app.kernels.scaling import LARGEST, LARGEST_BIAS1, balance_products, split_tf32
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import plan

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.fused.sparse_pair import pack_sparse_filters
+from app.kernels.fused.sparse_pair import kept_places, pack_sparse_filters
 from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
-from app.kernels.sparse_filters import kept_places
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph

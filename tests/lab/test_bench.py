@@ -96,7 +96,7 @@ def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
 def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
     """Results are stored under the problems of the items, and ``auto`` looks up those of a plan."""
     graph = network_graph(name)
-    known = {tuning_key(problem) for item in network_items(graph) for problem in item.problems.values()}
+    known = {tuning_key(problem) for item in network_items(graph) for problem, _ in item_variants(item, None)}
     asked = set()
     for precision, row, fuse in product(SINGLE, registry.variants("conv"), (True, False)):
         if precision.dtype in row.dtypes:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.files.shipped import weights_path
 from app.kernels import registry
 from app.planning.plan import ExecutionPlan
 from tests.support.schemas import check_described
@@ -32,7 +31,6 @@ BY_NAME = [
         option,
         f"{'conv2' if operation == 'conv' else 'fc1'}={row.name}" if row.instructions == "wgmma" else row.name,
         *others,
-        *(["--weights", str(weights_path("lenet5_sparse"))] if row.sparse else []),
     ]
     for operation, option, *others in (("conv", "--conv"), ("gemm", "--fc"), ("pool", "--pool", "--no-fuse"))
     for row in registry.variants(operation)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.fused.scaling import InexactError, float16_parts, scale_per_output
 from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import LinearProblem
+from app.kernels.scaling import InexactError, float16_parts, scale_per_output
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build_graph
 from app.network.pruning import fit_weights, greatest_two_mask, prune_filters, sparsify_layers

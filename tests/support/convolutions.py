@@ -128,4 +128,10 @@ _SPARSE = [
     ConvProblem(12, 9, 10, 64, 3, pool=2, padding=1),
     ConvProblem(12, 10, 10, 64, 5, padding=1),
 ]
+TILED_SIZES = [
+    ConvProblem(16, 8 * stride + kernel, 8 * stride + kernel, 64, kernel, stride, sparse=sparse)
+    for kernel in range(1, 8)
+    for stride in (1, 2, 3)
+    for sparse in (False, True)
+]
 SPARSE = [replace(one, sparse=True, bounded=split, exact=split) for one in _SPARSE for split in (False, True)]

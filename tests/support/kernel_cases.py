@@ -10,7 +10,7 @@ from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolPr
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support import kernel_grid
-from tests.support.convolutions import POOLED, SPARSE, TILED, UNPOOLED
+from tests.support.convolutions import POOLED, SPARSE, TILED, TILED_SIZES, UNPOOLED
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.kernel_grid import (
     SPARSE_PAIRS,
@@ -30,7 +30,7 @@ STRIDE_1 = ("toom-cook",)  # rows that serve no other
 OPERATIONS = ("conv", "gemm", "conv_pair", "gemm_pair", "pool", "resize", "activation", "softmax", "argmax")
 
 
-GRID: dict[str, Sequence[Problem]] = {**kernel_grid.GRID, "conv": [*UNPOOLED, *POOLED, *TILED, *SPARSE]}
+GRID: dict[str, Sequence[Problem]] = {**kernel_grid.GRID, "conv": [*UNPOOLED, *POOLED, *TILED, *SPARSE, *TILED_SIZES]}
 # How x and y may lie in memory, whatever the arithmetic: several channels, one channel (first layers), features.
 STORAGES = [(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")]
 STORED: dict[str, Sequence[ConvProblem | LinearProblem]] = {

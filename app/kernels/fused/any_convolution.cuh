@@ -1,7 +1,7 @@
 // One convolution of the image in shared memory, of any sizes, by mma: for the kernels that compute two in turn.
 #pragma once
 #include "mma.cuh"
-#include "rounded_activation.cuh"
+#include "common.cuh"
 
 // The images as pairs of neighbouring pixels, float16, with a border of zeros.
 constexpr int PAIR_ROWS = H1 + 2 * P1, PAIR_PITCH = W1 + 2 * P1, PAIR_PLANE = PAIR_ROWS * PAIR_PITCH;

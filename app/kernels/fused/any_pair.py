@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 
 from app.kernels.fused.conv_pair import SIZES
-from app.kernels.fused.scaling import BOUNDED, Arrays, activation_scales, float16_parts, power_of_two_scales
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem, ConvProblem
+from app.kernels.scaling import BOUNDED, Arrays, activation_scales, float16_parts, power_of_two_scales
 from app.kernels.variant import (
     NO_BLOCKS,
     Grid,

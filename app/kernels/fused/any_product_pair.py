@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 
 from app.kernels.fused.gemm_pair import pack_split_class_fragments, split_fragments_size
-from app.kernels.fused.scaling import Arrays, float32_bias, scale_per_output
 from app.kernels.gemm.warpgroup import (
     MOST_TILE,
     input_refusal_reason,
@@ -21,6 +20,7 @@ from app.kernels.gemm.warpgroup import (
 )
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearPairProblem, LinearProblem
+from app.kernels.scaling import Arrays, float32_bias, scale_per_output
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,

@@ -13,9 +13,9 @@ from app.kernels.fused.any_pair import (
     scales_after_activation,
     window_fragments_size,
 )
-from app.kernels.fused.scaling import Arrays
+from app.kernels.fused.sparse_pair import sparse_pair_work
 from app.kernels.problems import ConvPairProblem
-from app.kernels.sparse_filters import sparse_pair_work
+from app.kernels.scaling import Arrays
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,

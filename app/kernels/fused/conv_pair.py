@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 
 from app.base.precision import INTEGERS, storage_dtype
-from app.kernels.fused.scaling import Arrays, balance_convolutions, float16_parts, layer_scale
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
+from app.kernels.scaling import Arrays, balance_convolutions, float16_parts, layer_scale
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,

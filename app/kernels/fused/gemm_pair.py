@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from app.cuda.compiler import architecture_number
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
 from app.kernels.problems import LONG_SUM, LinearPairProblem
+from app.kernels.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,

@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LONG_SUM, LinearProblem
+from app.kernels.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.variant import (
     BLOCK,
     NO_BLOCKS,

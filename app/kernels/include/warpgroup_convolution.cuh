@@ -6,7 +6,7 @@
 // windows of two pixels fall to one thread. With PARTS 2 a channel is the sum of two float16; the products of a stage's
 // steps are summed by the tensor cores, which cut off what they add, and these sums in the usual way.
 //
-// With SPARSE, filters have two weights of every four channels (sparse_filters.py). The pixels then lie as [row][eight
+// With SPARSE, filters have two weights of every four channels (sparse_pair.py). The pixels then lie as [row][eight
 // channels][column][channel]: down a column of taps, all channels of one row and the next are core matrices at one
 // distance, and four of them are a step, whatever tap they belong to.
 //
@@ -16,7 +16,7 @@
 // POOLED_HEIGHT and POOLED_WIDTH, WINDOW, IS_MAX, WITH_BIAS, Activation. Its SharedStorage begins with FilterStorage.
 #pragma once
 #include "bulk_copy.cuh"
-#include "rounded_activation.cuh"
+#include "common.cuh"
 #include "shared_storage.cuh"
 #include "wgmma.cuh"
 

@@ -117,7 +117,7 @@ PRODUCT_F16(192, 96, "%96", "%97", "%98")
 PRODUCT_F16(256, 128, "%128", "%129", "%130")
 
 // Sparse: d (64 x N) grows by A B, A with two of every four columns in a row kept: 64 x 32 of float16, or 64 x 64 of
-// bytes. a: the kept half in shared memory. meta: see sparse_filters.py; Selector: which lanes provide it, 0 or 1; of bytes
+// bytes. a: the kept half in shared memory. meta: see sparse_pair.py; Selector: which lanes provide it, 0 or 1; of bytes
 // all do (see sparse_pair.py), and it is 0. B is four core matrices along k.
 #define PRODUCT_SPARSE(FUNCTION, TYPE, KIND, COUNT, SHAPE, SCALES, A, B, META, CLEAR, SELECTOR)                        \
     template <int Selector>                                                                                            \

@@ -283,10 +283,8 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         shape: tuple[int, ...] = (problem.channels, problem.kernel, problem.kernel, problem.maps)
     else:
         shape = (problem.inputs, problem.outputs)
-    magnitude = 128 if problem.input_dtype == "uint8" else 1
-    w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
-    if getattr(problem, "sparse", False):
-        w = _two_of_four(w)
+    w = rng.standard_normal(shape) / np.sqrt(prod(shape[:-1])) / (128 if problem.input_dtype == "uint8" else 1)
+    w = _two_of_four(w) if getattr(problem, "sparse", False) else w
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
     parameters = [w.astype(arguments["w"].dtype), bias]
     return _round_weights_to_float16(parameters) if getattr(problem, "exact", False) else parameters

@@ -9,12 +9,11 @@ from tqdm import tqdm
 from app.base.errors import UserError
 from app.base.precision import BY_DTYPE
 from app.cuda import device
-from app.files.shipped import weights_path
 from app.kernels import registry
 from app.kernels.variant import Variant, ceil_div
 from app.lab.document import describe_card, utc_date
 from app.lab.profile.counters import COUNTERS, parse_ncu_launches, parse_number, run_ncu
-from app.network.graph import Graph, load_network
+from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -58,8 +57,8 @@ SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
 def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Counters:
     """Run ncu on every step of the ladders, on each layer that the step can compute. Needs a GPU.
 
-    A step for 2:4 sparse filters runs with the network's shipped sparse weights. name: of the network, or its file.
-    batch: number of images. selected: the card, as ``--device`` names it. If nothing was counted, the document's
+    A step for 2:4 sparse filters runs only if the network's shipped weights are sparse. name: of the network, or its
+    file. batch: number of images. selected: the card, as ``--device`` names it. If nothing was counted, the document's
     ``note`` gives the reason.
     """
     card = device.describe_gpu()
@@ -72,20 +71,13 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
         bar.set_postfix_str(row.name)
         dtype = "float32" if "float32" in row.dtypes else row.dtypes[0]
         alone = Choices(BY_DTYPE[dtype].name, fuse=False, tuning=known)
-        weights = weights_path(f"{graph.network.name}_sparse") if row.sparse else None
-        if weights is not None and not weights.exists():
-            continue
-        own = graph if weights is None else load_network(name, weights)[0]
-        served = [*served_layers(own, card["architecture"], alone, row)]
+        served = [*served_layers(graph, card["architecture"], alone, row)]
         if not served:
             continue  # the step does not serve this network, or not on this card
         chosen = replace(alone, kernels=dict.fromkeys(served, row))
-        launched = [*launched_functions(own, card["architecture"], chosen, row, batch)]
+        launched = [*launched_functions(graph, card["architecture"], chosen, row, batch)]
         text, note = run_ncu(
-            [
-                *main_job_arguments(name, row, served, chosen.precision, batch, selected),
-                *([] if weights is None else [f"--weights={weights}"]),
-            ],
+            main_job_arguments(name, row, served, chosen.precision, batch, selected),
             [entry for _, entry in launched],
             [counter.metric for counter in COUNTERS.values()],
         )

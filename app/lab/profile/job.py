@@ -22,8 +22,7 @@ from app.files.writing import replace_atomically
 from app.lab.batch import random_images
 from app.lab.profile import api_calls, counters, every_step
 from app.lab.profile.text import as_text
-from app.main_job.overlap import covered_ms, overlap_ms
-from app.main_job.statistics import median
+from app.main_job.statistics import covered_ms, median, overlap_ms
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.choices import load_graph

@@ -22,7 +22,7 @@ from app.kernels.by_count import LaunchByCount
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
 from app.lab.profile.api_calls import Function, cublas_if_loaded, wrap_attribute
-from app.main_job.overlap import serialise_intervals
+from app.main_job.statistics import serialise_intervals
 from app.planning.matching import Node
 
 COPIES = {

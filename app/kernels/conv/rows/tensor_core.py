@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.kernels.conv.rows.register_patch import REGISTERS, estimated_patch_time
-from app.kernels.fused.scaling import round_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
+from app.kernels.scaling import round_to_tf32, split_tf32
 from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
     MAX_GRID_Y,

@@ -8,9 +8,9 @@ from math import inf
 import numpy as np
 
 from app.base.precision import storage_dtype
-from app.kernels.fused.scaling import float16_parts, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvProblem
+from app.kernels.scaling import float16_parts, scale_per_output
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
