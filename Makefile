@@ -8,6 +8,8 @@ SECONDS ?= 600
 # make PY=python3 takes that Python as it is, and installs nothing
 GIVEN := $(filter command,$(origin PY))
 READY := $(if $(GIVEN),,$(VENV)/.dev)
+LINTED := $(if $(GIVEN),,$(VENV)/.lint)
+PIP = $(PY) -m pip install --quiet --disable-pip-version-check
 SELF := $(MAKE) --no-print-directory# by this name, make --dry-run runs nothing
 GPU = $(PY) -c 'from app.cuda.device import why_no_gpu; raise SystemExit(why_no_gpu() is not None)'
 # What depends on how the processor multiplies matrices, as pooling does not, nor how threads share work; that other ways to the same session keep its bits needs no second processor.
@@ -24,16 +26,19 @@ help: ## list the targets
 run: $(if $(GIVEN),,$(VENV)/.run) ## set everything up, then classify BATCH (10,000) test images and report
 	$(PY) main.py --batch $(BATCH)
 
-# Style, types and the tests of numbers are checked beside the tests; what that prints comes last, in one piece.
-test: $(READY) ## set everything up, check the style and run the tests: of large grids the sample SEED (1)
-	@log=$$(mktemp); $(SELF) -k lint numeric >$$log 2>&1 & beside=$$!; trap 'exit 130' INT TERM; \
-	trap 'kill $$beside 2>&-; rm -f $$log' EXIT; \
+# Style and types are checked beside the rest of the installation and the tests, the tests of numbers beside the tests;
+# what these print comes last, in one piece each.
+test: $(LINTED) ## set everything up, check the style and run the tests: of large grids the sample SEED (1)
+	@logs=$$(mktemp -d); $(SELF) lint >$$logs/1 2>&1 & lint=$$!; numeric=; trap 'exit 130' INT TERM; \
+	trap 'kill $$lint $$numeric 2>&-; rm -rf $$logs' EXIT; \
+	$(if $(GIVEN),,$(SELF) $(READY) || exit 2;) \
+	$(SELF) numeric >$$logs/2 2>&1 & numeric=$$!; \
 	failed=0; $(PY) -m pytest -m 'not alone' -n auto --dist worksteal --sample $(or $(SEED),1) || failed=1; \
-	wait $$beside || failed=1; \
+	wait $$lint || failed=1; wait $$numeric || failed=1; \
 	if $(GPU); then $(PY) -m pytest -m alone --sample $(or $(SEED),1) || failed=1; fi; \
-	cat $$log; exit $$failed
+	cat $$logs/1 $$logs/2; exit $$failed
 
-test-all: lint ## run all tests in long form, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
+test-all: $(READY) lint ## run all tests in long form, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
 	$(PY) -m tests.parts $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again)
 	@$(MAKE) --no-print-directory numeric
 
@@ -43,12 +48,12 @@ numeric: $(READY) ## the tests of numbers again, with the matrix kernels of othe
 	  $(PY) -m pytest -q -m "not gpu" -k "not pool and not thread and not progress and not report" $(NUMERIC)); code=$$?; \
 	  echo "with the matrix kernels of OpenBLAS for $$0:"; echo "$$said"; exit $$code'
 
-lint: $(READY) ## ruff (lint and format) and mypy
+lint: $(LINTED) ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-format: $(READY) ## rewrite the sources in the project's format
+format: $(LINTED) ## rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
@@ -81,9 +86,16 @@ $(PY):
 # pip is run once per change of pyproject.toml; the stamp is written only when it succeeded.
 # Tests import some of the modules alone: Python compiles these by itself, on all cores.
 $(VENV)/.run: pyproject.toml | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cuda,pictures]'
+	$(PIP) -e '.[cuda,pictures]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(PY)
-	$(PY) -m pip install --quiet --no-compile --disable-pip-version-check -e '.[cuda,test,dev]'
+# First what lint needs, so that it can run beside the rest; with setuptools, which then need not be installed apart.
+$(VENV)/.lint: pyproject.toml | $(PY)
+	@$(PY) -c 'import tomllib; t = tomllib.load(open("pyproject.toml", "rb")); p = t["project"]; print("\n".join( \
+	  t["build-system"]["requires"] + p["dependencies"] + p["optional-dependencies"]["dev"]))' >$@.txt
+	$(PIP) --no-compile -r $@.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.lint
+	$(PIP) --no-compile --no-build-isolation -e '.[cuda,test]'
 	@touch $@ $(VENV)/.run

@@ -11,7 +11,7 @@ from app.base.clock import Stopwatch
 from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
-from app.commands.parsers import COMMANDS, command_module, parser_of, python_identifier, request_of
+from app.commands.parsers import COMMANDS, command_module, load_parser, make_request, python_identifier
 from app.cuda.cards import create_context_in_background, select_visible_device
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
@@ -31,7 +31,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         if name not in COMMANDS:
             known, hint = ", ".join(COMMANDS), did_you_mean_hint(name, COMMANDS)
             raise UserError(f"unknown command {name!r}: there are {known}{hint} (see main.py --help)")
-    options = parser_of(name).parse_args(rest)
+    options = load_parser(name).parse_args(rest)
     check_outputs(vars(options))
     check_address_space()
     # Start the processes that read the HDF5 files that the options name.
@@ -41,7 +41,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         from app.files.hdf5_start import start_children_early
 
         start_children_early(files)
-    request = request_of(name, options)
+    request = make_request(name, options)
     if hasattr(request, "device"):
         with exit_on_interrupt():
             request = replace(request, device=select_visible_device(request.device))

@@ -8,7 +8,6 @@ from typing import Any
 from app.base.errors import UserError, escape_unprintable
 from app.base.interrupts import deferred_interrupts
 from app.files import shipped
-from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import is_listed_network
 from app.network.graph import build_graph
 from app.network.reference import compute_reference, save_reference
@@ -27,9 +26,7 @@ examples:
       measures the shipped weights again
 
 The file contains its network, which must be a listed one. bundle replaces that
-network's files in weights/ and their lines in weights/SHA256SUMS. Weights with
-a 2:4 sparse convolution are shipped beside dense ones, as
-weights/lenet5_sparse_fashion.h5; name them with --weights. bundle counts
+network's files in weights/ and their lines in weights/SHA256SUMS. It counts
 correct answers and computes the float64 reference: half a minute for the
 largest network on two cores. The weights keep their number type (see main.py
 train --storage).
@@ -47,13 +44,13 @@ def ship_weights(options: argparse.Namespace) -> None:
     """Ship each weights file and print the numbers of correct labels that it promises. Raises UserError."""
     files = [load_weights(path) for path in options.files]  # read all before writing any
     for first, second in combinations(files, 2):
-        if _target(first) == _target(second):
+        if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
         if not is_listed_network(weights.stored_network()):
             unlisted = f"{weights.path} defines a network {weights.network} that is not the listed one"
             raise UserError(f"{unlisted}: put its file into app/network/builtin first")
-        target = _target(weights)
+        target = shipped.weights_path(weights.network)
         for path in (target, shipped.reference_path(target), shipped.FOLDER / shipped.CHECKSUMS):
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and the file behind it would be replaced: remove the link")
@@ -63,18 +60,12 @@ def ship_weights(options: argparse.Namespace) -> None:
         print(escape_unprintable(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct"))
 
 
-def _target(weights: Weights) -> Path:
-    """Return the file in weights/ for these weights."""
-    sparse = any(map(is_two_of_four, weights.arrays.values()))
-    return shipped.weights_path(f"{weights.network}_sparse" if sparse else weights.network)
-
-
 def _ship_file(weights: Weights, data_dir: Path | None) -> Weights:
     """Ship weights; return the shipped ones. Everything is computed before the first write; writing defers Ctrl-C."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
     reference = compute_reference(build_graph(network, weights), images[:, None])
-    target = _target(weights)
+    target = shipped.weights_path(weights.network)
     with deferred_interrupts():
         save_weights(
             target,

@@ -125,7 +125,7 @@ def _environment_dir() -> Path | None:
 
 
 def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the directories to search: ``data_dir`` if given; else $FASHION_MNIST_DIR's, the cache, the system's."""
+    """Return the directories to search: ``data_dir`` if given; else $FASHION_MNIST_DIR, the cache and the system's."""
     if data_dir is not None:
         return (data_dir,)
     variable = _environment_dir()
@@ -234,7 +234,7 @@ def _has_good_copy(file: DataFile, directory: Path) -> bool:
 
 
 def _download_from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Download ``files``; return those that no mirror had. A mirror that failed is not asked again."""
+    """Download ``files``; return the files that no mirror had. A mirror that failed is not asked again."""
     from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}

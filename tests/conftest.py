@@ -155,7 +155,7 @@ def one_reader() -> Iterator[None]:
     with Reader() as reader, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
         patch.setattr(hdf5_start, "start_children_early", lambda paths: None)
-        patch.setattr(program, "_compile_shared", compile_shared)
+        patch.setattr(program, "_compile_common_part", compile_shared)
         patch.setattr(program, "SHARED_FROM", 1)
         yield
 

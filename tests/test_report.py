@@ -11,9 +11,9 @@ import pytest
 
 from app.cuda.device import describe_cpu
 from app.engine.buffers import AT_ONCE, DIRECT
-from app.main_job.overlap import Timeline, describe_bottleneck, pipeline_usage
 from app.main_job.report import as_text, build_report
 from app.main_job.result import ComparedRun, Outcome, Timing, layer_row
+from app.main_job.statistics import Timeline, describe_bottleneck, pipeline_usage
 from app.network.definitions import LENET5
 from app.network.verdicts import Accuracy, Agreement, Reference, compare_labels, judge_answers
 from app.network.weights import Weights
@@ -25,8 +25,7 @@ from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.peers_for_tests import CARD
-from tests.support.schemas import mistakes
-from tests.support.widths import check_widths
+from tests.support.schemas import check_widths, mistakes
 
 BATCH = 50
 GRAPH = random_graph(LENET5)

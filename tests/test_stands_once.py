@@ -21,10 +21,10 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 61_400,
-    "lines of Python in app without comments, docstrings and blank lines": 34_050,
-    "lines of tests": 47_600,
-    "tracked files": 1_050,
+    "lines of sources": 62_300,
+    "lines of Python in app without comments, docstrings and blank lines": 34_450,
+    "lines of tests": 47_400,
+    "tracked files": 997,
 }
 
 

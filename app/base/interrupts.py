@@ -94,7 +94,7 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def _replace_signal_handlers(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
-    """Handle by ``by`` the signals whose handler is in ``replaced``; return the replaced handlers. Main thread only."""
+    """Install ``by`` for the signals whose handler is in ``replaced``; return the old handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) in replaced}
@@ -120,9 +120,9 @@ def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
         bar = tqdm(total=total, **looks)
     with deferred_interrupts() as check_interrupt, nullcontext() if bar is None else bar:
 
-        def progress(count: int) -> None:
+        def advance(count: int) -> None:
             check_interrupt()
             if bar is not None:
                 bar.update(count)
 
-        yield progress
+        yield advance

@@ -11,9 +11,9 @@ class Precision(Frozen):
     type of activations in memory between the layers. coarse: whether operands are rounded to 11 significant bits before
     the multiplication. calibrated: whether the weights file needs numbers that were calibrated on images, which not
     every network's has. offered: whether the command line accepts the name. paired: whether kernels exist that compute
-    two layers in this precision. fallback: dtype of layers for which no kernel, or no fast one, has this precision; ""
-    if every layer has one. peers: the precision of equal accuracy for other systems; "" if none. jax: JAX's name for
-    the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
+    two convolutions in it. fallback: dtype of layers without a fast kernel in it; "" if every layer has one. peers: the
+    precision of equal accuracy for other systems; "" if none. jax: JAX's name for the multiplication of float32. cudnn:
+    name of cuDNN's row in ``bench``.
     """
 
     name: str

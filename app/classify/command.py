@@ -20,7 +20,7 @@ from app.classify.pieces import (
     PieceResult,
     Runner,
     cut_pieces,
-    piece_size,
+    images_per_piece,
     select_image_ranges,
 )
 from app.classify.report import Totals, as_text, build_report
@@ -96,7 +96,7 @@ class ClassifyRun:
 
     def _remaining_pieces(self) -> Iterator[Piece]:
         """Yield the pieces of the remaining shards, except shards found unreadable."""
-        size = piece_size(self.place)
+        size = images_per_piece(self.place)
         for number in self.folder.remaining_shards:
             for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.unreadable.found:
@@ -154,11 +154,11 @@ def classify(request: ClassifyRequest) -> int:
         )
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
 
-            def progress(count: int) -> None:
+            def advance(count: int) -> None:
                 check_interrupt()
                 bar.update(count)
 
-            stack.enter_context(folder.create_and_lock(identity, progress))
+            stack.enter_context(folder.create_and_lock(identity, advance))
         for note in folder.notes:
             print_to_stderr(f"note: {note}")
         timer = Timer()

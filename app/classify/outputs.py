@@ -36,9 +36,9 @@ class OutputFolder:
     """Collect the results of a run's shards in any order, and publish the results of each shard once they are complete.
 
     Methods take a shard by its index in ``shards``. One thread uses the folder, within ``create_and_lock``. identity:
-    network, weights and arithmetic of the run. receipts: by index, those of the finished shards; after ``resume`` also
-    those of an earlier run, whose indices are in ``kept``. notes: one line for each shard that an earlier run began and
-    this run classifies again.
+    network, weights and arithmetic of the run. receipts: by index, the receipts of the finished shards; after
+    ``resume`` also those of an earlier run, whose indices are in ``kept``. notes: one line for each shard that an
+    earlier run began and this run classifies again.
     """
 
     def __init__(
@@ -208,13 +208,13 @@ class OutputFolder:
             existing = [path for path in self._result_files(number) if may_exist(path)]
             self._check_overwrite_allowed(existing)
             if existing and self._resume:
-                reason = self._keep_if_valid(number)
+                reason = self._keep_valid_result(number)
                 if reason is not None:
                     self.notes.append(f"{self._shards[number].path} is classified again: {reason}")
             progress(1)
         self.kept = frozenset(self.receipts)
 
-    def _keep_if_valid(self, number: int) -> str | None:
+    def _keep_valid_result(self, number: int) -> str | None:
         """Keep an earlier run's results for a shard if they are valid; otherwise return the reason."""
         path = self._receipt_path(number)
         if not may_exist(path):

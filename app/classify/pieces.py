@@ -105,7 +105,7 @@ def count_correct(labels: np.ndarray, shard: Shard, reader: ShardReader, first: 
     classes: number of classes of the network. Raises UserError if the true labels cannot be read, or are not labels
     that the network can give.
     """
-    truth = reader.labels(first, len(labels))
+    truth = reader.read_labels(first, len(labels))
     if shard.truth is not None and truth.max() >= classes:
         raise UserError(
             f"{shard.truth.name} has label {truth.max()}, but the network has classes 0 to {classes - 1}: "
@@ -114,7 +114,7 @@ def count_correct(labels: np.ndarray, shard: Shard, reader: ShardReader, first: 
     return int(np.count_nonzero(labels == truth))
 
 
-def piece_size(place: DeviceInfo) -> int:
+def images_per_piece(place: DeviceInfo) -> int:
     """Return how many images a piece for the device should have."""
     return CPU_PIECE if place.limit == "compute" else GPU_PIECE
 

@@ -15,7 +15,7 @@ from app.files.checks import BadValueError
 from app.files.reading import open_regular, read_json
 from app.files.writing import json_text, rename_unfinished, replace_atomically, unwritable_error
 from app.records.classify import Identity, Receipt
-from app.records.derive import check_of
+from app.records.derive import check_for_type
 
 DTYPES: dict[str, np.dtype] = {"labels": np.dtype(np.uint8), "logits": np.dtype(np.float32)}
 KINDS = (*DTYPES,)
@@ -57,7 +57,7 @@ def file_sha256(path: Path) -> str:
 
 def _check_receipt(value: Any) -> Receipt:
     """Return the checked receipt. Raises BadValueError, also for more right labels than images."""
-    found: Receipt = check_of(Receipt)(value)
+    found: Receipt = check_for_type(Receipt)(value)
     correct, images = found["correct"], found["images"]
     if correct is not None and correct > images:
         raise BadValueError(f".correct: {correct:,} of {images:,} images")

@@ -197,7 +197,7 @@ class LocalRunner:
         return len(running) < AHEAD or images < GPU_PIECE
 
     def _collect_finished(self) -> None:
-        """Move finished pieces from those in flight to the results; if there are none, wait briefly."""
+        """Move finished pieces from the pieces in flight to the results; if no piece is finished, wait briefly."""
         if self._running:
             done, _ = wait(self._running, 0 if self._finished else POLL_SECONDS, FIRST_COMPLETED)
             self._finished.extend((self._running.pop(future), future) for future in done)

@@ -43,7 +43,7 @@ HELP_WIDTH = 78  # argparse's in a terminal of 80 columns
 DESCRIPTIONS = COMMANDS | {MAIN_JOB: "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."}
 
 
-def parser_of(name: str) -> Parser:
+def load_parser(name: str) -> Parser:
     """Return the parser of one of the ``COMMANDS``, or of ``run``, the main job."""
     module = _options_module(name)
     epilog: str = module.EPILOG
@@ -74,13 +74,13 @@ class _Completion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, option: str | None = None) -> None:
         from app.commands.completion import completion_script  # imported only here: other commands need none
 
-        parsers = {name: parser_of(name) for name in DESCRIPTIONS}
+        parsers = {name: load_parser(name) for name in DESCRIPTIONS}
         sys.stdout.write(completion_script(shell, parsers, COMMANDS, MAIN_JOB))
         parser.exit()
 
 
-def request_of(name: str, options: argparse.Namespace) -> Any:
-    """Return the request of a command, made from the values that ``parser_of(name)`` parsed.
+def make_request(name: str, options: argparse.Namespace) -> Any:
+    """Return the request of a command, made from the values that ``load_parser(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """

@@ -55,7 +55,7 @@ def find_nvrtc() -> NvrtcLibrary:
     """Return the NVRTC library that CuPy loads. Raise UserError if it is missing."""
     version = import_nvrtc().getVersion()
     path = _loaded_nvrtc_path(version[0])
-    return NvrtcLibrary(path, version, build_hash(path))
+    return NvrtcLibrary(path, version, library_build_hash(path))
 
 
 @cache
@@ -68,7 +68,7 @@ def _loaded_nvrtc_path(major: int) -> str:
 
 
 @cache
-def build_hash(path: str) -> str:
+def library_build_hash(path: str) -> str:
     """Return a hash of a library's size and of its notes with the build ID, to identify the build (64-bit ELF)."""
     with Path(path).open("rb") as file:
         header = file.read(64)

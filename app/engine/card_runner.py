@@ -150,7 +150,7 @@ class CardRunner:
             self._last_stream = None
 
     def _enqueue_after_previous(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
-        """Enqueue ``count`` images after all work enqueued before. addresses: those of images, labels, scores.
+        """Enqueue ``count`` images after all work enqueued before. addresses: of images, labels, scores.
 
         The caller must then record ``_done``, or wait for the stream.
         """
@@ -164,7 +164,7 @@ class CardRunner:
         self.enqueue(pointer, count, addresses)
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
-        """Enqueue the kernels for ``count`` images. stream: a pointer. addresses: those of images, labels, scores."""
+        """Enqueue the kernels for ``count`` images. stream: a pointer. addresses: of images, labels, scores."""
         assert self._buffers is not None or count == 0
         capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
         for first in range(0, count, capacity or 1):

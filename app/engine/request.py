@@ -79,7 +79,7 @@ def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
 
 
 class LabelledImages(Frozen, kw_only=True):
-    """Options that choose the images: those of Fashion-MNIST, or those of the file ``data``."""
+    """Options that choose the images: a split of Fashion-MNIST, or the file ``data``."""
 
     split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
     data_dir: Path | None = data_dir_option()

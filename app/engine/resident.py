@@ -166,7 +166,7 @@ class ResidentKernel:
 
 
 def compile_time_constants(plan: ExecutionPlan) -> dict[str, str | int]:
-    """Return the persistent kernel's compile-time constants: those of the plan's two kernels, which it imitates."""
+    """Return the persistent kernel's compile-time constants, taken from the plan's two kernels, which it imitates."""
     convolutions, products = (node.variant.launch_config(node.problem, node.settings).defines for node in plan.nodes)
     own = {"ROWS", "STAGES", "FEW", "STEP_BLOCKS"}  # of the launch for many images
     shared = {name: value for name, value in products.items() if name not in own}

@@ -45,7 +45,7 @@ def why_untrusted(path: Path) -> str | None:
 
     The file and the two folders above it must belong to this user or root, and no other user may write to them.
     """
-    reasons = map(_distrust_reason, (path.parent.parent, path.parent, path))
+    reasons = map(_owner_or_mode_fault, (path.parent.parent, path.parent, path))
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -76,7 +76,7 @@ def store_private(path: Path, text: str) -> None:
         temporary.chmod(0o600)
 
 
-def _distrust_reason(path: Path) -> str | None:
+def _owner_or_mode_fault(path: Path) -> str | None:
     try:
         status = path.stat()
     except OSError:

@@ -133,11 +133,11 @@ def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), o
 def document_check(schema: str, check: Check) -> Check:
     """Return a check for a JSON object that passes ``check`` and whose field ``schema`` is ``schema``."""
 
-    def check_both(value: Any) -> Any:
+    def check_schema_and_fields(value: Any) -> Any:
         _check_at(".schema", choice_check(schema), _object(value).get("schema"))
         return check(value)
 
-    return check_both
+    return check_schema_and_fields
 
 
 def parse_json(content: str) -> Any:

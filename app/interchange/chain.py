@@ -82,7 +82,7 @@ def network_from_chain(
 
 
 def apply_course_rules(network: Network) -> Network:
-    """Return the network with the rules under which the course trained its old files.
+    """Return the network with the rules by which the old reports trained their networks (``--rule course``).
 
     Images are enlarged with zeros beyond the border, and pixels are numbers from 0 to 255.
     """

@@ -118,7 +118,7 @@ def torch_engine(source: Source) -> Engine | None:
                     x = functional.linear(x, weights, bias)
                 case Pool():
                     shape, rule = tuple(x.shape[1:]), (layer.window, layer.effective_stride)
-                    beyond = [size for sides in reversed(layer.margins(shape)) for size in sides]
+                    beyond = [size for sides in reversed(layer.window_overhangs(shape)) for size in sides]
                     x = functional.pad(x, beyond, value=-np.inf if layer.is_max else 0.0)
                     if layer.is_max:
                         x = functional.max_pool2d(x, *rule)

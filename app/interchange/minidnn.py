@@ -27,7 +27,7 @@ def read(content: bytes, asked: ImportOptions) -> Source:
     layers = [layer.name for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
     shapes = source_array_shapes(network)
     cursor = Cursor(content)
-    count = cursor.integer("i", "the number of layers")
+    count = cursor.read_int("i", "the number of layers")
     if count != len(layers):
         remedy = REMEDY
         if int.from_bytes(content[:4], "big") == len(layers):
@@ -48,8 +48,8 @@ def read(content: bytes, asked: ImportOptions) -> Source:
 
 def _read_layer_floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
     """Return a layer's floats, (n,) float32. sizes: number of its weights and of its biases; empty without weights."""
-    count = cursor.integer("i", f"the number of floats of layer {layer}")
+    count = cursor.read_int("i", f"the number of floats of layer {layer}")
     if count not in (sum(sizes), *sizes[:1]):
         told = f"layer {layer} has {count:,} floats, but its network needs {sum(sizes):,}"
         raise BadValueError(f"{told}; {REMEDY}")
-    return np.frombuffer(cursor.take(4 * count, f"the {count:,} floats of layer {layer}"), "<f4").astype(np.float32)
+    return np.frombuffer(cursor.read(4 * count, f"the {count:,} floats of layer {layer}"), "<f4").astype(np.float32)

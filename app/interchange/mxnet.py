@@ -1,6 +1,6 @@
 """Read networks of MXNet: a list of arrays (.params), and a symbol file beside it or a description of the network.
 
-Without either, the reader assumes the network of the course's systems 2 and 3, if the shapes of the arrays fit it.
+Without either, the reader assumes a network like ``fa19``, if the shapes of the arrays fit it.
 """
 
 from collections.abc import Mapping

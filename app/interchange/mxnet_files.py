@@ -46,16 +46,16 @@ TYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: 
 def read_params(content: bytes) -> dict[str, np.ndarray]:
     """Return every array of a list by its full name, as stored. Raises BadValueError."""
     cursor = Cursor(content)
-    magic, reserved = cursor.integer("Q", "its head"), cursor.integer("Q", "its head")
+    magic, reserved = cursor.read_int("Q", "its head"), cursor.read_int("Q", "its head")
     if magic != MAGIC or reserved:
         if int.from_bytes(content[:8], "big") == MAGIC:
             raise BadValueError("is a big-endian list of MXNet's; save it again on a little-endian machine")
         raise BadValueError("does not begin as a list of MXNet's (0x112, 0); name a .params file of MXNet 0.11 to 1.9")
-    count = cursor.integer("Q", "the number of arrays")
+    count = cursor.read_int("Q", "the number of arrays")
     if not 0 < count <= cursor.bytes_left // LEAST_RECORD:
         raise BadValueError(f"declares {count:,} arrays, but {cursor.bytes_left:,} bytes follow; get a fresh copy")
     arrays = [_read_array_record(cursor, f"array {at + 1} of {count:,}") for at in range(count)]
-    names = cursor.integer("Q", "the number of names")
+    names = cursor.read_int("Q", "the number of names")
     if names != count:
         raise BadValueError(f"has {count:,} arrays but {names:,} names; save it from a dictionary of names")
     found: dict[str, np.ndarray] = {}
@@ -69,36 +69,36 @@ def read_params(content: bytes) -> dict[str, np.ndarray]:
 
 
 def _read_array_record(cursor: Cursor, what: str) -> np.ndarray:
-    version = cursor.integer("I", what)
+    version = cursor.read_int("I", what)
     if version not in (VERSION_1, VERSION_2):
         known = f"{VERSION_1:#x} and {VERSION_2:#x} are known"
         raise BadValueError(f"has {what} in a record of version {version:#x}; {known}, save it with MXNet 0.11 to 1.9")
-    storage = cursor.integer("i", what) if version == VERSION_2 else 0
+    storage = cursor.read_int("i", what) if version == VERSION_2 else 0
     if storage:
         kind = STORAGE.get(storage, f"of type {storage}")
         raise BadValueError(f"stores {what} sparsely ({kind}); convert it with tostype('default')")
-    dimensions = cursor.integer("I", what)
+    dimensions = cursor.read_int("I", what)
     if not 0 < dimensions <= MAX_DIMENSIONS:
         raise BadValueError(f"has {what} with {dimensions:,} dimensions; get a fresh copy")
-    shape = tuple(cursor.integer("q", what) for _ in range(dimensions))
+    shape = tuple(cursor.read_int("q", what) for _ in range(dimensions))
     if min(shape) < 1:
         raise BadValueError(f"has {what} of shape {shape}; get a fresh copy")
-    cursor.take(8, what)  # the device that it lay on
-    number = cursor.integer("i", what)
+    cursor.read(8, what)  # the device that it lay on
+    number = cursor.read_int("i", what)
     if number not in TYPES:
         raise BadValueError(f"has {what} in numbers of type {number}; store it as float32 (type 0)")
     dtype = np.dtype(TYPES[number])
-    return np.frombuffer(cursor.take(prod(shape) * dtype.itemsize, f"{what}, {prod(shape):,} numbers"), dtype).reshape(
+    return np.frombuffer(cursor.read(prod(shape) * dtype.itemsize, f"{what}, {prod(shape):,} numbers"), dtype).reshape(
         shape
     )
 
 
 def _read_array_name(cursor: Cursor, what: str) -> str:
-    length = cursor.integer("Q", what)
+    length = cursor.read_int("Q", what)
     if not 0 < length <= MAX_NAME:
         raise BadValueError(f"has {what} of {length:,} bytes; 1 to {MAX_NAME:,} are read, rename it")
     try:
-        name = bytes(cursor.take(length, what)).decode("utf-8")
+        name = bytes(cursor.read(length, what)).decode("utf-8")
     except UnicodeDecodeError:
         raise BadValueError(f"has {what} that is not text in UTF-8; get a fresh copy") from None
     if not name.isprintable():
@@ -221,7 +221,7 @@ class _LayerList:
         self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
 
     def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
-        """Add the course's convolution. Without ``no_bias``, the number of its arrays tells whether it has a bias."""
+        """Add ``New``, the old reports' convolution. Without ``no_bias``, it has a bias if it has two arrays."""
         self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
     def add_fully_connected(self, settings: Settings, arrays: list[str]) -> None:

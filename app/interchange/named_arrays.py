@@ -98,7 +98,7 @@ def parse_description(content: str) -> Description:
 
 
 def match_to_network(named: NamedArrays, asked: ImportOptions) -> Source:
-    """Return the arrays as those of the network in ``asked``, or of the described network. Raises BadValueError."""
+    """Return the arrays with the names of the network in ``asked``, or of the described one. Raises BadValueError."""
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
     if odd := [name for name in named.arrays if not name.isprintable()]:
@@ -196,7 +196,7 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
     return names
 
 
-def torch_name(name: str) -> str:
+def torch_key(name: str) -> str:
     """Return PyTorch's name: ``conv1`` → ``conv1.weight``, ``conv1_bias`` → ``conv1.bias``."""
     layer = name.removesuffix("_bias")
     return f"{layer}.{WEIGHT if layer == name else BIAS}"

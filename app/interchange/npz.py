@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
 
 def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return the arrays of an NPZ file as those of the asked or the described network. Raises BadValueError."""
+    """Return an NPZ file's arrays with the names of the asked or described network. Raises BadValueError."""
     return match_to_network(read_npz(content), asked)
 
 
@@ -100,7 +100,7 @@ def open_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
         ) from None
 
 
-def npz_content(named: NamedArrays) -> bytes:
+def build_npz_bytes(named: NamedArrays) -> bytes:
     """Return the content of an NPZ file; equal arguments give equal bytes."""
     arrays = dict(named.arrays)
     if named.description is not None:

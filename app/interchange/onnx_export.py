@@ -8,7 +8,7 @@ import numpy as np
 from app.base.errors import pip_install_command
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
-from app.interchange.named_arrays import Description, torch_name
+from app.interchange.named_arrays import Description, torch_key
 from app.layers import Activation, Argmax, AvgPool, Conv2d, Flatten, Layer, LeakyRelu, Linear, Resize, Shape, Softmax
 from app.layers.pool import Pool
 from app.network.foreign import DESCRIPTION
@@ -111,7 +111,7 @@ class _Graph:
 
     def _add_weighted_layer(self, operator: str, layer: Layer, **attributes: Any) -> None:
         ours = [name for name in (layer.name, f"{layer.name}_bias") if name in self._arrays]
-        arrays = {torch_name(name): self._arrays[name] for name in ours}
+        arrays = {torch_key(name): self._arrays[name] for name in ours}
         self._add_node(operator, layer.name, **arrays, **attributes)
 
     def _add_pooling(self, layer: Pool, shape: Shape) -> None:
@@ -119,7 +119,7 @@ class _Graph:
 
         A mean that counts the layer's padding must not count this one: a multiplication corrects the divisor.
         """
-        margins = layer.margins(shape)
+        margins = layer.window_overhangs(shape)
         attributes: dict[str, Any] = {}
         if any(map(any, margins)):
             attributes["pads"] = [margin[side] for side in (0, 1) for margin in margins]

@@ -12,7 +12,7 @@ from app.interchange.chain import assemble_network
 from app.interchange.engines import onnx_engine
 from app.interchange.layer_stack import BRIGHT
 from app.interchange.layout import convert_arrays, source_array_shapes
-from app.interchange.named_arrays import class_names, parse_description, torch_name
+from app.interchange.named_arrays import class_names, parse_description, torch_key
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
 from app.interchange.onnx_values import load_external_data, tensor_array
@@ -32,7 +32,7 @@ def read(content: bytes, asked: ImportOptions) -> Source:
     del content  # the model is as large
     opset = _check_model_features(model)
     load_external_data(model, asked.path)
-    exported = _described_source(model)
+    exported = _exported_source(model)
     if exported is not None:
         ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
@@ -91,7 +91,7 @@ def _check_model_features(model: Any) -> int:
     return int(versions[0])
 
 
-def _described_source(model: Any) -> Source | None:
+def _exported_source(model: Any) -> Source | None:
     """Return the network and arrays of a model that ``export`` wrote and nobody changed; otherwise None."""
     texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION and isinstance(one.value, str)]
     if not texts:
@@ -99,7 +99,7 @@ def _described_source(model: Any) -> Source | None:
     try:
         about = parse_description(texts[0])
         tensors = {one.name: one for one in model.graph.initializer}
-        origins = {name: torch_name(name) for name in source_array_shapes(about.network) if torch_name(name) in tensors}
+        origins = {name: torch_key(name) for name in source_array_shapes(about.network) if torch_key(name) in tensors}
         arrays = {name: as_float32(name, tensor_array(tensors[there], name), []) for name, there in origins.items()}
         source = Source(about.network, arrays, origins, input_scale=about.input_scale, classes=about.classes)
         ours = {one.name: one.array for one in convert_arrays(source)}

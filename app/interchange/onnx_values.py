@@ -156,11 +156,11 @@ class Node:
             raise self.fault(f"has {name} {format_for_error(str(found))}", f"only {known} can be imported")
         return found
 
-    def uniform_attribute(self, name: str, default: int, count: int = 2) -> int:
-        """Return the number that a list attribute repeats ``count`` times. Raises BadValueError if they differ."""
-        found = self.take(name, [default] * count)
-        if len(found) != count or len(set(found)) != 1:
-            raise self.fault(f"has {name} {found[:8]}", f"only {count} equal numbers can be imported")
+    def uniform_attribute(self, name: str, default: int) -> int:
+        """Return the number that a list attribute has twice. Raises BadValueError if they differ."""
+        found = self.take(name, [default] * 2)
+        if len(found) != 2 or len(set(found)) != 1:
+            raise self.fault(f"has {name} {found[:8]}", "only 2 equal numbers can be imported")
         return int(found[0])
 
     def take_padding(self, sizes: tuple[int, ...], kernel: int, stride: int) -> list[int]:

@@ -15,7 +15,7 @@ FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return the arrays of a safetensors file as those of the asked or the described network. Raises BadValueError."""
+    """Return a safetensors file's arrays with the names of the asked or described network. Raises BadValueError."""
     return match_to_network(read_safetensors(content), asked)
 
 
@@ -36,7 +36,7 @@ def read_safetensors(content: bytes) -> NamedArrays:
     return NamedArrays(arrays, None if text is None else parse_description(text), metadata)
 
 
-def safetensors_content(named: NamedArrays) -> bytes:
+def build_safetensors_bytes(named: NamedArrays) -> bytes:
     """Return the content of a safetensors file; equal arguments give equal bytes.
 
     Raises BadValueError without the library. The description is one metadata entry, because the library writes several

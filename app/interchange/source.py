@@ -80,12 +80,12 @@ class Cursor:
         """Return the number of bytes after the current position."""
         return len(self._content) - self._at
 
-    def integer(self, kind: str, what: str) -> int:
+    def read_int(self, kind: str, what: str) -> int:
         """Read one integer; ``kind`` is its format in the module struct. Raises BadValueError, which names ``what``."""
-        value: int = struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}"), what))[0]
+        value: int = struct.unpack(f"<{kind}", self.read(struct.calcsize(f"<{kind}"), what))[0]
         return value
 
-    def take(self, count: int, what: str) -> memoryview:
+    def read(self, count: int, what: str) -> memoryview:
         """Read ``count`` bytes. Raises BadValueError, which names ``what``, if fewer are left."""
         if not 0 <= count <= self.bytes_left:
             raise BadValueError(
@@ -147,7 +147,7 @@ class Source(Frozen):
 
     @property
     def scale(self) -> float:
-        """Return the factor for pixel bytes: that of the file if it has one, else that of the network."""
+        """Return the factor for pixel bytes from the file or, if the file has none, from the network."""
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
 
 

@@ -52,7 +52,7 @@ def fold_batch_norms(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict
 
 
 def _layers_before_norms(norms: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the layer before each batch normalisation: that of the same number (conv1, bn1), else the previous one."""
+    """Return each batch normalisation's layer: the one of the same number (conv1, bn1), else the previous one."""
     prefixes = list(dict.fromkeys(name.rpartition(".")[0] for name in arrays))
     weights = {prefix: arrays[f"{prefix}.{WEIGHT}"] for prefix in prefixes if f"{prefix}.{WEIGHT}" in arrays}
     weighted = [prefix for prefix, array in weights.items() if array.ndim in (2, 4) and prefix not in norms]
@@ -81,7 +81,7 @@ def _layers_before_norms(norms: Sequence[str], arrays: Mapping[str, np.ndarray])
 
 
 def _numbered_prefix(prefix: str) -> str:
-    """Return a prefix without its word but with its number: ``features.bn1`` → ``features.1``; otherwise ""."""
+    """Return a prefix whose last word is reduced to its number: ``features.bn1`` → ``features.1``; or ""."""
     found = re.fullmatch(r"(.*\.)?[A-Za-z_]+(\d+)", prefix)
     return "" if found is None else f"{found[1] or ''}{found[2]}"
 

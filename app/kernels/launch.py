@@ -59,7 +59,7 @@ class Kernel:
         self.config: LaunchConfig = variant.launch_config(problem, parameters)
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
-    def module(self) -> Any:
+    def load_module(self) -> Any:
         """Return the loaded module: a new copy for each launch that writes constant memory, otherwise a shared one."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
         return load_cubin(self._cubin) if own else self._shared_module
@@ -134,7 +134,7 @@ class Launch:
             for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
             if argument.per_image and pointer.value is not None
         }
-        self._module, self._early = kernel.module(), early
+        self._module, self._early = kernel.load_module(), early
         self._advanced = False  # the pointers may be those of a later piece
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]
@@ -145,13 +145,13 @@ class Launch:
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
-        for count in self._iter_bound_pieces(images):
+        for count in self._iter_pieces(images):
             for step in self._steps:
                 step(stream, count)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
         """Add the kernels for the first ``images`` images to a graph. Requires ``launches_only_kernels``."""
-        for count in self._iter_bound_pieces(images):
+        for count in self._iter_pieces(images):
             for node in self._nodes:
                 node(graph, count)
 
@@ -160,14 +160,14 @@ class Launch:
         """Return whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
-    def _iter_bound_pieces(self, images: int) -> Iterable[int]:
+    def _iter_pieces(self, images: int) -> Iterable[int]:
         """Set the arguments to one piece of the images after another; yield the length of each."""
         if self._advanced or not 0 < images <= self._piece:
-            return self._iter_moved_pieces(images)
+            return self._iter_pieces_moving_pointers(images)
         self._images.value = images
         return (images,)
 
-    def _iter_moved_pieces(self, images: int) -> Iterator[int]:
+    def _iter_pieces_moving_pointers(self, images: int) -> Iterator[int]:
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         self._advanced = True

@@ -56,6 +56,7 @@ class ConvProblem(Frozen):
     pool_ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
     bounded: bool = False  # in float16x2: inputs and weights are in float16's range
     exact: bool = False  # in float16x2: one part holds the weights without loss
+    sparse: bool = False  # the weights are 2:4 sparse along the channels (see plain_problems.py)
 
     def __post_init__(self) -> None:
         """Clear ``pool_ceil`` if no window crosses the border, so that equal problems get equal kernels."""
@@ -296,5 +297,4 @@ def tuning_key(problem: Problem) -> str:
         layers = getattr(problem, "resize", None), problem.first, problem.second
         return f"{operation(problem)}{form}: " + "; ".join(tuning_key(layer) for layer in layers if layer is not None)
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
-    changed = (f"{field.name}={value}" for field, value in values if value != field.default)
-    return " ".join([operation(problem), *changed])
+    return " ".join([operation(problem), *(f"{x.name}={value}" for x, value in values if value != x.default)])

@@ -6,11 +6,14 @@ direct`` chooses. Numbers give the reading order: a step follows the step that i
 
 import importlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
+from typing import TypeVar, cast
 
 from app.base.errors import UserError, choices_hint
 from app.cuda.compiler import architecture_number
-from app.kernels.problems import ConvProblem, Problem
+from app.kernels.plain_problems import GROUP
+from app.kernels.problems import ConvPairProblem, ConvProblem, Problem
 from app.kernels.variant import TENSOR_CORES, Variant
 
 # Operation → modules whose ``ROWS`` are its kernels. A run imports only those of the operations that it plans.
@@ -27,8 +30,10 @@ TABLES: dict[str, Sequence[str]] = {
 # Operation → modules of the steps that serve any sizes: imported only where no other step serves, or to compare
 # measured times.
 ANY_SIZES = {"conv_pair": ("fused.any_pair", "fused.any_warpgroups"), "gemm_pair": ("fused.any_product_pair",)}
-# Operation → modules of the steps for sparse filters: imported only for these.
-SPARSE = {"conv_pair": ("fused.sparse_pair",)}
+# Operation → modules of the steps for sparse filters: imported only for these, if not for others. Those of any sizes
+# follow.
+SPARSE = {"conv": ("conv.rows.warpgroups",), "conv_pair": ("fused.sparse_pair",)}
+P = TypeVar("P", bound=Problem)
 VARIANTS: list[Variant]
 """The rows of all operations."""
 
@@ -46,7 +51,7 @@ def module_variants(module: str) -> list[Variant]:
 
 
 def _variants_by_step(operation: str, modules: Sequence[str]) -> list[Variant]:
-    rows = (row for module in modules for row in module_variants(module) if row.operation == operation)
+    rows = (row for module in dict.fromkeys(modules) for row in module_variants(module) if row.operation == operation)
     return sorted(rows, key=lambda row: row.step)
 
 
@@ -70,10 +75,22 @@ def find_variant(operation: str, requested: str, *others: str) -> Variant | None
 def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
     sparse = getattr(problem, "sparse", False)
-    for modules in (SPARSE[operation],) if sparse else (TABLES[operation], ANY_SIZES.get(operation, ())):
+    for modules in (SPARSE if sparse else TABLES)[operation], ANY_SIZES.get(operation, ()):
         for row in reversed(_variants_by_step(operation, modules)):
             if row.automatic and row.refusal_reason(problem, arch) is None and _is_worthwhile(row, problem, arch):
                 yield row
+
+
+def served_form(row: Variant, problem: P) -> P:
+    """Return the form of a problem that a variant serves: with 2:4 sparse filters if the variant serves no others.
+
+    A problem whose channels are not whole groups of four stays as it is. The time of other variants depends on no
+    weight, so times of both forms may be compared.
+    """
+    layer = problem.second if isinstance(problem, ConvPairProblem) else problem
+    if row.sparse and isinstance(layer, ConvProblem) and layer.channels % GROUP == 0:
+        return cast(P, replace(cast(ConvProblem | ConvPairProblem, problem), sparse=True))
+    return problem
 
 
 def _is_worthwhile(row: Variant, problem: Problem, arch: str) -> bool:

@@ -13,9 +13,10 @@ from app.base.frozen import Frozen
 from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import KERNEL_DIR, architecture_number
 from app.kernels.plain_problems import DEFAULT_SLOPE, Argument
-from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
+from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, PoolProblem, Problem
 
 Grid = tuple[int, int, int]
+NO_BLOCKS: Grid = (0, 0, 0)  # of a kernel that is not launched for this number of images
 Parameters = Mapping[str, int]  # tunable parameter of a variant → value
 # Architecture → KB of shared memory per block (CUDA C++ Programming Guide, table of compute capabilities).
 SHARED_LIMIT = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
@@ -195,12 +196,13 @@ class Variant(Frozen):
             return f"computes in {' or '.join(self.dtypes)}, not {problem.dtype}"
         if getattr(problem, "pool", 1) > 1 and not self.pools:
             return "does not pool"
-        if isinstance(problem, LinearProblem) and problem.softmax:
-            return "computes no softmax"
+        if isinstance(problem, LinearProblem) and problem.softmax > (problem.argmax and problem.inputs < LONG_SUM):
+            return f"computes a softmax before an argmax alone, of sums of less than {LONG_SUM:,} terms"
         if (reason := self.refuses(problem)) is not None:
             return reason
         if getattr(problem, "sparse", False) != self.sparse:
-            return f"serves {'2:4 sparse' if self.sparse else 'dense'} filters of the second convolution alone"
+            where = " of the second convolution" if self.operation == "conv_pair" else ""
+            return f"serves {'2:4 sparse' if self.sparse else 'dense'} filters{where} alone"
         try:
             config = self.launch_config(problem, parameters)
         except Unfit as unfit:
@@ -255,6 +257,11 @@ def type_defines(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
     }
 
 
+def result_defines(problem: LinearProblem) -> dict[str, str | int]:
+    """Return the constants ARGMAX and SOFTMAX: what a kernel does with the sums of a whole row."""
+    return {"ARGMAX": int(problem.argmax), "SOFTMAX": int(problem.softmax)}
+
+
 def activation_name(function: str) -> str:
     """Return the name of a function's struct in ``include/activations.cuh``; NONE for ""."""
     kind, _, slope = function.partition(":")
@@ -270,12 +277,7 @@ def uniform_type_defines(dtype: str) -> dict[str, str | int]:
 
 def conv_size_defines(problem: ConvProblem) -> dict[str, str | int]:
     """Return C, H, W, M, K, S and PADDING as compile-time constants."""
-    return dict(zip("CHWMKS", problem.sizes, strict=True)) | padding_define(problem)
-
-
-def padding_define(problem: ConvProblem) -> dict[str, str | int]:
-    """Return the constant PADDING. Kernels with run-time sizes take it too, so that 0 removes the border checks."""
-    return {"PADDING": problem.padding}
+    return {**dict(zip("CHWMKS", problem.sizes, strict=True)), "PADDING": problem.padding}
 
 
 def pooling_defines(problem: ConvProblem) -> dict[str, str | int]:

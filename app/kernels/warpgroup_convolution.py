@@ -1,9 +1,7 @@
-"""Choose tiles and shared memory for ``include/warpgroup_convolution.cuh``, and pack its filters."""
+"""Choose tiles and shared memory for ``include/warpgroup_convolution.cuh``."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
-
-import numpy as np
 
 from app.base.frozen import Frozen
 from app.kernels.plain_problems import ITEMSIZE
@@ -12,6 +10,7 @@ from app.kernels.variant import Unfit, ceil_div
 
 TILE = 64  # maps of a product
 STEP_BYTES = TILE * 16 * 2  # filters of a k step, one part
+WORD_BYTES = 4 * 128  # metadata of two sparse steps
 SHARED = 227 << 10  # most bytes of shared memory per block
 ROWS_OF_PIXELS = (5, 8, 10, 12, 16, 20, 24, 32)  # of a tile, eight pixels each: products that wgmma.cuh defines
 # Warpgroups of a block → most sums that a thread holds without spilling.
@@ -21,7 +20,9 @@ RELATIVE_TIME = {1: 1.35, 2: 1.05, 3: 1.0, 4: 0.97, 5: 0.98}
 STREAMED_TIME = 1.2  # relative time where filters stream: all warpgroups wait for the slowest
 WAIT_CLOCKS, STORE_CLOCKS = 30, 4  # of a wait for products; of storing a row of eight pixels
 LEAST_USE = 0.3  # share of a tile's products that must count, else mma serves better
+USE_OF_MMA = 0.5  # it then takes no longer than tiles would with this share: fa19 and k7 on an H100, whole kernels
 PARTIAL_STEPS = 8  # most k steps that the tensor cores sum before sums are added in the usual way
+MOST_UNROLLED = 64  # most steps that the kernel unrolls; of more, sparse ones wait after each stage
 STAGES = (8, 6, 4, 3)  # of a ring of filters
 
 
@@ -29,6 +30,7 @@ class WarpgroupConvolution(Frozen):
     """A convolution of maps that lie in shared memory. rows, columns: pixels of the result that pooling reads.
 
     padded_width: map width with padding. parts, weight_parts: number of float16 per number of the maps, of the filters.
+    sparse: the filters have two weights of every four channels. A step then has 32 channels, but as many weights.
     """
 
     channels: int
@@ -41,11 +43,22 @@ class WarpgroupConvolution(Frozen):
     pool: int
     parts: int
     weight_parts: int
+    sparse: bool = False
 
     @property
-    def k_steps(self) -> int:
-        """Return the number of k steps, of 16 channels each, per tap."""
-        return ceil_div(self.channels, 16)
+    def planes(self) -> int:
+        """Return the number of planes of eight channels."""
+        return ceil_div(self.channels, 8) if self.sparse else 2 * ceil_div(self.channels, 16)
+
+    @property
+    def run_steps(self) -> int:
+        """Return the number of k steps whose channels lie one after another: of a tap; sparse, of a column of taps."""
+        return ceil_div(self.kernel * self.planes, 4) if self.sparse else self.planes // 2
+
+    @property
+    def steps(self) -> int:
+        """Return the number of k steps of all taps."""
+        return self.kernel * self.run_steps * (1 if self.sparse else self.kernel)
 
     @property
     def padded_maps(self) -> int:
@@ -57,17 +70,23 @@ class WarpgroupConvolution(Frozen):
         """Return the bytes of shared memory for factors and biases."""
         return 8 * self.padded_maps
 
+    def stage_bytes(self, steps: int) -> int:
+        """Return the bytes of so many steps' filters for 64 maps, all parts, with metadata behind sparse ones."""
+        return self.weight_parts * steps * STEP_BYTES + ceil_div(steps, 2) * WORD_BYTES * self.sparse
+
     @property
-    def filter_elements(self) -> int:
-        """Return the number of float16 in all parts of the packed filters."""
-        return self.weight_parts * self.padded_maps * self.kernel**2 * self.k_steps * 16
+    def use(self) -> float:
+        """Return the share of the tiles' products that the convolution needs, with those of weights that are zeros."""
+        tiles = 16 * self.steps, self.padded_maps, ceil_div(self.columns, 8) * 8
+        return self.channels * self.kernel**2 * self.maps * self.columns / prod(tiles)
 
     def refusal_reason(self) -> str | None:
         """Return why no tiles suit the convolution, or None."""
         if self.pool > 2:
             return "pools at most 2 x 2 pixels"
-        tiles = (16 * self.k_steps, self.padded_maps, ceil_div(self.columns, 8) * 8)
-        if self.channels * self.maps * self.columns / prod(tiles) < LEAST_USE:
+        if self.sparse and self.weight_parts > 1:
+            return "serves sparse weights that float16 holds"
+        if self.use < LEAST_USE:
             return f"serves products that fill {LEAST_USE:.0%} of its tiles of {TILE} maps, 16 channels and 8 pixels"
         return None
 
@@ -78,11 +97,14 @@ class WarpgroupConvolution(Frozen):
     def maps_bytes(self, height: int, tile_rows: int) -> int:
         """Return the bytes, for one float16 part, of maps of ``height`` rows, read by tiles of ``tile_rows`` rows."""
         phase_bytes = ceil_div(self.padded_width, self.stride) * 16
-        row_bytes = self.stride * phase_bytes
+        line_bytes = self.stride * phase_bytes
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride
-        last_row = (self.input_rows_for(tile_rows) - 1) * row_bytes
-        ends = last_row + (self.stride - 1) * phase_bytes + (last_column + 1) * 16
-        return (2 * self.k_steps - 1) * height * row_bytes + max(ends, height * row_bytes)
+        ends = (self.stride - 1) * phase_bytes + (last_column + 1) * 16
+        if self.sparse:  # a row of all planes lies together, and the last step of a tile's last row ends below
+            last_line = (tile_rows - 1) * self.stride * self.planes + 4 * self.run_steps - 1
+            return max(last_line * line_bytes + ends, height * self.planes * line_bytes)
+        last_line = self.input_rows_for(tile_rows) - 1
+        return (self.planes - 1) * height * line_bytes + max(last_line * line_bytes + ends, height * line_bytes)
 
 
 class Tiles(Frozen):
@@ -104,23 +126,26 @@ class Tiles(Frozen):
 
 
 class FilterRing(Frozen):
-    """The filters' place in shared memory: all filters at once, or a ring of stages with some taps each.
+    """The filters' place in shared memory: all filters at once, or a ring of stages with some steps each.
 
-    staged: whether shared memory also collects the results.
+    staged: whether shared memory also collects the results. filter_elements: number of float16 in the packed filters.
     """
 
     staged: bool
     streamed: bool
+    sparse: bool
     stages: int
-    stage_taps: int
+    stage_steps: int
     shared_bytes: int
+    filter_elements: int
 
     @classmethod
     def choose(cls, others: int, results: int, convolution: WarpgroupConvolution) -> "FilterRing":
         """Choose a place beside ``others`` bytes of shared memory. results: bytes to collect results in; 0 for none.
 
-        Results are collected if that does not change whether all filters fit at once. A stage has as many taps as the
-        tensor cores may sum; in a ring, as few as leave room for its stages.
+        Results are collected if that does not change whether all filters fit at once. A stage has as many steps as the
+        tensor cores may sum; in a ring, as few as leave room for its stages. It is made of whole taps; sparse, of whole
+        columns of taps, or it is part of one.
         """
         alone = cls._arrange(False, others + convolution.factor_bytes, convolution)
         staged = cls._arrange(True, others + results + convolution.factor_bytes, convolution) if results else alone
@@ -128,17 +153,23 @@ class FilterRing(Frozen):
 
     @classmethod
     def _arrange(cls, staged: bool, others: int, convolution: WarpgroupConvolution) -> "FilterRing":
-        taps, steps = convolution.kernel**2, convolution.k_steps
-        tap_bytes = convolution.weight_parts * steps * STEP_BYTES
-        counts = [n for n in range(taps, 0, -1) if taps % n == 0 and (n * steps <= PARTIAL_STEPS or n == 1)]
-        resident = others + 2 * convolution.filter_elements + 16
-        if resident <= SHARED:
-            return cls(staged, False, 1, counts[0], resident)
-        rings = [
-            (n, stages, others + ceil_div(stages * (n * tap_bytes + 12), 16) * 16) for n in counts for stages in STAGES
-        ]
-        stage_taps, stages, size = next((ring for ring in rings if ring[2] <= SHARED), rings[-1])
-        return cls(staged, True, stages, stage_taps, size)
+        steps, run = convolution.steps, convolution.run_steps
+        counts = [n for n in range(steps, 0, -1) if steps % n == 0 and n % run == 0]
+        counts += [n for n in range(run - 1, 0, -1) if run % n == 0 and convolution.sparse]
+        counts = [n for n in counts if n <= PARTIAL_STEPS] or counts[-1:]
+        tiles = convolution.padded_maps // TILE
+
+        def arranged(streamed: bool, stages: int, steps_each: int) -> "FilterRing":
+            stage = convolution.stage_bytes(steps_each)
+            packed = tiles * (steps // steps_each) * stage
+            shared = others + (ceil_div(stages * (stage + 12), 16) * 16 if streamed else packed + 16)
+            return cls(staged, streamed, convolution.sparse, stages, steps_each, shared, packed // 2)
+
+        resident = arranged(False, 1, counts[0])
+        if resident.shared_bytes <= SHARED:
+            return resident
+        rings = [arranged(True, stages, n) for n in counts for stages in STAGES]
+        return next((ring for ring in rings if ring.shared_bytes <= SHARED), rings[-1])
 
     def defines(self) -> dict[str, str | int]:
         """Return the compile-time constants that describe the place of the filters."""
@@ -146,7 +177,8 @@ class FilterRing(Frozen):
             "STAGED": int(self.staged),
             "STREAMED": int(self.streamed),
             "STAGES": self.stages,
-            "STAGE_TAPS": self.stage_taps,
+            "STAGE_STEPS": self.stage_steps,
+            "SPARSE": int(self.sparse),
         }
 
 
@@ -167,14 +199,20 @@ def collected_result_bytes(problem: ConvProblem) -> int:
 
 def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: FilterRing) -> float:
     """Estimate the clock cycles of ``tiles.chunks`` chunks. The estimate ranks tiles; it predicts no absolute time."""
-    taps = convolution.kernel**2
-    products = taps * convolution.k_steps * (convolution.parts + convolution.weight_parts - 1)
-    waits = taps // ring.stage_taps if ring.streamed or convolution.parts == 2 else 1
+    products = convolution.steps * (convolution.parts + convolution.weight_parts - 1)
+    one_by_one = ring.streamed or convolution.parts == 2 or (convolution.sparse and convolution.steps > MOST_UNROLLED)
+    waits = convolution.steps // ring.stage_steps if one_by_one else 1
     # Clocks of a product of 8 x rows pixels: the tensor cores', or those of reading both operands.
+    reads = 16 + (4 if convolution.sparse else 2) * tiles.rows
     stores = STORE_CLOCKS * tiles.rows * (1 if ring.staged else 3)
-    clocks = max(4 * tiles.rows, 16 + 2 * tiles.rows) * products + WAIT_CLOCKS * waits + stores
+    clocks = max(4 * tiles.rows, reads) * products + WAIT_CLOCKS * waits + stores
     across = ceil_div(convolution.columns, 8) * convolution.padded_maps // TILE
     return clocks * tiles.chunks * across * RELATIVE_TIME[tiles.warpgroups] * (STREAMED_TIME if ring.streamed else 1.0)
+
+
+def beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
+    """Return whether sparse filters are estimated to be faster than as dense ones: by wgmma, or else by mma."""
+    return sparse_clocks < dense_clocks * (1.0 if dense.use >= LEAST_USE else dense.use / USE_OF_MMA)
 
 
 def fitting_tiles(
@@ -194,23 +232,3 @@ def fitting_tiles(
                     continue
                 if ring.shared_bytes <= SHARED:
                     yield tiles, ring
-
-
-def pack_core_matrices(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack parts (C, K, K, M) as wgmma's operand A: flat, channels and maps padded with zeros.
-
-    Axes: (tiles of 64 maps, taps, parts, planes of 8 channels, 8 groups of maps, 8 maps, 8 channels).
-    """
-    channels, kernel, _, maps = parts[0].shape
-    planes, tiles = 2 * ceil_div(channels, 16), ceil_div(maps, TILE)
-    padded = np.zeros((len(parts), planes * 8, kernel**2, tiles * TILE), parts[0].dtype)
-    padded[:, :channels, :, :maps] = np.stack(parts).reshape(len(parts), channels, -1, maps)
-    axes = padded.reshape(len(parts), planes, 8, kernel**2, tiles, 8, 8)
-    return np.ascontiguousarray(axes.transpose(4, 3, 0, 1, 5, 6, 2)).reshape(-1)
-
-
-def pad_to_tiles(numbers: np.ndarray | None) -> np.ndarray | None:
-    """Pad numbers per map with zeros to whole tiles, as float32; None stays None."""
-    if numbers is None:
-        return None
-    return np.pad(numbers.astype(np.float32), (0, -len(numbers) % TILE))

@@ -7,6 +7,7 @@ from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
 from app.commands.ladder import LadderRequest
 from app.cuda import device
+from app.lab.bench.cases import SPARSE_FILTERS
 from app.lab.document import heading
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
@@ -76,6 +77,8 @@ def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
     bench = card.benches[network]
     alone = replace(card, benches={network: bench})
     steps = [_step_document(alone, step) for operation in LADDERS for step in ladder_of(operation)]
+    timed = (row for table in bench["tables"] for row in table["rows"] if row["ms"] and row["note"] == SPARSE_FILTERS)
+    sparse = dict.fromkeys(row["name"] for row in timed)
     return {
         "schema": "lenet5-inference/ladder/1",
         "network": network,
@@ -87,7 +90,7 @@ def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
         "tables": bench["tables"],
         "totals": bench["totals"],
         "steps": [row for row in steps if row["layers"] or row["reason"]],
-        "notes": [*notes],
+        "notes": [*notes, *(f"{name} was timed {SPARSE_FILTERS}; no other time depends on weights" for name in sparse)],
     }
 
 
@@ -149,8 +152,8 @@ def _step_cells(row: records.Step, times: Mapping[str, float | None]) -> list[st
     ms, predicted, before = row["ms"], row["predicted_ms"], times.get(row["since"] or "")
     cells = [f"{row['step']:02} {row['name']}", row["dtype"], row["since"] or "", format_ms(predicted)]
     if ms is None:
-        timed = any(layer["ms"] for layer in row["layers"])
-        return [*cells, "–", row["reason"] or ("not on every layer" if timed else "not measured")]
+        timed = [f"{layer['item']} alone: {format_ms(layer['ms'])}" for layer in row["layers"] if layer["ms"]]
+        return [*cells, "–", "; ".join([*timed, row["reason"]] if row["reason"] else timed) or "not measured"]
     bound = PARTS[row["bound"] or ""].partition(" (")[0]
     if _uses_loop(row):
         bound += " (loop)"

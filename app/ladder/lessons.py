@@ -64,7 +64,7 @@ class Step(Frozen):
     lesson: Lesson
 
     @property
-    def slug(self) -> str:
+    def page_name(self) -> str:
         """Return the name of the step's page without suffix, which is unique over all ladders."""
         return f"{self.row.operation}-{self.row.name}"
 
@@ -79,7 +79,7 @@ class Step(Frozen):
         return f"{self.row.step} {self.row.name}"
 
     @property
-    def ladder(self) -> str:
+    def ladder_name(self) -> str:
         """Return the name of the step's ladder."""
         return LADDERS[self.row.operation]
 

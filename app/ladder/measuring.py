@@ -7,6 +7,8 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.cuda.memory import DeviceMemoryError
+from app.kernels.problems import Problem
+from app.kernels.registry import served_form
 from app.lab.bench import peak
 from app.lab.bench.cases import Item, network_items
 from app.lab.bench.compiling import compile_variants
@@ -31,7 +33,9 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
     rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _computable_items(items, step)]
-    compile_variants([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
+    compile_variants(
+        [(served_form(step.row, item.problems[step.dtype]), step.row) for step, item in rungs], arch, known
+    )
     peaks = peak.measure_peaks(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
     timer = ItemTimer(arch, known, NOISE, L2, None, False, lambda: None)
@@ -69,12 +73,13 @@ def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
 
 def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
     """Check and time each step; yield the results. A layer's data stay on the card for all steps of a number format."""
-    trials: dict[str, Trial] = {}
+    trials: dict[Problem, Trial] = {}
     before = ("", "")
     for step, item in rungs:
         if before != (kind := (step.row.operation, step.dtype)):
             trials.clear()
             before = kind
-        if item.name not in trials:
-            trials[item.name] = Trial(item.problems[step.dtype], images, timer.arch)
-        yield timer.time_row(trials[item.name], step.row)
+        problem = served_form(step.row, item.problems[step.dtype])
+        if problem not in trials:
+            trials[problem] = Trial(problem, images, timer.arch)
+        yield timer.time_row(trials[problem], step.row)

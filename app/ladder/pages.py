@@ -48,7 +48,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """Builds the pages of one card. more: further pages, linked from every page. command: what wrote the site."""
+    """Builds the pages of one card. more: further pages, linked from every page. command: the command line."""
 
     def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
@@ -87,14 +87,11 @@ class Pages:
         """Return the index page: the journey as one picture, then all steps, with the times of the first network."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
-            rows, heads = [], dict[str, None]()
-            for step in ladder_steps(operation):
-                layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
-                heads |= dict.fromkeys(layer.title for layer in layers)
-                times = [(tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers]
-                rows.append({"step": step, "times": times})
+            layers = [(step, self._first_times(step)) for step in ladder_steps(operation)]
+            heads = [*dict.fromkeys(title for _, found in layers for title in found)]
+            rows = [{"step": step, "times": [found.get(head) for head in heads]} for step, found in layers]
             sizes += [_size_texts(layer) for layer in self.card.layers(ladder_steps(operation)[0])]
-            ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
+            ladders.append({"operation": operation, "name": name.capitalize(), "heads": heads, "rows": rows})
         images = self.card.benches[self.card.networks[0]]["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
         values = {
@@ -105,6 +102,11 @@ class Pages:
             **rates,
         }
         return self._fill_template("index", "index", "All steps", values)
+
+    def _first_times(self, step: Step) -> Mapping[str, tuple[str, str]]:
+        """Return the measured and the predicted time of a step on each layer of the first network that it computes."""
+        layers = (layer for layer in self.card.layers(step) if layer.network == self.card.networks[0])
+        return {layer.title: (tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers}
 
     def source_page(self, step: Step) -> Page:
         """Return the page with the whole source file of a step."""
@@ -145,7 +147,7 @@ class Pages:
             "before": order[at - 1] if at else None,
             "after": order[at + 1] if at + 1 < len(order) else None,
         }
-        return self._fill_template("step", step.slug, step.title, values)
+        return self._fill_template("step", step.page_name, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
         """Return why the page shows no hardware counters."""

@@ -117,7 +117,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
-    """Yield charts of the time that each stage of the fast path adds, and of what its warpgroups do over time."""
+    """Yield charts of the time that each stage of the fast path adds, and of the states of its warpgroups over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():
@@ -167,7 +167,7 @@ def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float
 
 
 def _step_links() -> dict[Key, str]:
-    return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder_steps("conv") for dtype in BY_DTYPE}
+    return {(step.row.name, dtype): f"{step.page_name}.html" for step in ladder_steps("conv") for dtype in BY_DTYPE}
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:

@@ -16,7 +16,7 @@ from app.ladder.lessons import all_steps
 from app.ladder.pictures import ExtraPage
 from app.network.definitions import NETWORKS
 from app.records.bench import Bench
-from app.records.derive import check_of
+from app.records.derive import check_for_type
 from app.records.kernels import CompiledKernels, DisassembledKernels
 from app.records.profile import Counters, Profile
 from app.records.report import Report
@@ -84,18 +84,18 @@ MOST_BYTES = 1 << 20  # of the introduction
 
 
 def stored_card(network: str) -> Card:
-    """Return the stored figures of a network as a card; for one in ``SHOWN``, those of all in it. Raises UserError."""
+    """Return a network's stored figures as a card; for one in ``SHOWN``, of all networks in it. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not may_exist(path):
         known = [name for name in NETWORKS if may_exist(FIGURES / BENCHES.format(name))]
         raise UserError(f"figures are stored of {', '.join(known) or 'no network'}, not of {network}")
     return Card(
-        _read_stored(BENCHES, names, check_of(Bench)),
+        _read_stored(BENCHES, names, check_for_type(Bench)),
         stored_kernels(None),
-        _read_stored(COUNTED_STEPS, names, check_of(Counters)),
-        _read_stored(REPORTED, FAST, check_of(Report)) if network in SHOWN else {},
-        _read_stored(STAMPED, FAST, check_of(Profile)) if network in SHOWN else {},
+        _read_stored(COUNTED_STEPS, names, check_for_type(Counters)),
+        _read_stored(REPORTED, FAST, check_for_type(Report)) if network in SHOWN else {},
+        _read_stored(STAMPED, FAST, check_for_type(Profile)) if network in SHOWN else {},
     )
 
 
@@ -112,7 +112,7 @@ def stored_kernels(arch: str | None) -> Row:
     found: dict[str, object] = {}
     for name in (RESOURCES, INSTRUCTIONS):
         if may_exist(FIGURES / name):
-            one = read_json(FIGURES / name, check_of(CompiledKernels | DisassembledKernels), "restore it")
+            one = read_json(FIGURES / name, check_for_type(CompiledKernels | DisassembledKernels), "restore it")
             found |= one if arch in (None, one["arch"]) else {}
     return found
 

@@ -66,7 +66,7 @@ def counter_differences(layer: Layer) -> Iterator[Difference]:
 
 
 def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None:
-    """Return the reason for a large difference: that of the lesson, or else a general one; None if none applies."""
+    """Return the reason for a large difference from the lesson, or else a general reason; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
     fewer = found.counted < found.expected

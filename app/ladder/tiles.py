@@ -6,7 +6,7 @@ A lesson names the kind and gives formulas for its sizes, so that a drawing show
 from collections.abc import Callable, Mapping
 
 from app.drawing.svg import Drawing
-from app.ladder import matrix_tiles, pixel_tiles
+from app.ladder import matrix_tiles, pixel_tiles, warpgroup_tiles
 from app.ladder.formulas import Names, evaluate_formula
 from app.ladder.lessons import Step
 
@@ -21,6 +21,8 @@ KINDS: Mapping[str, Callable[..., Drawing]] = {
     "passes": matrix_tiles.draw_kernel_passes,
     "split": matrix_tiles.draw_split_sum,
     "ring": matrix_tiles.draw_stage_ring,
+    "operands": warpgroup_tiles.draw_shared_operands,
+    "sparse": warpgroup_tiles.draw_sparse_operands,
 }
 
 

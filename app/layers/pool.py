@@ -53,7 +53,7 @@ class Pool(Layer):
         rule = self.window, self.effective_stride, self.ceil, self.padding, behind
         return shape[0], *(pooling_window_count(size, *rule) for size in shape[1:])
 
-    def margins(self, shape: Shape) -> list[tuple[int, int]]:
+    def window_overhangs(self, shape: Shape) -> list[tuple[int, int]]:
         """Return how many rows, then columns, the windows reach before and beyond an image (C, H, W)."""
         reach = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
         ends = [(count - 1) * self.effective_stride - self.padding + self.window - size for size, count in reach]
@@ -72,7 +72,7 @@ class Pool(Layer):
         shape = x.shape[1:]
         _, height, width = self.output_shape(shape)
         combine, beyond = (np.maximum, -np.inf) if self.is_max else (np.add, 0.0)
-        margins = self.margins(shape)
+        margins = self.window_overhangs(shape)
         if any(map(max, margins)):  # padded as N, H, W, C, the order in memory after a convolution
             padded = np.pad(x.transpose(0, 2, 3, 1), ((0, 0), *margins, (0, 0)), constant_values=beyond)
             x = padded.transpose(0, 3, 1, 2)

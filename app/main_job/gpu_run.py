@@ -11,8 +11,8 @@ from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest, chunk_size
 from app.main_job import timing
-from app.main_job.overlap import describe_bottleneck
 from app.main_job.result import ComparedRun, Cycle, Outcome, Timing, compare_passes, repeat_images
+from app.main_job.statistics import describe_bottleneck
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices

@@ -71,7 +71,7 @@ def build_report(
         "op_times": [*outcome.op_times],
         "on_card_ms": None if on_card is None else {**_times_document(on_card), "images": outcome.on_card_images},
         "raw_copy_ms": None if outcome.raw_copy is None else _times_document(outcome.raw_copy),
-        "compare": _compare_document(outcome, compared_agreement),
+        "compare": _comparison_record(outcome, compared_agreement),
         "pipeline": outcome.usage,
         "power": outcome.power,
         "end_to_end_ms": _times_document(outcome.end_to_end),
@@ -113,7 +113,7 @@ def _answers_document(answers: Answers, cycle: Cycle | None) -> records.Accuracy
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
 
 
-def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.ComparedPrecision | None:
+def _comparison_record(outcome: Outcome, agreement: Agreement | None) -> records.ComparedPrecision | None:
     compared = outcome.compared
     if compared is None or agreement is None:
         return None
@@ -138,7 +138,7 @@ def as_text(report: records.Report, width: int = WIDTH) -> str:
         _layer_lines(report, width),
         _time_lines(report, width),
         paragraph(report["limit"], width),
-        _compare_lines(report, width),
+        _comparison_lines(report, width),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -182,7 +182,7 @@ def _difference_lines(differences: Sequence[records.Difference]) -> list[str]:
     return [*lines, f"  … and {more} more (all in --json)"] if more > 0 else lines
 
 
-def _compare_lines(report: records.Report, width: int) -> list[str]:
+def _comparison_lines(report: records.Report, width: int) -> list[str]:
     """Return the speed-up and differing labels that ``--compare`` found; no lines without that option."""
     other = report["compare"]
     if other is None:

@@ -39,7 +39,7 @@ class Timing(Frozen):
     @property
     def json_row(self) -> dict[str, Any]:
         """Return the fields of a JSON row: ``ms`` (the median), ``spread_ms``, ``runs`` and ``samples``."""
-        samples = statistics.stored_samples(self.samples)
+        samples = statistics.round_samples(self.samples)
         return {"ms": self.median, "spread_ms": self.spread, "runs": len(samples), "samples": samples}
 
 
@@ -55,7 +55,7 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
         "images": images,
         "ms": ms,
         "spread_ms": timing.spread,
-        "samples": statistics.stored_samples(timing.samples),
+        "samples": statistics.round_samples(timing.samples),
         "gflop": flops / 1e9,
         "tflops": statistics.rate_or_zero(flops / 1e9, ms),
         "gbytes_per_s": statistics.rate_or_zero(nbytes / 1e6, ms),

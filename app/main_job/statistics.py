@@ -1,12 +1,23 @@
-"""Compute statistics of repeated measurements, and decide when there are enough measurements. Pure functions.
+"""Compute statistics of repeated measurements, decide when there are enough of them, and analyse a traced run.
 
-Percentiles are nearest ranks, as in MLPerf's LoadGen: always one of the samples, never a value between two.
+All functions are pure. Percentiles are nearest ranks, as in MLPerf's LoadGen: always one of the samples, never a value
+between two. An interval of a trace is (start, stop) in milliseconds; all intervals have the same clock.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import ceil, floor, log, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from app.base.frozen import Frozen
+
+if TYPE_CHECKING:
+    from app.records.report import Pipeline
+
+Interval = tuple[float, float]
+Limit = Literal["compute", "copy", "enqueue"]
 
 SHOWN = (10, 50, 90, 99)
 CLOCK_STEP_MS = 1e-6  # samples are stored to this resolution, finer than any clock used here
@@ -42,11 +53,11 @@ def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) ->
     return {
         **{f"p{q}": percentile(samples, q) for q in shown},
         "runs": len(samples),
-        "samples": stored_samples(samples),
+        "samples": round_samples(samples),
     }
 
 
-def stored_samples(samples: Sequence[float]) -> list[float]:
+def round_samples(samples: Sequence[float]) -> list[float]:
     """Return samples as documents store them: in order, in ms, rounded to a nanosecond."""
     return [round(float(sample), 6) for sample in samples]
 
@@ -123,3 +134,104 @@ def describe_stopping_rule(noise: float, l2: str) -> str:
         f"{LEAST_RUNS} to {MOST_RUNS} runs, until half the 95 % interval of the median is within {noise:.1%} of it "
         f"(after {SECONDS:g} s: {PATIENCE} runs at least); {cache[l2]}"
     )
+
+
+# --- a traced run: which copies and kernels ran at the same time, and what limited it ---------------------------------
+
+
+class Timeline(Frozen):
+    """One traced run: intervals of host-to-device copies, kernels and device-to-host copies.
+
+    enqueue_share: time in which the host enqueued ÷ time until its results were there, 0..1.
+    """
+
+    h2d: Sequence[Interval]
+    kernels: Sequence[Interval]
+    d2h: Sequence[Interval]
+    enqueue_share: float = 0.0
+
+
+# If enqueueing took this share of a run or more, the device was waiting for the host.
+ENQUEUE_BOUND = 0.9
+
+
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union of the intervals, disjoint and in order."""
+    merged: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        elif stop > start:
+            merged.append((start, stop))
+    return merged
+
+
+def covered_ms(intervals: Iterable[Interval]) -> float:
+    """Return the time in ms that at least one interval covers."""
+    return sum(stop - start for start, stop in merge_intervals(intervals))
+
+
+def overlap_ms(left: Iterable[Interval], right: Iterable[Interval]) -> float:
+    """Return the time in ms that both sides cover at once."""
+    left, right = merge_intervals(left), merge_intervals(right)
+    return covered_ms(left) + covered_ms(right) - covered_ms([*left, *right])
+
+
+def serialise_intervals(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the intervals of copies in one direction, shortened so that each begins when the previous one ends.
+
+    The copies share one copy engine. The event before a copy fires when the copy may begin; the copy may still wait for
+    the engine then, and this wait is not part of the copy.
+    """
+    trimmed: list[Interval] = []
+    free_from = float("-inf")
+    for start, stop in sorted(intervals, key=lambda interval: interval[1]):
+        trimmed.append((max(start, free_from), stop))
+        free_from = stop
+    return trimmed
+
+
+def describe_bottleneck(use: Pipeline) -> str:
+    """Return one sentence about what limits the run, with the shares that show it."""
+    shares = f"kernels ran {use['kernel_share']:.0%} of the run, copies {use['copy_share']:.0%}"
+    match use["limit"]:
+        case "compute":
+            return f"limited by compute: {shares} ({use['overlap']:.0%} of them behind kernels); faster kernels help"
+        case "copy":
+            return f"limited by the copies: {shares}; fewer bytes or a faster bus help, faster kernels do not"
+        case _:
+            return (
+                f"limited by enqueueing: the device was idle {use['idle_share']:.0%} of the run, the host was "
+                f"enqueueing for {use['enqueue_share']:.0%} of it; larger chunks, fewer launches or a graph help"
+            )
+
+
+def pipeline_usage(timeline: Timeline) -> Pipeline:
+    """Return the overlap of copies and kernels, their shares, and the limit of a run, for the report.
+
+    The limit is the host if enqueueing took nearly all of the run, otherwise the longest of kernels, copies and idle
+    time. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
+    """
+    h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)
+    copies, kernels = merge_intervals([*h2d, *d2h]), merge_intervals(timeline.kernels)
+    busy = merge_intervals([*copies, *kernels])
+    span = busy[-1][1] - busy[0][0] if busy else 0.0
+    if span <= 0:
+        raise ValueError("a timeline must cover some time")
+    shares: dict[Limit, float] = {
+        "compute": covered_ms(kernels) / span,
+        "copy": covered_ms(copies) / span,
+        "enqueue": 1 - covered_ms(busy) / span,
+    }
+    return {
+        "span_ms": span,
+        "h2d_ms": covered_ms(h2d),
+        "kernels_ms": covered_ms(kernels),
+        "d2h_ms": covered_ms(d2h),
+        "overlap": overlap_ms(copies, kernels) / covered_ms(copies) if copies else 0.0,
+        "kernel_share": shares["compute"],
+        "copy_share": shares["copy"],
+        "idle_share": shares["enqueue"],
+        "enqueue_share": timeline.enqueue_share,
+        "limit": "enqueue" if timeline.enqueue_share > ENQUEUE_BOUND else max(shares, key=lambda name: shares[name]),
+    }

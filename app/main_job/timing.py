@@ -24,8 +24,8 @@ from app.engine.interface import Outputs
 from app.kernels.launch import Kernel, Launch
 from app.kernels.plain_problems import bytes_moved
 from app.kernels.problems import ConvProblem, without_epilogue
-from app.main_job.overlap import Timeline, pipeline_usage
 from app.main_job.result import Timing, layer_row
+from app.main_job.statistics import Timeline, pipeline_usage
 from app.planning.matching import Node
 from app.planning.plan import IMAGES
 

@@ -160,17 +160,17 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
         parameters += sum(map(prod, arrays.values()))
         if parameters > MAX_PARAMETERS:
             raise LayerError(
-                at, f"up to {layer.name} the network has {parameters:,} weights, {_too_many_message(MAX_PARAMETERS)}"
+                at, f"up to {layer.name} the network has {parameters:,} weights, {_limit_message(MAX_PARAMETERS)}"
             )
         if len(shape) == len(after) == 3 and layer.name in arrays:
             unrolled = prod(after[1:]) * prod(arrays[layer.name][:-1])
             if unrolled > MAX_UNROLLED:
                 raise LayerError(
-                    at, f"the windows of {layer.name} hold {unrolled:,} numbers, {_too_many_message(MAX_UNROLLED)}"
+                    at, f"the windows of {layer.name} hold {unrolled:,} numbers, {_limit_message(MAX_UNROLLED)}"
                 )
         if prod(after) > MAX_ACTIVATIONS:
             raise LayerError(
-                at, f"{layer.name} gives {prod(after):,} numbers an image, {_too_many_message(MAX_ACTIVATIONS)}"
+                at, f"{layer.name} gives {prod(after):,} numbers an image, {_limit_message(MAX_ACTIVATIONS)}"
             )
         shape = after
 
@@ -195,5 +195,5 @@ def _check_scores(at: int, shape: Shape) -> None:
         raise LayerError(at, f"the network ends with {shape[0]:,} scores: let it end with 2 to {MAX_CLASSES} classes")
 
 
-def _too_many_message(most: int) -> str:
+def _limit_message(most: int) -> str:
     return f"more than {most:,}: reduce this layer or those before it"

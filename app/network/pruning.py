@@ -20,7 +20,7 @@ import numpy as np
 from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.layers import Conv2d
 from app.network.graph import Graph
-from app.network.rounding import CompensatedLayer, damped, gram_matrix, input_rows
+from app.network.rounding import CompensatedLayer, add_damping, gram_matrix, input_rows
 
 
 def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
@@ -40,9 +40,9 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
         rows = prod(shapes[0][:-1]) if prunes else 0
-        products, across, before = _products(changed, graph, at, images, len(w))
+        products, across, before = _input_products(changed, graph, at, images, len(w))
         found = fit_weights(w, products, across @ w, rows)
-        plain = np.concatenate([np.where(greatest_two(w[:rows]), w[:rows], 0), w[rows:]])
+        plain = np.concatenate([np.where(greatest_two_mask(w[:rows]), w[:rows], 0), w[rows:]])
         parts = np.split(found.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
         arrays = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
         changed = replace(changed, parameters={**changed.parameters, **arrays})
@@ -50,8 +50,26 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
         yield CompensatedLayer(step.layer.name, arrays, error, without)
 
 
-def _products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
-    """Return x'ᵀ x', x'ᵀ x and xᵀ x of step ``at``'s inputs x' in the changed graph and x in the other."""
+def prune_filters(graph: Graph) -> Graph:
+    """Return the graph whose convolutions keep of every four weights the two greatest, without compensation.
+
+    Its labels are poor: it serves to choose and to time kernels. Convolutions keep their filters if they do not read a
+    multiple of four maps.
+    """
+    filters = {
+        step.layer.name: graph.parameters[step.layer.name]
+        for step in graph.steps
+        if isinstance(step.layer, Conv2d) and step.in_shape[0] % GROUP == 0
+    }
+    pruned = {
+        name: np.where(greatest_two_mask(w.reshape(-1, w.shape[-1])).reshape(w.shape), w, 0).astype(w.dtype)
+        for name, w in filters.items()
+    }
+    return replace(graph, parameters={**graph.parameters, **pruned})
+
+
+def _input_products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
+    """Return x'ᵀ x', x'ᵀ x and xᵀ x for step ``at``, whose inputs are x' in the changed graph and x in the other."""
     if changed is graph:
         return (gram_matrix(graph, at, images, inputs),) * 3
     found = np.zeros((3, inputs, inputs))
@@ -69,7 +87,7 @@ def _relative_change(
     return (max(change, 0.0) / float(squares[2])) ** 0.5 if squares[2] > 0 else 0.0
 
 
-def greatest_two(w: np.ndarray) -> np.ndarray:
+def greatest_two_mask(w: np.ndarray) -> np.ndarray:
     """Return which weights (inputs, outputs) are among the two greatest magnitudes of their four inputs, as bools."""
     groups = np.abs(w).reshape(-1, GROUP, w.shape[1])
     ranks = np.argsort(np.argsort(-groups, axis=1, kind="stable"), axis=1)
@@ -80,21 +98,21 @@ def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned:
     """Return the weights (inputs, outputs), float64, whose results differ least from the wanted ones.
 
     w: weights before, to which the result is drawn by λ. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
-    outputs). pruned: so many first inputs keep two of every four weights.
+    outputs). pruned: number of the first inputs whose weights are pruned to two of every four.
     """
-    damped_products = damped(products)
+    damped_products = add_damping(products)
     wanted = wanted + (damped_products - products) @ w
     if not pruned:
         return np.linalg.solve(damped_products, wanted)
     kept, found = np.ones(w.shape, bool), np.zeros_like(w)
-    kept[:pruned] = _least_error_pairs(w[:pruned], np.linalg.inv(damped_products)[:pruned, :pruned])
+    kept[:pruned] = _least_error_mask(w[:pruned], np.linalg.inv(damped_products)[:pruned, :pruned])
     for output, rows in enumerate(kept.T):
         found[rows, output] = np.linalg.solve(damped_products[np.ix_(rows, rows)], wanted[rows, output])
     return found
 
 
-def _least_error_pairs(w: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Return which weights stay if each four inputs lose the pair with the least error. inverse: H⁻¹."""
+def _least_error_mask(w: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return the mask of kept weights if every four inputs lose the pair with the least error. inverse: H⁻¹."""
     groups = w.reshape(-1, GROUP, w.shape[1])
     at = np.arange(len(w)).reshape(-1, GROUP)
     pairs = list(combinations(range(GROUP), KEPT))

@@ -68,7 +68,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
         products = gram_matrix(graph, at, images, len(w))
-        kept = np.concatenate([_may_change(graph.parameters[name]) for name in names])
+        kept = np.concatenate([_changeable_mask(graph.parameters[name]) for name in names])
         found = round_with_compensation(w, products, kept=kept)
         ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
         parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
@@ -83,14 +83,14 @@ def round_to_half(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16).astype(np.float64)
 
 
-def _may_change(array: np.ndarray) -> np.ndarray:
-    """Return which weights (inputs, outputs) of an array may become nonzero: not the zeros of 2:4 sparse filters."""
+def _changeable_mask(array: np.ndarray) -> np.ndarray:
+    """Return the mask (inputs, outputs) of the weights that may change: all but the zeros of 2:4 sparse filters."""
     rows = array.reshape(-1, array.shape[-1])
     return rows != 0 if is_two_of_four(array) else np.ones(rows.shape, bool)
 
 
-def damped(products: np.ndarray) -> np.ndarray:
-    """Return xᵀ x + λ I."""
+def add_damping(products: np.ndarray) -> np.ndarray:
+    """Return xᵀ x + λ I, the damped Gram matrix."""
     damping = DAMPING * np.trace(products) / len(products) or 1.0  # 1: all inputs are zero
     return products + damping * np.eye(len(products))
 
@@ -105,7 +105,7 @@ def round_with_compensation(
     kept = np.broadcast_to(kept, w.shape)
     order = np.argsort(-np.diag(products) * (w**2).sum(axis=1), kind="stable")
     products, left = products[np.ix_(order, order)], w[order]
-    factor = np.linalg.cholesky(np.linalg.inv(damped(products)))
+    factor = np.linalg.cholesky(np.linalg.inv(add_damping(products)))
     found = np.empty_like(w)
     for i, row in enumerate(order):
         found[row] = np.where(kept[row], rounded(left[i]), 0)
@@ -174,7 +174,7 @@ def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[QuantisedFil
     shape = graph.parameters[name].shape
     w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
     products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
-    used, kept = w.any(axis=0), _may_change(graph.parameters[name])
+    used, kept = w.any(axis=0), _changeable_mask(graph.parameters[name])
     first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
     found = round_with_compensation(w, products, partial(_round_to_steps, steps), kept)
     while True:

@@ -187,7 +187,7 @@ class _Reader:
         return kind(**values)
 
     def _check_keys(self, table: dict[str, Any], known: tuple[str, ...], what: str, at: int | None) -> None:
-        """Raise UserError for a key of the table that ``what`` does not have."""
+        """Raise UserError for a key that is not in ``known``. what: name of the table's kind, for the error."""
         for key in table:
             if key in known:
                 continue

@@ -57,7 +57,7 @@ def resolve_target(asked: str | None, otherwise: str | None = None) -> tuple[str
 def _requested_variants(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]) -> dict[str, Variant | None]:
     """Return kernels by operation or layer; None for ``auto``. Raises UserError for unknown or unfit names.
 
-    named: option → its ``_parse_kernel_option``.
+    named: option → the kernels that it names, by operation or layer (``_parse_kernel_option``).
     """
     rows: dict[str, Variant | None] = {}
     for option, names in named.items():

@@ -10,15 +10,6 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
-from app.kernels.fused.scaling import (
-    FeatureScaling,
-    InexactError,
-    Scalable,
-    fits_float16,
-    round_to_tf32,
-    scale_features,
-    unscale_features,
-)
 from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import (
     ConvPairProblem,
@@ -29,6 +20,15 @@ from app.kernels.problems import (
     Problem,
     operation,
     without_epilogue,
+)
+from app.kernels.scaling import (
+    FeatureScaling,
+    InexactError,
+    Scalable,
+    fits_float16,
+    round_to_tf32,
+    scale_features,
+    unscale_features,
 )
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
@@ -126,9 +126,13 @@ class KernelSelector(Frozen):
         named = self.choices.named_pair_kernels.get(operation(problem))
         reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
         scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.pixel_scale_step else None
-        sparse = self.choices.sparse and is_two_of_four(graph.parameters[heads[1].layer.name])
+        stored = graph
+        if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS and graph.quantised is not None:
+            folded = graph.quantised.fold_input_limits(graph.parameters, heads[0].layer.name)
+            stored = replace(graph, parameters=folded)
+        sparse = self.choices.sparse and is_two_of_four(stored.parameters[heads[1].layer.name])
         for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
-            served = self.choices.tuning.choose(form, self.arch, named)
+            served = self._choose_kernel(form, named)
             if served is None:
                 reason = (
                     f"it {named.refusal_reason(form, self.arch)}; choose another kernel or --precision" if named else ""
@@ -137,11 +141,6 @@ class KernelSelector(Frozen):
             if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and source is None:
                 reason = f"{UNSCALED}; choose another, or --precision fp16"
                 continue
-            stored = graph
-            if form.dtype == INTEGERS and graph.quantised is not None:
-                stored = replace(
-                    graph, parameters=graph.quantised.fold_input_limits(graph.parameters, heads[0].layer.name)
-                )
             arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
             if isinstance(form, LinearPairProblem):
                 arrays = arrays if source is None else unscale_features(arrays, source.scales)
@@ -187,8 +186,9 @@ class KernelSelector(Frozen):
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
-        for form in layer_forms(problem, source):
-            served = self.choices.tuning.choose(form, self.arch, named)
+        sparse = isinstance(problem, ConvProblem) and self._is_sparse(head)
+        for form in layer_forms(problem, source, sparse=sparse):
+            served = self._choose_kernel(form, named)
             if served is None:
                 continue
             arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
@@ -196,6 +196,19 @@ class KernelSelector(Frozen):
             if not is_split(form) or (fits_float16(form, given) and _weights_fit_float16(form, *served, given)):
                 return form, *served, given
         return None
+
+    def _is_sparse(self, convolution: LayerStep) -> bool:
+        """Return whether kernels for 2:4 sparse filters may compute the convolution."""
+        return self.choices.sparse and is_two_of_four(self.graph.parameters[convolution.layer.name])
+
+    def _choose_kernel(self, form: Problem, named: Variant | None) -> tuple[Variant, dict[str, int]] | None:
+        """Choose a kernel; None if there is none, or if it is sparse and was measured slower than a dense one."""
+        tuning = self.choices.tuning
+        if named is None and isinstance(form, ConvProblem | ConvPairProblem) and form.sparse:
+            sparse, dense = (tuning.least_ms_per_image(one) for one in (form, replace(form, sparse=False)))
+            if sparse is not None and dense is not None and dense < sparse:
+                return None
+        return tuning.choose_kernel(form, self.arch, named)
 
     def _may_scale_results(self, problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
         """Return whether a layer's results may be scaled for a later kernel that splits them."""

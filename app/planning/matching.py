@@ -9,8 +9,8 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS, epilogue_dtype
-from app.kernels.fused.scaling import MOST_LAYERS_OF_HALVES, FeatureScaling
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
+from app.kernels.scaling import MOST_LAYERS_OF_HALVES, FeatureScaling
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
 from app.network.graph import Graph
@@ -76,7 +76,7 @@ class Node(Frozen):
 
     @property
     def kernels(self) -> tuple[tuple[Variant, dict[str, int]], ...]:
-        """Return the kernel and its settings, then those of the kernels for few images."""
+        """Return the kernel and its settings, then the kernels for few images with their settings."""
         return (self.variant, self.settings), *((one.variant, one.settings) for one in self.few)
 
     @property
@@ -173,8 +173,14 @@ def is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
     return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
 
 
-def layer_forms(problem: Problem, source: FeatureScaling | None) -> list[Problem]:
-    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None."""
+def layer_forms(problem: Problem, source: FeatureScaling | None, *, sparse: bool = False) -> list[Problem]:
+    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None.
+
+    sparse: whether its filters are 2:4 sparse and kernels for them may run; forms for these come first.
+    """
+    if sparse and isinstance(problem, ConvProblem):
+        dense = layer_forms(problem, source)
+        return [*(replace(form, sparse=True) for form in dense if isinstance(form, ConvProblem)), *dense]
     if not is_split(problem):
         return [problem]
     if isinstance(problem, ConvProblem):

@@ -132,7 +132,7 @@ def _int8_unavailable_reason(graph: Graph, arch: str, choices: Choices, input_dt
     if found is None or not isinstance(found[0], ConvPairProblem):
         return f"{what}: it takes two convolutions in a row, fused, with no kernel named for either"
     for row in registry.variants("conv_pair"):
-        if INTEGERS in row.dtypes:
+        if INTEGERS in row.dtypes and not row.sparse:
             reason = row.refusal_reason(found[0], arch)
             if reason is not None:
                 return f"{what}: {row.name} {reason}"
@@ -153,7 +153,8 @@ def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
     for node in execution.nodes:
         if node.variant.sparse:
-            found.append(f"{second_convolution(node)} 2:4 sparse: half of its products are skipped")
+            name = second_convolution(node) if isinstance(node.problem, ConvPairProblem) else node.head.name
+            found.append(f"{name} 2:4 sparse: half of its products are skipped")
     integers = [node for node in execution.nodes if getattr(node.problem, "dtype", "") == INTEGERS]
     for node in integers:
         found.append(f"{second_convolution(node)} in 8-bit integers: coarser than fp16")

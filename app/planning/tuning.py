@@ -73,7 +73,12 @@ class Tuning(Frozen):
         tuned = self.measured_result(problem, row, arch)
         return tuned.parameters if tuned else {}
 
-    def choose(
+    def least_ms_per_image(self, problem: Problem) -> float | None:
+        """Return the least measured milliseconds per image of any variant; None if none was measured."""
+        measured = self.entries.get(tuning_key(problem), {}).values()
+        return min((tuned.ms_per_image for tuned in measured), default=None)
+
+    def choose_kernel(
         self, problem: Problem, arch: str, named: Variant | None = None
     ) -> tuple[Variant, dict[str, int]] | None:
         """Return the variant to use and its parameters; None if the named variant, or every one, refuses the problem.
@@ -85,8 +90,7 @@ class Tuning(Frozen):
             parameters = self.parameters(problem, named, arch)
             return None if named.refusal_reason(problem, arch, parameters) else (named, parameters)
         rows = registry.eligible_variants(operation(problem), problem, arch)
-        measured = self.entries.get(tuning_key(problem), {})
-        least = min((tuned.ms_per_image for tuned in measured.values()), default=0.0)
+        least = self.least_ms_per_image(problem) or 0.0
         best: tuple[Variant, TunedResult] | None = None
         for row in rows:
             tuned = self.measured_result(problem, row, arch)

@@ -4,7 +4,7 @@ import json
 
 from app.base.errors import UserError, choices_hint
 from app.base.interrupts import exit_ignoring_signals
-from app.records.derive import document_types, schema
+from app.records.derive import document_schema, document_types
 from app.terminal.console import Parser, run_guarded
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     name = parser.parse_args().name
     if name not in document_types():
         raise UserError(f"no document has the name {name}: {choices_hint(name, document_types())}")
-    print(json.dumps(schema(name), indent=2, ensure_ascii=False))
+    print(json.dumps(document_schema(name), indent=2, ensure_ascii=False))
     return 0
 
 

@@ -92,13 +92,13 @@ def document_types() -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def check_of(hint: Any) -> Check:
+def check_for_type(hint: Any) -> Check:
     """Return a function that checks a JSON value against a type.
 
     The function returns the value unchanged, or raises BadValueError that names the place of the fault. The checks
     inside it turn lists into tuples and integers into floats.
     """
-    check = _check_of(hint)
+    check = _build_check(hint)
 
     def unchanged(value: Any) -> Any:
         check(value)
@@ -108,30 +108,30 @@ def check_of(hint: Any) -> Check:
 
 
 @cache
-def _check_of(hint: Any) -> Check:
+def _build_check(hint: Any) -> Check:
     part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     if is_typeddict(part.kind):
-        each = {name: _check_of(field) for name, field in record_fields(part.kind).items()}
+        each = {name: _build_check(field) for name, field in record_fields(part.kind).items()}
         check = checks.object_check(each, optional=part.kind.__optional_keys__)
         tags = get_args(record_fields(part.kind)["schema"]) if "schema" in each else ()
         return checks.document_check(tags[0], check) if tags else check
     if part.origin is Union:
         others = [one for one in inner if one is not NoneType]
-        check_other = _check_of(others[0]) if len(others) == 1 else _check_of_records(others)
+        check_other = _build_check(others[0]) if len(others) == 1 else _build_union_check(others)
         return checks.nullable_check(check_other) if NoneType in inner else check_other
     if part.origin is Literal:
         return checks.choice_check(*inner)
     if part.origin is tuple:
-        return checks.tuple_check(*map(_check_of, inner))
+        return checks.tuple_check(*map(_build_check, inner))
     if part.origin is dict:
-        return checks.mapping_check(_check_of(inner[1]))
+        return checks.mapping_check(_build_check(inner[1]))
     if part.origin is list:
-        return checks.list_check(_check_of(inner[0]), *((limit.least, limit.most) if limit else ()))
-    return _check_of_value(part.kind, limit)
+        return checks.list_check(_build_check(inner[0]), *((limit.least, limit.most) if limit else ()))
+    return _build_value_check(part.kind, limit)
 
 
-def _check_of_value(kind: Any, limit: Any) -> Check:
+def _build_value_check(kind: Any, limit: Any) -> Check:
     if isinstance(limit, OneOf):
         return checks.choice_check(*limit.words)
     if isinstance(limit, Pattern):
@@ -145,7 +145,7 @@ def _check_of_value(kind: Any, limit: Any) -> Check:
     return {bool: checks.flag, NoneType: checks.null}.get(kind, lambda value: value)
 
 
-def _check_of_records(kinds: list[Any]) -> Check:
+def _build_union_check(kinds: list[Any]) -> Check:
     """Return the check for one of several records; its errors refer to the record with the most fields in common."""
 
     def check_nearest(value: Any) -> Any:
@@ -153,7 +153,7 @@ def _check_of_records(kinds: list[Any]) -> Check:
         faults = []
         for kind in sorted(kinds, key=lambda kind: len(record_fields(kind).keys() ^ names)):
             try:
-                return _check_of(kind)(value)
+                return _build_check(kind)(value)
             except BadValueError as fault:
                 faults.append(fault)
         raise faults[0]
@@ -161,43 +161,43 @@ def _check_of_records(kinds: list[Any]) -> Check:
     return check_nearest
 
 
-def schema(name: str) -> dict[str, Any]:
+def document_schema(name: str) -> dict[str, Any]:
     """Return a document's JSON Schema (draft 2020-12); the records within the document are its ``$defs``."""
     kind, records = document_types()[name], dict[str, Any]()
-    top = _schema_of_record(kind, records) if is_typeddict(kind) else _schema_of(kind, records)
+    top = _record_schema(kind, records) if is_typeddict(kind) else _type_schema(kind, records)
     return {"$schema": DIALECT, "$id": f"{name}.json", **top, "$defs": records}
 
 
-def _schema_of_record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
+def _record_schema(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
     return {
         **({"description": " ".join(kind.__doc__.split())} if kind.__doc__ else {}),
         "type": "object",
-        "properties": {name: _schema_of(hint, records) for name, hint in record_fields(kind).items()},
+        "properties": {name: _type_schema(hint, records) for name, hint in record_fields(kind).items()},
         "required": [name for name in record_fields(kind) if name in kind.__required_keys__],
         "additionalProperties": False,
     }
 
 
-def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
+def _type_schema(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON Schema of a type, and add the records within the type to ``records`` by name."""
     part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     found: dict[str, Any] = {"type": TYPES[part.kind]} if part.kind in TYPES else {}
     if is_typeddict(part.kind):
         name = part.kind.__name__
-        records[name] = records.get(name) or _schema_of_record(part.kind, records)
+        records[name] = records.get(name) or _record_schema(part.kind, records)
         found = {"$ref": f"#/$defs/{name}"}
     elif part.origin is Union:
-        found = {"anyOf": [_schema_of(one, records) for one in inner]}
+        found = {"anyOf": [_type_schema(one, records) for one in inner]}
     elif part.origin is Literal:
         found = {"enum": [*inner]}
     elif part.origin is tuple:
-        found = {"type": "array", "prefixItems": [_schema_of(one, records) for one in inner]}
+        found = {"type": "array", "prefixItems": [_type_schema(one, records) for one in inner]}
         limit = Length(len(inner), len(inner))
     elif part.origin is dict:
-        found = {"type": "object", "additionalProperties": _schema_of(inner[1], records)}
+        found = {"type": "object", "additionalProperties": _type_schema(inner[1], records)}
     elif part.origin is list:
-        found = {"type": "array", "items": _schema_of(inner[0], records)}
+        found = {"type": "array", "items": _type_schema(inner[0], records)}
     if part.description:
         found = {"description": part.description} | found
     return found | (_constraint_keywords(part.origin, limit) if limit else {})

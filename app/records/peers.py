@@ -23,7 +23,7 @@ class Quantiles(TypedDict):
 
 class Row(TypedDict):
     engine: Engine
-    setting: Annotated[str, "how the peer ran; empty for ours"]
+    setting: Annotated[str, "how the peer ran; of ours, empty, or `dense`: 2:4 sparse weights ran on dense kernels"]
     precision: Precision
     on_card_ms: Annotated[
         Quantiles | None,
@@ -52,6 +52,7 @@ class Ratio(TypedDict):
     """Our times in one precision relative to the peers' times."""
 
     precision: Precision
+    setting: NotRequired[Annotated[str, "of our row; missing if empty"]]
     against: Annotated[Precision, "the peers' precision"]
     on_card_ms: FastestPeer | None
     end_to_end_ms: FastestPeer | None

@@ -124,7 +124,7 @@ class ComparedPrecision(TypedDict):
 
 
 class Pipeline(TypedDict):
-    """Time of copies, kernels and their overlap in one traced run (``main_job.overlap.pipeline_usage``)."""
+    """Time of copies, kernels and their overlap in one traced run (``main_job.statistics.pipeline_usage``)."""
 
     span_ms: Amount
     h2d_ms: Annotated[Amount, "time in which at least one was running, as of the next two"]

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     """Parser that reports an error in one line, and refuses an option given twice (argparse ignores the first).
 
     The error for a mistyped option or choice suggests the nearest one. The epilog keeps its lines. separator: option
-    that a bare ``--`` stands for where it divides a list of files; more options may follow it.
+    that a bare ``--`` between files stands for; more options may follow it.
     """
 
     separator: str | None = None
@@ -132,7 +132,7 @@ def run_guarded(body: Callable[[], int]) -> int:
     return USER_ERROR
 
 
-def _describe_shortage(error: Exception) -> str | None:
+def _resource_shortage_text(error: Exception) -> str | None:
     """Return which resource or package is missing, and the remedy; None for any other error."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
@@ -151,7 +151,7 @@ def _describe_shortage(error: Exception) -> str | None:
 
 def _report_error(error: Exception) -> int:
     """Print an error that is neither a UserError nor Ctrl-C; return the exit code."""
-    if (shortage := _describe_shortage(error)) is not None:
+    if (shortage := _resource_shortage_text(error)) is not None:
         print(f"error: {shortage}", file=sys.stderr)
         return USER_ERROR
     if isinstance(error, OSError) and error.filename is None:

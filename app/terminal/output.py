@@ -41,13 +41,13 @@ def check_outputs(options: Mapping[str, object]) -> None:
 
     options: name → value, None if not given.
     """
-    written = _named_files(options, OUTPUTS)
+    written = _option_files(options, OUTPUTS)
     for name, path in written:
         if str(path) == "-":  # other options take it for standard output, so no file of that name is made
             raise UserError(f"--{name} -: standard output takes no such file; name a file")
         check_writable(path, f"--{name}")
     named = [
-        (f"{POSITIONAL.get(name, f'--{name}')} {path}", path) for name, path in written + _named_files(options, INPUTS)
+        (f"{POSITIONAL.get(name, f'--{name}')} {path}", path) for name, path in written + _option_files(options, INPUTS)
     ]
     for at, (name, path) in enumerate(written):
         for other, read in named[at + 1 :]:
@@ -84,7 +84,7 @@ def check_writable(path: Path, option: str) -> None:
         raise UserError(f"{option} {path} is a file that the project ships in {shipped.FOLDER}: name another file")
 
 
-def _named_files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
+def _option_files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
     """Return (option, path) of every file that the options in ``names`` name."""
     given = [(name, options.get(name)) for name in names]
     each = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]

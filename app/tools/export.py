@@ -9,10 +9,10 @@ from app.commands.export import ExportRequest
 from app.files.checks import BadValueError
 from app.files.writing import replace_atomically
 from app.interchange.layout import format_shape, to_channels_first
-from app.interchange.named_arrays import Description, NamedArrays, torch_name
-from app.interchange.npz import npz_content
+from app.interchange.named_arrays import Description, NamedArrays, torch_key
+from app.interchange.npz import build_npz_bytes
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
-from app.interchange.safetensors_file import safetensors_content
+from app.interchange.safetensors_file import build_safetensors_bytes
 from app.network.graph import build_graph, find_network, required_weights
 from app.network.weights import load_weights
 from app.records.networks import Export
@@ -83,12 +83,12 @@ def _encode_onnx(description: Description, arrays: Arrays) -> bytes:
 def _encode_safetensors(description: Description, arrays: Arrays) -> bytes:
     """Return a safetensors file with PyTorch's names and layouts, as ``load_state_dict`` expects them."""
     theirs = to_channels_first(description.network, arrays).items()
-    return safetensors_content(NamedArrays({torch_name(name): array for name, array in theirs}, description))
+    return build_safetensors_bytes(NamedArrays({torch_key(name): array for name, array in theirs}, description))
 
 
 def _encode_npz(description: Description, arrays: Arrays) -> bytes:
     """Return an NPZ file with the names and layouts of weights files."""
-    return npz_content(NamedArrays(arrays, description))
+    return build_npz_bytes(NamedArrays(arrays, description))
 
 
 # Ending → writer: the description and the arrays of a weights file → the content. Raises BadValueError.
@@ -101,4 +101,4 @@ WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
 
 def exported_array_name(ending: str, name: str) -> str:
     """Return the name that one of our arrays gets in a file with the suffix ``ending``."""
-    return name if ending == ".npz" else torch_name(name)
+    return name if ending == ".npz" else torch_key(name)

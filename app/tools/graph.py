@@ -43,7 +43,7 @@ def graph(request: GraphRequest) -> int:
         "launches": [*map(_launch_row, nodes)],
     }
 
-    def text(found: records.Graph, width: int) -> str:
+    def as_text(found: records.Graph, width: int) -> str:
         how = "fused" if request.network.fuse else "one a layer"
         lines = [
             *paragraph(f"{built.network.name}: {built.network.summary}", width),
@@ -53,7 +53,7 @@ def graph(request: GraphRequest) -> int:
         ]
         return "\n".join(lines)
 
-    publish_report(document, text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 

@@ -64,8 +64,8 @@ def import_(request: ImportRequest) -> int:
     graph = build_graph(network, replace(weights, input_scale=scale))
     about: dict[str, Any] = {"classes": classes, "input_scale": scale}
     save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
-    document = _import_document(request, name, source, found, graph, difference, engine)
-    publish_report(document, lambda _, width: _import_text(document, graph, width), request.output)
+    document = _build_document(request, name, source, found, graph, difference, engine)
+    publish_report(document, lambda _, width: _as_text(document, graph, width), request.output)
     return 0
 
 
@@ -74,13 +74,13 @@ def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, li
     name, source = read(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
-        _check_windows(source.network)
+        _check_window_sizes(source.network)
         return name, source, convert_arrays(source)
     except (BadValueError, LayerError) as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def _check_windows(network: Network) -> None:
+def _check_window_sizes(network: Network) -> None:
     """Raise BadValueError for a convolution whose windows take more than 1 GB when the scores are compared."""
     for step in network.steps:
         filters = step.parameter_shapes.get(step.layer.name, ())
@@ -143,10 +143,10 @@ def _apply_user_settings(network: Network, rule: str | None, scale: float | None
 
 
 def largest_difference(source: Source, graph: Graph) -> float:
-    """Return the largest difference between our float64 logits of random images and those of the source.
+    """Return the largest difference between our float64 logits of random images and the source's logits.
 
-    The source's engine computes the latter; without one, NumPy does. Raises UserError if it is more than a rounding
-    error.
+    The source's engine computes its logits, or NumPy if there is none. Raises UserError if the difference exceeds
+    rounding errors.
     """
     count = _compared_images(graph.network)
     images = np.random.default_rng(0).integers(0, 256, (count, *graph.network.input_shape), np.uint8)
@@ -163,7 +163,7 @@ def largest_difference(source: Source, graph: Graph) -> float:
 REMEDY = "its weights are too large for float32, or damaged: get a fresh copy"
 
 
-def _import_document(
+def _build_document(
     request: ImportRequest,
     name: str,
     source: Source,
@@ -193,7 +193,7 @@ def _import_document(
     }
 
 
-def _import_text(document: Import, graph: Graph, width: int) -> str:
+def _as_text(document: Import, graph: Graph, width: int) -> str:
     """Return the document and the layers of the graph as text."""
     columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
     rows = [[one["name"], one["name_there"], one["before"], one["after"]] for one in document["arrays"]]

@@ -64,7 +64,7 @@ def as_text(document: Precompile, width: int) -> str:
 
 
 def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
-    """Yield what the main job compiles: each node's kernels, and each convolution's unfused kernel."""
+    """Yield the compilations that the main job needs: each node's kernels, and each convolution's unfused kernel."""
     for node in execution.nodes:
         configs = [(variant, variant.launch_config(node.problem, settings)) for variant, settings in node.kernels]
         if isinstance(node.problem, ConvProblem):

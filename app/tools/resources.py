@@ -16,6 +16,7 @@ from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes, resource_report
 from app.cuda.compiler_process import compile_on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
+from app.kernels.registry import served_form
 from app.kernels.variant import LaunchConfig, Variant, ceil_div
 from app.layers import Conv2d
 from app.network.definitions import FA19, LENET5, Network
@@ -95,7 +96,7 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
         for layer in network.layers:
             if layer.name in names and layer.operation == row.operation:
                 asked = zip(*(_layer_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
-                yield layer.name, [problem for alike in asked for problem in alike if problem is not None]
+                yield layer.name, [served_form(row, one) for alike in asked for one in alike if one is not None]
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:

@@ -83,7 +83,7 @@ class CpuTrainer:
         """Evaluate images as ``loop.Trainer.evaluate`` does."""
 
         def evaluate_piece(some: np.ndarray) -> tuple[float, int]:
-            logits = self.model.logits(self.parameters, self.images[some])
+            logits = self.model.compute_logits(self.parameters, self.images[some])
             loss, _ = cross_entropy(logits, self.labels[some], 0.0, len(items))
             return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
 
@@ -102,7 +102,7 @@ class CpuTrainer:
         images = augment_images(
             self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
         )
-        return self.model.gradients(
+        return self.model.compute_gradients(
             self.parameters,
             images,
             self.labels[items],

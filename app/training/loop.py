@@ -101,8 +101,8 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
 def check_beats_guessing(progress: Progress, labels: np.ndarray, classes: int) -> None:
     """Raise DivergedError if the last epoch was so much worse than guessing that more training cannot repair it.
 
-    labels: those of all images. Both accuracies must also be as low as guessing's: a network that memorises images may
-    have a large loss.
+    labels: of all images. Both accuracies must also be as low as guessing's: a network that memorises images may have a
+    large loss.
     """
     last, guess = progress.history[-1], math.log(classes)
     loss = max(last.loss, last.validation_loss)

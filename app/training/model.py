@@ -50,14 +50,14 @@ class Model(Frozen):
             images = layer.reference(images, {})
         return images.astype(dtype) * dtype.type(self.network.pixel_scale)
 
-    def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
+    def compute_logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
         """Return logits (B, classes) of uint8 images (B, C, H, W) by the references, in the type of the parameters."""
         x = self.prepare_inputs(images, _parameter_dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
         return x
 
-    def gradients(
+    def compute_gradients(
         self,
         parameters: Parameters,
         images: np.ndarray,
@@ -71,7 +71,7 @@ class Model(Frozen):
         """Return loss, correct answers and gradients of a share of a batch; the sums over all shares are the batch's.
 
         images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: returns dropout factors for a
-        layer and a shape. teacher: parameters of a network that the loss compares with (see ``add_teaching``).
+        layer and a shape. teacher: parameters of a network that the loss compares with (see ``add_distillation_loss``).
         """
         x = self.prepare_inputs(images, _parameter_dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
@@ -85,7 +85,7 @@ class Model(Frozen):
         correct = int((x.argmax(axis=1) == labels).sum())
         loss, slope = cross_entropy(x, labels, smoothing, total)
         if teacher is not None:
-            loss, slope = add_teaching(loss, slope, x, self.logits(teacher, images), total)
+            loss, slope = add_distillation_loss(loss, slope, x, self.compute_logits(teacher, images), total)
         gradients: Arrays = {}
         first = min(place for place, layer in enumerate(self.layers) if layer.name in parameters)
         for place in range(len(self.layers) - 1, first - 1, -1):
@@ -138,7 +138,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, tota
         return loss, (exponentials / sums - target) / total
 
 
-def add_teaching(
+def add_distillation_loss(
     loss: float, slope: np.ndarray, logits: np.ndarray, teacher: np.ndarray, total: int
 ) -> tuple[float, np.ndarray]:
     """Return a loss and its gradient (B, classes) with the share TEACHING replaced by the distance from a teacher.

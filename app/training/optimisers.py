@@ -46,7 +46,7 @@ class Optimiser(Frozen, ABC):
 
     @abstractmethod
     def _compute_update(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
-        """Update the slots in place; return what to subtract from the parameter."""
+        """Update the slots in place; return the amount to subtract from the parameter."""
 
 
 class Sgd(Optimiser):

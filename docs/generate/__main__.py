@@ -16,7 +16,7 @@ from app.base.interrupts import exit_ignoring_signals
 from app.files.writing import replace_atomically
 from app.network import definitions
 from app.terminal.console import Parser, run_guarded
-from docs.generate import calls, languages, pictures, records, scale, steps, systems, tables, targets
+from docs.generate import calls, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -124,9 +124,7 @@ SCALE = Document(
     },
 )
 API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls_table})
-LANGUAGES = Document(
-    ROOT / "docs" / "languages.md", {"files": languages.files_table, "languages": languages.times_table}
-)
+LANGUAGES = Document(ROOT / "docs" / "languages.md", {"files": calls.files_table, "languages": calls.times_table})
 REPORT = Document(ROOT / "docs" / "report.md", records.field_tables("report"))
 BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers", "peer-settings"))
 JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table})

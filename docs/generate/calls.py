@@ -1,12 +1,14 @@
-"""Write the table of docs/api.md: times of calls of ``Classifier`` and of PyTorch."""
+"""Write the tables of measured times in docs/api.md (calls of ``Classifier`` and PyTorch) and docs/languages.md."""
 
 from app.lab.calls.callers import COMPILE, EAGER, OURS
 from app.lab.calls.text import TITLES, format_us
 from app.lab.document import Row, first_row
 from app.terminal.text import format_factor
-from docs.generate.figures import CALLS, Figures, command_for_file
+from docs.generate.figures import CALLS, LANGUAGES, Figures, command_for_file
 from docs.generate.scale import NOT_YET
 from docs.generate.tables import markdown_table, wrap_paragraph
+from docs.languages import compare
+from docs.languages.text import HEADS, table_rows
 
 
 def calls_table(figures: Figures) -> str:
@@ -15,14 +17,14 @@ def calls_table(figures: Figures) -> str:
     if document is None:
         return NOT_YET.format(command_for_file(CALLS))
     software = ", ".join(f"{name} {document['software'][name]}" for name in ("torch",) if name in document["software"])
-    about = f"Medians in µs ({', '.join(filter(None, (document['device']['name'], document['date'], software)))})."
+    about = ", ".join(filter(None, (document["device"]["name"], document["date"], software)))
     head = ["call", "as", TITLES[OURS], "p99", TITLES[EAGER], TITLES[COMPILE], "best ÷ ours"]
     table = markdown_table(head, map(_call_cells, document["rows"]), 2)
     reasons = {
         caller["reason"]: row["what"] for row in document["rows"] for caller in row["callers"] if caller["reason"]
     }
     missing = [wrap_paragraph(f"No times: {what}. Reason: {reason}.") for reason, what in reasons.items()]
-    return "\n\n".join([wrap_paragraph(about), table, *missing])
+    return "\n\n".join([wrap_paragraph(f"The table has the median times of calls in µs ({about})."), table, *missing])
 
 
 def _call_cells(row: Row) -> list[str]:
@@ -34,3 +36,25 @@ def _call_cells(row: Row) -> list[str]:
     times = [ours.get("p50"), ours.get("p99"), eager.get("p50"), compiled.get("p50")]
     lost = row["ratio"] is not None and row["ratio"] < 1
     return [row["what"], row["precision"], *map(format_us, times), f"**{factor}**" if lost else factor]
+
+
+def files_table(figures: Figures) -> str:
+    """Return a row for each language that has a file: what the language hides, and the file's lines."""
+    rows = [
+        (f"[{one.name}](languages/{one.path.name})", one.hidden, str(one.row()["lines"])) for one in compare.LANGUAGES
+    ]
+    return markdown_table(["language", "hidden", "lines"], rows, 2)
+
+
+def times_table(figures: Figures) -> str:
+    """Return a row for our step, our fastest kernel and each language, and why a language has no times."""
+    document = figures.document_or_none(LANGUAGES)
+    if document is None:
+        return NOT_YET.format(command_for_file(LANGUAGES))
+    rows = document["rows"]
+    timed = [cells for row, cells in zip(rows, table_rows(rows), strict=True) if row["ms"] is not None]
+    reasons = [wrap_paragraph(f"No times: {row['name']}. Reason: {row['reason']}.") for row in rows if row["reason"]]
+    versions = {name: text for row in rows for name, text in row["versions"].items()}
+    software = ", ".join(f"{name} {text}" for name, text in versions.items())
+    about = f"{document['images']:,} images ({document['device']['name']}, {document['date']}, {software})."
+    return "\n\n".join([wrap_paragraph(about), markdown_table([*HEADS], timed, 1), *reasons])

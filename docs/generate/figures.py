@@ -73,7 +73,7 @@ def check_document(name: str, value: Any) -> Any:
     """Return a document whose fields, numbers and strings the tables can show. Raises BadValueError."""
     compiled = CompiledKernels | DisassembledKernels
     try:
-        derive.check_of(compiled if name == "kernels" else derive.document_types()[name])(value)
+        derive.check_for_type(compiled if name == "kernels" else derive.document_types()[name])(value)
         if name == "bench":
             _check_bench(value)
         _check_numbers_and_strings(value)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, is_typeddict
 
 from app.files.writing import json_text
-from app.records.derive import OneOf, document_types, record_fields, schema, split_annotated_type
+from app.records.derive import OneOf, document_schema, document_types, record_fields, split_annotated_type
 from docs.generate.figures import Figures
 
 MORE = {  # document → the section about it
@@ -61,7 +61,7 @@ def write_schemas(folder: Path) -> list[Path]:
     folder.mkdir()
     files = [folder / f"{name}.json" for name in document_types()]
     for file in files:
-        file.write_text(json_text(schema(file.stem)), encoding="utf-8")
+        file.write_text(json_text(document_schema(file.stem)), encoding="utf-8")
     return files
 
 

@@ -53,29 +53,26 @@ def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
     """Return the times of a step on every network, and its speed-up over the step that it continues."""
     rows = {row.name: row for row in variants(operation)}
     types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
-    timed = [dtype for dtype in types if any(_times_by_network(figures, operation, name, dtype))]
-    if not timed:
-        return "Not measured."
-    return wrap_paragraph(" ".join(_gain_sentence(figures, rows, name, dtype) for dtype in timed))
+    sentences = (_gain_sentence(figures, rows, name, dtype) for dtype in types)
+    return wrap_paragraph(" ".join(filter(None, sentences)) or "Not measured.")
 
 
-def _times_by_network(figures: Figures, operation: str, name: str, dtype: str) -> list[float | None]:
-    """Return the time of a step on each network, in ms; None if it was not measured."""
-    return [bench.ms(name, dtype, _timed_item(operation)) for bench in figures.benches.values()]
-
-
-def _timed_item(operation: str) -> str | None:
-    return None if operation == "conv" else LARGE_LAYER
+def _times_by_network(figures: Figures, item: str | None, name: str, dtype: str) -> list[float | None]:
+    """Return a step's time on each network, in ms; None if it was not measured. item: None for all convolutions."""
+    return [bench.ms(name, dtype, item) for bench in figures.benches.values()]
 
 
 def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
-    operation = rows[name].operation
-    since = {row.name: row.since for row in rows.values()}
-    found = measured_predecessor(since, name, dtype, lambda *key: any(_times_by_network(figures, operation, *key)))
+    """Return a step's times, of one layer if it does not compute both convolutions; empty if it was not measured."""
+    items = (None, LATER) if rows[name].operation == "conv" else (LARGE_LAYER,)
+    measured = [item for item in items if any(_times_by_network(figures, item, name, dtype))]
+    if not measured:
+        return ""
+    item, parts, since = measured[0], [], {row.name: row.since for row in rows.values()}
+    found = measured_predecessor(since, name, dtype, lambda *key: any(_times_by_network(figures, item, *key)))
     base, base_dtype = found or ("", dtype)
-    item, parts = _timed_item(operation), []
-    base_times = _times_by_network(figures, operation, base, base_dtype)
-    times = _times_by_network(figures, operation, name, dtype)
+    base_times = _times_by_network(figures, item, base, base_dtype)
+    times = _times_by_network(figures, item, name, dtype)
     for network, ms, base_ms in zip(figures.benches, times, base_times, strict=True):
         if ms is not None:
             gained = speedup(base_ms, ms)
@@ -83,9 +80,11 @@ def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dty
     kind = f" in {SHORT[base_dtype]}" if base_dtype != dtype else ""
     against = f"; × is the speed-up over `{base}`{kind}" if base else ""
     first = next(iter(figures.benches.values()))
-    items = [item] if item else [single["item"] for single in first.convolution_tables]
+    layers = [item] if item else [single["item"] for single in first.convolution_tables]
     shares = [
-        f"{text} on {item}" for item in items if (text := format_share(first.row(item, name, dtype), "of the {} peak"))
+        f"{text} on {layer}"
+        for layer in layers
+        if (text := format_share(first.row(layer, name, dtype), "of the {} peak"))
     ]
     peaks = f" On `{first.network}`, `{name}` reaches {' and '.join(shares)}." if shares else ""
     takes = f"{item} takes" if item else "conv1 and conv2 together take"

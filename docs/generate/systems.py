@@ -11,7 +11,7 @@ from app.base.precision import PRECISIONS
 from app.images.accuracy import REPORTED
 from app.lab.document import Row, first_row
 from app.lab.peers.jax import JAX
-from app.lab.peers.rounds import OURS
+from app.lab.peers.rounds import DENSE, OURS
 from app.lab.peers.text import MEASURES
 from app.lab.peers.torch import EAGER, TORCH
 from app.main_job.statistics import speedup
@@ -45,9 +45,9 @@ class Goal(NamedTuple):
 
 
 GOALS = (
-    Goal("lenet5", "fp16", (0.119, 0.110), (0.195, 0.175)),
-    Goal("lenet5", "fp32x", (0.25, 0.22), (0.28, 0.24)),
-    Goal("lenet5", "int8", (0.105, 0.085), (0.185, 0.165)),
+    Goal("lenet5", "fp16", (0.095, 0.082), (0.180, 0.170)),
+    Goal("lenet5", "fp32x", (0.190, 0.160), (0.215, 0.195)),
+    Goal("lenet5", "int8", (0.074, 0.065), (0.178, 0.168)),
     Goal("lenet5", "fp16", (), (0.018, 0.015), 1),
     Goal("lenet5", "fp32x", (), (0.030, 0.025), 1),
     Goal("fa19", "fp16", (1.3, 0.8)),
@@ -90,13 +90,14 @@ class Pair(NamedTuple):
         ]
 
 
-def pair_with_fastest_peer(comparison: Row, precision: str, measure: str) -> Pair:
+def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, setting: str = "") -> Pair:
     """Return our time in ``precision`` and that of the fastest peer in the precision with which it is compared.
 
-    measure: a key of ``MEASURES``.
+    measure: a key of ``MEASURES``. setting: of our row.
     """
-    ours = (_our_row(comparison, precision).get(measure) or {}).get("p50")
-    entry = first_row(comparison["ratios"], precision=precision)
+    ours = (_our_row(comparison, precision, setting).get(measure) or {}).get("p50")
+    ratios = [entry for entry in comparison["ratios"] if entry.get("setting", "") == setting]
+    entry = first_row(ratios, precision=precision)
     if not entry or entry[measure] is None:
         return Pair(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
     row = first_row(comparison["rows"], setting=entry[measure]["setting"], precision=entry["against"])
@@ -110,25 +111,32 @@ def peer_title(row: Row) -> str:
     return f"{name} {row['setting']}"
 
 
-def _our_row(comparison: Row, precision: str) -> Row:
-    return first_row(comparison["rows"], engine=OURS, precision=precision)
+def _our_row(comparison: Row, precision: str, setting: str = "") -> Row:
+    return first_row(comparison["rows"], engine=OURS, precision=precision, setting=setting)
+
+
+def _our_settings(comparison: Row, precision: str) -> dict[str, str]:
+    """Return the title of each of our rows in a precision, by setting: sparse kernels first, then dense ones."""
+    titles = {"": precision, DENSE: f"{precision}, dense kernels"}
+    return {setting: title for setting, title in titles.items() if _our_row(comparison, precision, setting)}
 
 
 def network_comparison(network: str, figures: Figures) -> str:
     """Return the table of our times and the fastest peer's for a network, and why some peers have no times."""
-    title = f"Whole pass of `{network}`, compared with the fastest of the other systems"
+    title = f"The table compares whole passes of `{network}` with the fastest of the other systems"
     stored = [(key, both) for key, both in _ordered_comparisons(figures) if key[0] == network]
     if not stored:
-        return f"{title}. {_not_measured_text(network)}"
+        return f"Whole passes of `{network}` beside other systems: {_not_measured_text(network)}"
     parts = []
     for images in dict.fromkeys(images for (_, images, _), _ in stored):
         rows, files, failures = [], dict[str, None](), list[str]()
         for (_, count, precision), (file, one) in stored:
             if count == images:
-                own = _our_row(one, precision)
-                pairs = (pair_with_fastest_peer(one, precision, measure) for measure in MEASURES)
-                cells = [cell for pair in pairs for cell in pair.cells] if own[ON_CARD] else [own["reason"]]
-                rows.append([precision, *cells])
+                for setting, row_title in _our_settings(one, precision).items():
+                    own = _our_row(one, precision, setting)
+                    pairs = (pair_with_fastest_peer(one, precision, measure, setting) for measure in MEASURES)
+                    cells = [cell for pair in pairs for cell in pair.cells] if own[ON_CARD] else [own["reason"]]
+                    rows.append([row_title, *cells])
                 files[file] = None
                 failures += _failed_peer_rows(one)
         documents = [figures[file] for file in files]
@@ -172,13 +180,16 @@ def all_networks_table(figures: Figures) -> str:
     """Return docs/benchmarks.md's table: a row per network, batch size and precision, and where ours is slower."""
     rows, slower = [], []
     for (network, images, precision), (_, one) in _ordered_comparisons(figures):
-        own, what = _our_row(one, precision), f"`{network}`, {count_images(images)}"
-        if own[ON_CARD]:
-            found = [pair_with_fastest_peer(one, precision, measure) for measure in MEASURES]
-            rows.append([what, precision, *(cell for each in found for cell in each.cells)])
+        what = f"`{network}`, {count_images(images)}"
+        for setting, title in _our_settings(one, precision).items():
+            own = _our_row(one, precision, setting)
+            if not own[ON_CARD]:
+                continue
+            found = [pair_with_fastest_peer(one, precision, measure, setting) for measure in MEASURES]
+            rows.append([what, title, *(cell for each in found for cell in each.cells)])
             if any(each.peer_is_faster for each in found):
                 why = WHY_SLOWER.get((network, images, precision), f"not known; ours ran {own['note']}")
-                slower.append(f"- {what}, {precision}: {why}")
+                slower.append(f"- {what}, {title}: {why}")
     measured = {network for network, *_ in figures.comparisons}
     missing = [f"- `{network}`: {_not_measured_text(network)}" for network in COMPARED if network not in measured]
     parts = [markdown_table(["", "as", *HEADS], rows, 2)]
@@ -246,7 +257,8 @@ def network_section(network: str, figures: Figures) -> str:
     row = network_entry(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer_text, row["layers"]))
-    about = f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."
+    work = f"{row['parameters']:,} parameters and takes {row['flops'] / 1e6:.2f} MFLOP per image"
+    about = f"{size} → {layers}. The network has {work}."
     return "\n\n".join(
         [about, network_comparison(network, figures), f"Correct answers:\n\n{correct_labels_table(network)}"]
     )

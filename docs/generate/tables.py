@@ -60,12 +60,14 @@ def measurement_header(figures: Figures) -> str:
         )
     head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak_name, peak_names), "copy GB/s"]
     peaks_are = (
-        f"{', '.join(map(short_peak_name, peak_names))}: the card's measured TFLOP/s (tf32, fp16: by `mma.sync`)."
+        f"The columns {', '.join(map(short_peak_name, peak_names))} have the card's measured TFLOP/s, those of "
+        "tf32 and fp16 by `mma.sync`."
     )
     rules = list(dict.fromkeys(document["settings"]["rule"] for document in documents.values()))
-    rule = f"Rule of every measurement: {rules[0]}."
+    rule = f"Each measurement makes {rules[0]}."
     if len(rules) > 1:
-        rule = f"Rule for `{next(iter(documents))}`: {rules[0]}. The other networks use the `--noise` shown below."
+        rule = f"Each measurement of `{next(iter(documents))}` makes {rules[0]}. "
+        rule += "The other networks use the `--noise` shown below."
     commands = [*map(bench_command, figures.benches.values()), *map(command_for_file, (PROFILE, RESOURCES))]
     return (
         f"{markdown_table(head, rows, 6)}\n\n{peaks_are}\n\n"

@@ -48,7 +48,7 @@ def targets_table(figures: Figures) -> str:
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
             f"{FP32_RATE:g} TFLOP/s on the card, and the targets are based on this rate. The last two columns use the "
-            "arithmetic rate that was measured in registers instead.",
+            "arithmetic rate that was measured with operands in registers.",
             table_from_lines(
                 f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2
             ),

@@ -35,10 +35,10 @@ def table_rows(rows: Iterable[Row]) -> list[list[str]]:
     return [_cells(row, step) for row in rows]
 
 
-def verdict_lines(rows: Iterable[Row], width: int = WIDTH) -> list[str]:
+def verdict_lines(rows: Iterable[Row]) -> list[str]:
     """Return a line for each language that was interpreted: right, wrong or not judged."""
     said = {row["name"]: f"WRONG: {row['reason']}" if row["wrong"] else row["reason"] or "right" for row in rows}
-    return fields(said.items(), width)
+    return fields(said.items())
 
 
 def hidden_lines(rows: Iterable[Row], width: int = WIDTH) -> list[str]:

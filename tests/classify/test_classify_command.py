@@ -27,9 +27,8 @@ from app.layers import Tanh
 from app.network.weights import save_weights
 from data_tools.idx import read_idx, write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
-from tests.support.schemas import mistakes
+from tests.support.schemas import mistakes, printed_wide
 from tests.support.shell import Refuses, started
-from tests.support.widths import printed_wide
 
 COUNT, EDGES = 3000, (0, 1, 700, 1500, 1501, 2200, 2900, 3000)
 GRAPH = random_graph(FLAT)

@@ -1,6 +1,5 @@
 """Receipts, and results beside them, that contradict themselves prove nothing, whatever their hashes are."""
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from app.classify.receipts import file_sha256
 from app.network.definitions import LENET5
 from data_tools.idx import write_idx
+from tests.fuzz.idx import npy
 from tests.support.networks_for_tests import random_images
 from tests.support.shell import Refuses
 
@@ -45,19 +45,13 @@ def test_more_right_labels_than_images(correct: int, labels: bool, place: Path, 
     assert RECEIPT.read_bytes() == kept
 
 
-def _npy(array: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
-
-
 OTHERS: dict[str, Callable[[], bytes]] = {
-    "shorter": lambda: _npy(np.zeros(2, np.uint8)),
-    "longer": lambda: _npy(np.zeros(4, np.uint8)),
-    "of another type": lambda: _npy(np.zeros(3, np.float32)),
+    "shorter": lambda: npy(np.zeros(2, np.uint8)),
+    "longer": lambda: npy(np.zeros(4, np.uint8)),
+    "of another type": lambda: npy(np.zeros(3, np.float32)),
     "no array": lambda: b"labels",
     "empty": lambda: b"",
-    "objects": lambda: _npy(np.array([1, "a", None], object)),
+    "objects": lambda: npy(np.array([1, "a", None], object)),
 }
 
 

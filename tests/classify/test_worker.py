@@ -74,13 +74,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.ndar
     (one,) = shards(tmp_path_factory.mktemp("whole"), [])
     with Worker(settings()) as worker:
         result = classified(worker, Piece(0, one, 0, COUNT))
-    assert (result.labels == cpu_labels()).all() and result.logits is not None
+    assert (result.labels == CpuEngine(GRAPH).run(IMAGES).labels).all() and result.logits is not None
     return result.labels, result.logits
-
-
-def cpu_labels() -> np.ndarray:
-    """Of an engine as the other commands open it."""
-    return CpuEngine(GRAPH).run(IMAGES).labels
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".npy"])

@@ -1,4 +1,4 @@
-"""``classify`` on several processes of the CPU when something goes wrong: the same labels, or a clear error."""
+"""``classify`` on several processes, of the CPU or two GPUs, if something goes wrong: the same labels, or one error."""
 
 import gzip
 import json
@@ -14,6 +14,7 @@ import pytest
 
 from app.base.processor import core_count
 from app.cli import main
+from app.cuda.cards import visible_cards
 from tests.support.classify_runs import SHARDS, Run, check_notes, labels, write_shards
 from tests.support.dask_processes import dask_cluster
 from tests.support.shell import INTERRUPTIBLE
@@ -145,3 +146,40 @@ def test_no_gpu(shards: Path, tmp_path: Path) -> None:
         code, out, err = run.end()
     assert (code, out) == (2, "") and re.fullmatch(r"error: --devices 0,1: .*\n", err)
     assert not run.results.exists()
+
+
+@pytest.fixture(scope="module")
+def by_a_gpu(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The labels that one of two GPUs gives."""
+    if len(visible_cards()) < 2:
+        pytest.skip("needs two GPUs")
+    with Run(shards, tmp_path_factory.mktemp("one"), "--device", "cuda:0", *SHARDS) as run:
+        code, _, err = run.end()
+    assert (code, err) == (0, "")
+    return labels(run.results)
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("faults", [(), ("SIGKILL", "exit", "SIGSEGV"), ("sticky", "SIGSTOP")])
+def test_workers_of_two_gpus_that_end_or_hang_change_no_byte(
+    shards: Path, by_a_gpu: dict[str, bytes], tmp_path: Path, faults: tuple[str, ...]
+) -> None:
+    with Run(shards, tmp_path, "--devices", "all", *SHARDS, faults=faults, variables={"READS": "2"}) as run:
+        code, _, err = run.end()
+    assert code == 0, err
+    check_notes(err, faults, r"cuda:\d")
+    assert labels(run.results) == by_a_gpu and len(by_a_gpu) == len(SHARDS)
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_one_of_two_gpus_is_hidden(shards: Path, by_a_gpu: dict[str, bytes], tmp_path: Path) -> None:
+    hidden = {"CUDA_VISIBLE_DEVICES": visible_cards()[1].visible}
+    with Run(shards, tmp_path, "--devices", "0,1", *SHARDS, variables=hidden) as run:
+        code, out, err = run.end()
+    assert (code, out) == (2, "")
+    assert err == "error: --devices 0,1: no cuda:1, there is one GPU, cuda:0\n"
+    with Run(shards, tmp_path, "--devices", "all", *SHARDS, variables=hidden) as run:
+        assert run.end()[0] == 0
+    assert labels(run.results) == by_a_gpu

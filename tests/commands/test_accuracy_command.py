@@ -23,9 +23,8 @@ from app.network.weights import load_weights, save_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH
 from tests.support.networks_for_tests import FLAT, random_graph
-from tests.support.schemas import mistakes
+from tests.support.schemas import mistakes, printed_wide
 from tests.support.shell import Refuses
-from tests.support.widths import printed_wide
 
 CPU = ["accuracy", "--device", "cpu"]
 

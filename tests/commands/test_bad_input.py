@@ -1,4 +1,7 @@
-"""Test users' mistakes: each ends with exit code 2 and one line with cause and remedy, and leaves no files."""
+"""Test users' mistakes: each ends with exit code 2 and one line with cause and remedy, and leaves no files.
+
+Of each reader only a few broken files are here: tests of data_tools, files and network have the others.
+"""
 
 import gzip
 import os
@@ -7,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
 import numpy as np
 import pytest
 
@@ -24,7 +26,6 @@ IMAGES = random_images(LENET5, 3)  # N, C, H, W
 IDX = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 28, 28)) + IMAGES.tobytes()
 X = (IMAGES / 255).astype(np.float32).transpose(0, 2, 3, 1)
 Y = np.eye(10)[[1, 2, 3]]
-FILTERS = np.zeros((5, 5, 1, 32), np.float32)
 
 
 class Case(NamedTuple):
@@ -49,23 +50,8 @@ def hdf5(**arrays: object) -> Callable[[Path], object]:
 
 
 def weights(**changes: object) -> Callable[[Path], object]:
-    """Good weights but for these; None leaves one out."""
-    arrays = {**random_graph(LENET5, bias=False).parameters, **changes}
-    return hdf5(**{name: value for name, value in arrays.items() if value is not None})
-
-
-def virtual(path: Path) -> None:
-    layout = h5py.VirtualLayout(FILTERS.shape, "f4")
-    layout[:] = h5py.VirtualSource("other.h5", "conv1", FILTERS.shape)
-    weights(conv1=None)(path)
-    with h5py.File(path, "a") as file:
-        file.create_virtual_dataset("conv1", layout)
-
-
-def huge(path: Path) -> None:
-    weights(conv1=None)(path)
-    with h5py.File(path, "a") as file:
-        file.create_dataset("conv1", (2**40, 5, 1, 32), "f4", chunks=(1, 5, 1, 32))
+    """Good weights but for these."""
+    return hdf5(**{**random_graph(LENET5, bias=False).parameters, **changes})
 
 
 def unknown_network(path: Path) -> None:
@@ -80,52 +66,25 @@ UNLABELLED = "--device cpu --data {good}/images --labels none"
 CASES = {
     "missing weights": Case(WEIGHTS, "bad does not exist; check the name"),
     "weights directory": Case(WEIGHTS, "bad is a directory; name a file in it", Path.mkdir),
-    "empty weights": Case(WEIGHTS, "bad is not an HDF5 file .*make it again", content(b"")),
-    "text weights": Case(
-        WEIGHTS, "bad is a text file, not HDF5 weights; store its arrays", content(b"epoch 1: 0.93\n")
-    ),
     "truncated weights": Case(WEIGHTS, "truncated file.*fresh copy", content(TRUNCATED)),
     "weights of another shape": Case(
         WEIGHTS,
         r"conv2 is \(3,3,32,64\), network lenet5 needs \(5,5,32,64\); use weights made for this network",
         weights(conv2=np.zeros((3, 3, 32, 64), np.float32)),
     ),
-    "missing dataset": Case(WEIGHTS, "conv2 is missing, .*needs .*; use weights made for", weights(conv2=None)),
-    "NaN weights": Case(WEIGHTS, "conv1 contains 800 NaN .*; train the network again", weights(conv1=FILTERS * np.nan)),
-    "extra dataset": Case(WEIGHTS, "fc3 is not part of .*; use weights made for", weights(fc3=np.zeros((9, 9), "f4"))),
-    "string dataset": Case(WEIGHTS, "conv1' contains something other than .*; store it as", weights(conv1=["a", "b"])),
-    "soft link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.SoftLink("/conv2"))),
-    "external link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.ExternalLink("other.h5", "/conv1"))),
-    "virtual dataset": Case(WEIGHTS, "conv1' is virtual.*; store it as", virtual),
-    "huge dataset": Case(WEIGHTS, "conv1' declares 703,687,441,776,640 bytes.*; split the file", huge),
     "weights of an unknown network": Case(
         "graph --weights bad", "'resnet', which is not listed, and does not define it", unknown_network
     ),
     "missing images": Case(DATA, "bad does not exist; check the name"),
     "images directory": Case(DATA, "bad is a directory; name a file in it", Path.mkdir),
-    "truncated IDX": Case(DATA, "bad is too short: 2351 of the 2352 bytes .*; get a fresh copy", content(IDX[:-1])),
-    "truncated header": Case(DATA, "bad ends inside the 16-byte IDX header; get a fresh copy", content(IDX[:9])),
     "truncated gzip": Case(DATA, "bad is a truncated gzip file; get a fresh copy", content(gzip.compress(IDX)[:-400])),
-    "corrupt gzip": Case(DATA, "damaged gzip file .*; get a fresh copy", content(gzip.compress(IDX)[:-8] + bytes(8))),
-    "web page": Case(DATA, "bad is a web page, not an IDX file; store", content(b"<!DOCTYPE html><title>404")),
-    "empty gzip": Case(DATA, "bad decompresses to nothing; get a fresh copy", content(gzip.compress(b""))),
-    "empty images": Case(DATA, "bad is empty; get a fresh copy", content(b"")),
-    "wrong magic": Case(DATA, "bad is a zip archive, not an IDX file; store", content(b"PK\3\4" + IDX[4:])),
-    "wrong type": Case(
-        DATA, "float32 .IDX type 0x0d., not unsigned bytes.*: convert them", content(b"\0\0\x0d" + IDX[3:])
-    ),
-    "labels as images": Case(DATA, "rank 1, where rank 3 or 4 is needed; .*: convert them", idx(np.zeros(3, np.uint8))),
     "narrow images": Case(
         DATA, r"images of shape \(1, 27, 28\) .*reads \(1, 28, 28\): resize", idx(np.zeros((3, 27, 28), np.uint8))
     ),
     "no x": Case(HDF5, "bad contains y, but no dataset x; store the images as x", hdf5(y=Y)),
-    "flat x": Case(HDF5, r"x in bad has shape \(3, 28, 28\); it must be \(N, H, W, C\)", hdf5(x=X[..., 0], y=Y)),
     "colour x": Case(
         HDF5, r"shape \(3, 28, 28\) .*: name images with as many channels", hdf5(x=np.repeat(X, 3, axis=3), y=Y)
     ),
-    "NaN in x": Case(HDF5, r"x in bad .*not finite; scale them to \[0, 1\]", hdf5(x=X * np.nan, y=Y)),
-    "pixels as floats": Case(HDF5, r"x in bad .*in 0 … 255; scale them to \[0, 1\]", hdf5(x=X * 255, y=Y)),
-    "y of probabilities": Case(HDF5, "y in bad is not one-hot: each row must contain one 1", hdf5(x=X, y=Y / 2)),
     "too few in y": Case(HDF5, "2 labels but .*3 images; name files that belong together", hdf5(x=X, y=Y[:2])),
     "no y to count": Case(
         f"{HDF5} --min-accuracy 0.5", "--min-accuracy needs labels: name those of bad with --labels FILE", hdf5(x=X)

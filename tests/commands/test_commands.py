@@ -22,9 +22,8 @@ from app.network.weights import load_weights, save_weights
 from app.planning.few_images import PRODUCTS
 from app.tools import kernels, networks, resources
 from tests.support.networks_for_tests import random_graph
-from tests.support.schemas import mistakes
+from tests.support.schemas import mistakes, printed_wide
 from tests.support.shell import Refuses, listing
-from tests.support.widths import printed_wide
 
 LOG = """\
 ptxas info    : 8 bytes gmem, 3200 bytes cmem[3]

@@ -13,7 +13,7 @@ import pytest
 
 from app.cli import main
 from app.commands.completion import SHELLS, _quote_for_shell
-from app.commands.parsers import COMMANDS, parser_of, request_of
+from app.commands.parsers import COMMANDS, load_parser, make_request
 from app.terminal.text import NARROWEST, WIDTH
 from tests.support.shell import write_good_files
 
@@ -34,7 +34,7 @@ def test_help_has_examples_that_work_and_exit_codes(
     for example in examples:
         command, *words = shlex.split(example)
         other = command if command in COMMANDS else "run"
-        request_of(other, parser_of(other).parse_args(words if other == command else [command, *words]))
+        make_request(other, load_parser(other).parse_args(words if other == command else [command, *words]))
     if not name:
         assert "\n".join(f"  {command:<12}{does}" for command, does in COMMANDS.items()) in text
 

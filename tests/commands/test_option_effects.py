@@ -11,7 +11,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.commands.parsers import COMMANDS, parser_of, request_of
+from app.commands.parsers import COMMANDS, load_parser, make_request
 from app.terminal.console import Parser
 from app.terminal.options import add_options, option, options, read_request
 from data_tools.idx import write_idx
@@ -52,7 +52,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
     "--overwrite": ("", (ERROR, "--overwrite replaces files that are named: name one"), (ERROR, "--overwrite rep")),
-    "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_text.py
+    "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_terminal.py
 }
 NO_JOB = {"-h", "--version", "--completion"}
 # Options that another option, or the CPU, leaves without effect.
@@ -94,7 +94,7 @@ REFUSED = {
 
 
 def test_every_option_of_the_main_job_has_an_entry() -> None:
-    actions = parser_of("run")._actions
+    actions = load_parser("run")._actions
     assert {one.option_strings[0] for one in actions if one.option_strings} - NO_JOB == set(RUN)
 
 
@@ -200,7 +200,7 @@ def test_an_earlier_spelling_works_and_is_not_shown() -> None:
 )
 def test_one_name_means_one_thing(command: str, earlier: str, name: str) -> None:
     """--out is what a command writes, --batch how many images it works on; what they were called still works."""
-    actions = parser_of(command)._option_string_actions
+    actions = load_parser(command)._option_string_actions
     assert actions[earlier] is actions[name] and actions[name].option_strings == [name]
 
 
@@ -224,7 +224,7 @@ def test_every_command_has_a_frozen_request_that_its_types_describe(name: str) -
         "rank": ["records"],
     }
     line = {"sweep": ["--pipeline"], **needed}.get(name, [])
-    check(request_of(name, parser_of(name).parse_args(line)))
+    check(make_request(name, load_parser(name).parse_args(line)))
 
 
 def check(request: object) -> None:

@@ -23,7 +23,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler_process
-from app.cuda.compiler import build_hash, find_nvrtc
+from app.cuda.compiler import find_nvrtc, library_build_hash
 from tests.support.shell import INTERRUPTIBLE, check_error, python, started, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
@@ -134,16 +134,16 @@ def elf(path: Path, build: bytes, size: int = 400) -> str:
 
 def test_builds_of_one_version_are_told_apart(tmp_path: Path) -> None:
     """By the linker's build ID, or the size; not by the place."""
-    first = build_hash(elf(tmp_path / "1", b"build 1"))
+    first = library_build_hash(elf(tmp_path / "1", b"build 1"))
     others = [elf(tmp_path / "2", b"build 2"), elf(tmp_path / "3", b"build 1", size=401)]
-    assert len({first, *map(build_hash, others)}) == 3
-    assert build_hash(elf(tmp_path / "moved", b"build 1")) == first
+    assert len({first, *map(library_build_hash, others)}) == 3
+    assert library_build_hash(elf(tmp_path / "moved", b"build 1")) == first
 
 
 def test_the_library_is_the_one_that_compiles() -> None:
     library = find_nvrtc()
     assert Path(library.path).name.startswith("libnvrtc.so") and Path(library.path).is_absolute()
-    assert library.version == compiler.import_nvrtc().getVersion() and library.build == build_hash(library.path)
+    assert library.version == compiler.import_nvrtc().getVersion() and library.build == library_build_hash(library.path)
 
 
 # --- The cache: nothing is compiled twice, and every input of a compilation is part of its key
@@ -208,7 +208,7 @@ def test_whatever_matters_is_part_of_the_key(change: str, toy: Path, monkeypatch
         with (toy / change).open("a", encoding="utf-8") as file:
             file.write("// changed\n")
     if change == "compiler":
-        monkeypatch.setattr(compiler, "build_hash", lambda _: "a build of the same version")
+        monkeypatch.setattr(compiler, "library_build_hash", lambda _: "a build of the same version")
     value, arch = 2 if change == "define" else 1, "sm_90a" if change == "arch" else "sm_80"
     _build(toy, value, arch, debug=change == "debug")
     assert len(_cached(toy)) == 2

@@ -22,7 +22,6 @@ from data_tools.__main__ import main as data_tools
 from tests.support.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH
 from tests.support.networks_for_tests import CONVOLVED, LATE, random_graph, random_images
 from tests.support.shell import Refuses
-from tests.support.sparsity import with_sparse_conv2
 
 Unchanged = Callable[..., None]
 
@@ -72,20 +71,6 @@ def test_shipped_again_is_the_same(release: Path) -> None:
     before = {path.name: path.read_bytes() for path in release.iterdir()}
     assert data_tools(["bundle", str(shipped.find_shipped_weights("mlp"))]) == 0
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
-
-
-def test_sparse_weights_are_shipped_beside_dense_ones(release: Path, tmp_path: Path) -> None:
-    before = {path.name: path.read_bytes() for path in release.iterdir()}
-    graph = with_sparse_conv2(random_graph(NETWORKS["lenet5"]))
-    save_weights(tmp_path / "mine.h5", graph.parameters, network=NETWORKS["lenet5"])
-    assert data_tools(["bundle", str(tmp_path / "mine.h5"), str(tmp_path / "lenet5.h5")]) == 0
-    added = {"lenet5_sparse_fashion.h5", "lenet5_sparse_fashion_reference.h5"}
-    assert {path.name for path in release.iterdir()} == before.keys() | added
-    assert all((release / name).read_bytes() == before[name] for name in before if name != "SHA256SUMS")
-    weights = load_weights(release / "lenet5_sparse_fashion.h5")
-    reference = load_reference(weights, NETWORKS["lenet5"])
-    assert weights.network == "lenet5" and reference is not None
-    np.testing.assert_array_equal(reference.labels, graph.forward(IMAGES[:, None], np.float64)[1])
 
 
 def test_two_files_of_one_network_are_refused(unchanged: Unchanged, tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
-"""docs/learn.md: its exercises' commands work, and its outcomes are so."""
+"""docs/learn.md: its exercises' commands work, and its outcomes are so; docs/notebook.ipynb: all cells run."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.cli import main, parser_of
+from app.cli import load_parser, main
+from app.cuda.device import why_no_gpu
 from app.kernels import registry
 from app.ladder.stored import LEARN
 from app.network.definitions import LENET5
@@ -16,6 +21,7 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from docs.generate.__main__ import ROOT
 from docs.generate.figures import FIGURES, RESOURCES, Figures
+from tests.support.host_kernels import skip_without_compiler
 from tests.support.networks_for_tests import random_graph
 
 TEXT = LEARN.read_text(encoding="utf-8")
@@ -48,7 +54,7 @@ def test_other_commands_are_commands(line: str) -> None:
         case "main.py":
             command = words.pop(0) if not words[0].startswith("-") else "run"
             # The kernel of the last exercise is the reader's.
-            parser_of(command).parse_args([word.replace("my-idea", "direct") for word in words])
+            load_parser(command).parse_args([word.replace("my-idea", "direct") for word in words])
         case "-m":
             assert words[0] == "pytest" and all((ROOT / word).exists() for word in words if word.endswith(".py"))
         case _:
@@ -58,7 +64,7 @@ def test_other_commands_are_commands(line: str) -> None:
 def test_launches_and_bytes_are_those_of_the_plans() -> None:
     graph = random_graph(LENET5, bias=False)
     separate = plan(graph, "sm_90a", Choices("fp32", fuse=False))
-    assert f"{len(separate.nodes)} launches become 2." in outcome(2)
+    assert f"takes {len(separate.nodes)} launches, with fusion 2." in outcome(2)
     done = [
         subprocess.run([sys.executable, *line.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
         for line in QUICK
@@ -74,8 +80,9 @@ def test_launches_and_bytes_are_those_of_the_plans() -> None:
 def test_registers_are_those_of_the_stored_table() -> None:
     rows = {(row["name"], row["layer"]): row for row in Figures(FIGURES)[RESOURCES]["resources"]}
     direct, tiled = rows["direct", "conv2"], rows["register-tiled", "conv2"]
-    told = f"`direct` uses {direct['registers']} registers and reaches an occupancy of {direct['occupancy']:.0%}, "
-    assert told + f"`register-tiled` {tiled['registers']} and {tiled['occupancy']:.0%}." in outcome(3)
+    told = f"`direct` uses {direct['registers']} registers and reaches an occupancy of {direct['occupancy']:.0%}; "
+    told += f"`register-tiled` uses {tiled['registers']} registers and reaches {tiled['occupancy']:.0%}."
+    assert told in outcome(3)
 
 
 def test_maps_change_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,3 +115,56 @@ def test_the_reading_order_follows_the_ladder() -> None:
         while last != first:
             last = since[last]
             assert last, first
+
+
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
+RUN = subprocess.run
+CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+# What each cell with code prints, in order.
+SHOWN = (
+    "",
+    "",
+    r"check loop\.cu .*\nright: 1 of 1",
+    r"check broken\.cu .*broken\.cu:16: it reads x\[\d+\]: x has 3480\s+elements.*\nWRONG: 0 of 1",
+    r"check tile\.cu .*\nright: 1 of 1",
+    r"check no_barrier\.cu .*wrong among 4,000 outputs.*\nWRONG: 0 of 1",
+    r"plain loop 25\.0.*TILE 16: 1\.56 pixels; threads with an output: conv1 56%, conv2 25%",
+    r"check tile8\.cu .*\nright: 1 of 1",
+    r"bench tile8\.cu .*" + ("tile8" if why_no_gpu() is None else "error: bench needs an NVIDIA GPU: "),
+    r"conv1 on NVIDIA H100.* direct +\d.* shared-tile +\d.*\nconv2 on .* register-patch +\d\.\d+ ms  #{30}",
+)
+
+
+def test_it_is_short_and_has_no_outputs() -> None:
+    assert len(CELLS) <= 25 and len({cell["id"] for cell in CELLS}) == len(CELLS)
+    lines = [line for cell in CELLS for line in cell["source"]]
+    assert max(map(len, lines)) <= 121  # with the line's end
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in CELLS if cell["cell_type"] == "code")
+    links = re.findall(r"\]\(([^)]+)\)", "".join(lines))
+    assert links and all((NOTEBOOK.parent / link).exists() for link in links)
+
+
+def in_this_process(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """In place of subprocess.run: ``python main.py …`` runs here: spares its start, and shares what g++ compiles."""
+    if command[:2] != [sys.executable, "main.py"]:
+        return RUN(command, **options)
+    with chdir(options["cwd"]), redirect_stdout(StringIO()) as said, redirect_stderr(said):
+        code = main(command[2:])
+    return subprocess.CompletedProcess(command, code, said.getvalue())
+
+
+def test_every_cell_shows_what_the_text_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skip_without_compiler()
+    monkeypatch.chdir(NOTEBOOK.parent)
+    monkeypatch.setattr(subprocess, "run", in_this_process)
+    names: dict[str, Any] = {}
+    code = [cell for cell in CELLS if cell["cell_type"] == "code"]
+    for cell, shown in zip(code, SHOWN, strict=True):
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+        printed = capsys.readouterr().out
+        assert re.search(shown, printed, re.S) if shown else not printed, cell["id"]
+    folder = Path(names["FOLDER"].name)
+    names["FOLDER"].cleanup()
+    assert not folder.exists()

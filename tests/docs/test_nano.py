@@ -127,7 +127,7 @@ def test_on_the_card_all_labels_are_right_and_it_takes_at_most_twice_as_long() -
     """As the application, in float32, from host memory to host memory."""
     done = run()
     assert done.returncode == 0, done.stderr
-    assert "PASSED: 10,000 of 10,000 labels equal the float64 reference's; 9,337 are correct" in done.stdout
+    assert "PASSED: 10,000 of 10,000 labels equal the float64 reference's; 9,336 are correct" in done.stdout
     words = [sys.executable, "main.py", "--precision", "fp32", "--json", "-"]
     ours = subprocess.run(words, cwd=FILE.parent.parent, capture_output=True, text=True, timeout=300, check=True)
     found = re.search(r"^end to end +([\d.]+) ms", done.stdout, re.M)

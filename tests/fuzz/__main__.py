@@ -12,10 +12,10 @@ from pathlib import Path
 
 from app.files import hdf5_process
 from app.terminal.console import Parser, number_type, run_guarded, whole_number_type
-from tests.fuzz import hdf5, idx, interchange, keras_models, networks, old_systems, shards, tables
+from tests.fuzz import hdf5, idx, interchange, networks, old_systems, tables
 from tests.fuzz.harness import run
 
-READERS = (idx, tables, networks, interchange, keras_models, old_systems, shards, hdf5)
+READERS = (idx, tables, networks, interchange, old_systems, hdf5)
 TARGETS = {target.name: target for module in READERS for target in module.TARGETS}
 ROUND = 500  # cases of a reader before it is the next one's turn
 FOLDER = Path("build", "fuzz")

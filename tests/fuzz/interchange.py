@@ -1,4 +1,4 @@
-"""Files of named arrays and ONNX models: damaged outside, or well-formed with other values inside."""
+"""Files of named arrays, ONNX and Keras models: damaged outside, or well-formed with other values inside."""
 
 import io
 import json
@@ -7,19 +7,17 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
-from onnx import ModelProto, helper
-from onnx.numpy_helper import from_array
+from onnx import ModelProto
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import convert_arrays, to_channels_first
-from app.interchange.named_arrays import Description, NamedArrays, torch_name
-from app.interchange.npz import npz_content
+from app.interchange.named_arrays import Description, NamedArrays, torch_key
+from app.interchange.npz import build_npz_bytes
 from app.interchange.onnx_export import onnx_model
-from app.interchange.safetensors_file import safetensors_content
+from app.interchange.safetensors_file import build_safetensors_bytes
 from app.interchange.source import ImportOptions, read
 from app.network.graph import build_graph
 from app.network.network import Network
@@ -27,7 +25,18 @@ from app.network.toml import parse_network
 from app.network.weights import Weights
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
+from tests.interchange import test_keras as keras
+from tests.support.keras_files import (
+    Model,
+    configuration,
+    functional,
+    keras_hdf5,
+    keras_members,
+    keras_zip,
+    zipped,
+)
 from tests.support.networks_for_tests import layers_toml, random_graph
+from tests.support.onnx_steps import DIV, POOL, SIZES, Step, conv, floats, gemm, model_of, norm, whole
 
 LAYERS = (
     "resize size=7",
@@ -40,6 +49,13 @@ LAYERS = (
 NETWORK = parse_network('name = "tiny"\ninput = [1, 6, 6]\n' + layers_toml(*LAYERS), "tiny.toml")
 ARRAYS = dict(random_graph(NETWORK).parameters)
 DESCRIPTION = Description(NETWORK, 1 / 255, ("a", "b", "c"))
+STEPS: list[Step] = [  # what import folds or leaves out
+    *(("Sub", [floats(1, 1, 1)], {}), DIV, conv(1, 2), ("Identity",), norm(2)),
+    *(("Clip", [np.float32(0), np.float32(6)], {}), ("LeakyRelu",)),
+    ("AveragePool", [], {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1, "ceil_mode": 1}),
+    *(("PRelu", [np.full(1, 0.25, np.float32)], {}), ("Pad", [whole(*[0] * 8)], {}), POOL),
+    *(("ReduceMean", [whole(2, 3)], {}), ("Squeeze", [whole(2, 3)], {}), *SIZES, gemm(2, 3), ("LogSoftmax",)),
+]
 
 
 def imports(path: Path, asked: Network | None) -> None:
@@ -55,8 +71,8 @@ def imports(path: Path, asked: Network | None) -> None:
 
 def make_safetensors(folder: Path) -> Pair:
     """Damaged bytes, or another header before the same numbers."""
-    theirs = {torch_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
-    good = [safetensors_content(NamedArrays(ARRAYS, DESCRIPTION)), safetensors_content(NamedArrays(theirs))]
+    theirs = {torch_key(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
+    good = [build_safetensors_bytes(NamedArrays(ARRAYS, DESCRIPTION)), build_safetensors_bytes(NamedArrays(theirs))]
 
     def generate(rng: Random) -> bytes:
         content = rng.choice(good)
@@ -72,7 +88,7 @@ def make_safetensors(folder: Path) -> Pair:
 
 def make_npz(folder: Path) -> Pair:
     """Damaged archives, and whole ones with damaged members."""
-    good = npz_content(NamedArrays(ARRAYS, DESCRIPTION))
+    good = build_npz_bytes(NamedArrays(ARRAYS, DESCRIPTION))
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
 
@@ -141,65 +157,13 @@ def other_part(rng: Random, model: ModelProto) -> None:
 
 def make_onnx_of_others(folder: Path) -> Pair:
     """Models with what is folded, their numbers in a file beside them, whose places and content are wrong, too."""
-    rng = np.random.default_rng(0)
-    floats = {
-        name: rng.standard_normal(shape).astype(np.float32)
-        for name, shape in {
-            "mean": (1, 1, 1),
-            "w": (2, 1, 3, 3),
-            "scale": (2,),
-            "m": (2, 3),
-            "slope": (1,),
-            "six": (),
-            "b": (3,),
-        }.items()
-    } | {"six": np.array(6, np.float32), "zero": np.array(0, np.float32), "variance": np.ones(2, np.float32)}
-    floats["slope"][:] = 0.25
-    whole = {
-        "pads": np.array([0, 0, 0, 0, 0, 0, 0, 0]),
-        "first": np.array(0),
-        "axis": np.array([0]),
-        "rest": np.array([-1]),
-        "maps": np.array([2, 3]),
-    }
-    chain = (
-        *(("Sub", "x", "mean"), ("Div", "n0", "six"), ("Conv", "n1", "w"), ("Identity", "n2")),
-        *(("BatchNormalization", "n3", "scale", "scale", "scale", "variance"), ("Clip", "n4", "zero", "six")),
-        *(
-            ("LeakyRelu", "n5"),
-            ("AveragePool", "n6"),
-            ("PRelu", "n7", "slope"),
-            ("Pad", "n8", "pads"),
-            ("MaxPool", "n9"),
-        ),
-        *(("ReduceMean", "n10", "maps"), ("Squeeze", "n11", "maps"), ("Shape", "n12"), ("Gather", "n13", "first")),
-        *(("Unsqueeze", "n14", "axis"), ("Concat", "n15", "rest"), ("Reshape", "n12", "n16")),
-        *(("Gemm", "n17", "m", "b"), ("LogSoftmax", "n18")),
-    )
-    padded = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1, "ceil_mode": 1}
-    attributes: dict[str, dict[str, Any]] = {
-        "Concat": {"axis": 0},
-        "AveragePool": padded,
-        "MaxPool": {"kernel_shape": [2, 2], "strides": [2, 2]},
-    }
-    nodes = [
-        helper.make_node(operator, reads, [f"n{at}"], **attributes.get(operator, {}))
-        for at, (operator, *reads) in enumerate(chain)
-    ]
-    images = helper.make_tensor_value_info("x", 1, ["n", 1, 6, 6])
-    scores = helper.make_tensor_value_info(f"n{len(chain) - 1}", 1, None)
-    model = helper.make_model(
-        helper.make_graph(
-            nodes, "g", [images], [scores], [from_array(one, name) for name, one in (floats | whole).items()]
-        ),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=8,
-    )
+    model, rng = model_of(STEPS, shape=(1, 6, 6)), np.random.default_rng(0)
     data = b""
     for one in model.graph.initializer:
         if one.data_type == 1 and one.dims:
-            places = {"location": "case.data", "offset": str(len(data)), "length": str(len(one.raw_data))}
-            data += one.raw_data
+            numbers = np.abs(rng.standard_normal(tuple(one.dims))).astype(np.float32).tobytes()
+            places = {"location": "case.data", "offset": str(len(data)), "length": str(len(numbers))}
+            data += numbers
             one.ClearField("raw_data")
             one.data_location = 1
             for key, value in places.items():
@@ -225,7 +189,7 @@ def make_onnx_of_others(folder: Path) -> Pair:
 
 def make_state_dict(folder: Path) -> Pair:
     """Arrays with batch normalisations, some left out, renamed or of other shapes; with a network and without."""
-    theirs = {torch_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
+    theirs = {torch_key(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
     theirs |= {f"bn1.{kind}": np.ones(2, np.float32) for kind in ("weight", "bias", "running_mean", "running_var")}
 
     @np.errstate(all="ignore")
@@ -243,7 +207,7 @@ def make_state_dict(folder: Path) -> Pair:
                     arrays[name] = np.full_like(array, rng.choice((-1.0, 0.0, np.nan, np.inf)))
                 case _:
                     arrays = {name: array.astype(rng.choice(("i8", "f2", "f8"))), **arrays}
-        return npz_content(NamedArrays(arrays))
+        return build_npz_bytes(NamedArrays(arrays))
 
     def read_both(path: Path) -> None:
         with suppress(UserError):
@@ -253,10 +217,44 @@ def make_state_dict(folder: Path) -> Pair:
     return generate, read_both
 
 
+MODEL: Model = [
+    *(keras.SHIFTED, keras.conv(3, 1, 2, False, padding="same"), keras.norm(2)),
+    ("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}),
+    keras.plain("Normalization", axis=[-1], mean=[0.5, 0.4], variance=[0.1, 0.2]),
+    keras.plain("ZeroPadding2D", padding=[[0, 1], [0, 1]]),
+    keras.plain("AveragePooling2D", pool_size=[2, 2], strides=[1, 1]),
+    keras.plain("LeakyReLU", negative_slope=0.1),
+    keras.plain("MaxPooling2D", pool_size=[3, 3], strides=[2, 2], padding="same"),
+    *(keras.FLATTEN, keras.dense(18, 3, activation="softmax")),
+]
+
+
+def make_keras(folder: Path) -> Pair:
+    """Damaged archives and HDF5 files, and whole ones with another configuration, or with damaged members."""
+    configs = [form(MODEL, (6, 6, 1)) for form in (configuration, functional)]
+    goods = [write(MODEL, config) for write in (keras_zip, keras_hdf5) for config in configs]
+
+    def generate(rng: Random) -> bytes:
+        if rng.random() < 0.3:
+            return damaged(rng, rng.choice(goods))
+        other = other_json(rng, rng.choice(configs))
+        if rng.random() < 0.3:
+            return keras_hdf5(MODEL, other[: 60 << 10].decode("utf-8", "replace").replace("\0", ""))
+        members = keras_members(MODEL, {}) | {"config.json": other if rng.random() < 0.7 else json.dumps(configs[0])}
+        chosen = rng.choice(list(members))
+        content = members[chosen]
+        if rng.random() < 0.3:
+            members[chosen] = damaged(rng, content.encode() if isinstance(content, str) else content)
+        return zipped(members)
+
+    return generate, lambda path: imports(path, None)
+
+
 TARGETS = (
     *((Target("safetensors", 1400, make_safetensors),) if find_spec("safetensors") else ()),  # of an extra
     Target("npz", 1400, make_npz),
     Target("onnx", 700, make_onnx),
     Target("onnx_of_others", 700, make_onnx_of_others),
     Target("state_dict", 700, make_state_dict),
+    Target("keras", 700, make_keras),
 )

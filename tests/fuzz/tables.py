@@ -45,7 +45,7 @@ def make_tuning(folder: Path) -> Pair:
                 assert isinstance(name, str) and type(tuned.images) is int and tuned.images > 0
                 assert type(tuned.ms) is float and tuned.ms > 0 and math.isfinite(tuned.ms_per_image)
                 assert all(type(name) is str and type(n) is int and n > 0 for name, n in tuned.parameters.items())
-        assert all(tuning.Tuning(found).choose(problem, "sm_90a") for problem in problems)
+        assert all(tuning.Tuning(found).choose_kernel(problem, "sm_90a") for problem in problems)
 
     return lambda rng: other_json(rng, few), read
 

@@ -13,7 +13,7 @@ import pytest
 
 from app.cli import main
 from app.interchange.layout import to_channels_first
-from app.interchange.named_arrays import Description, torch_name
+from app.interchange.named_arrays import Description, torch_key
 from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.foreign import FORMATS
 from app.network.graph import build_graph, find_network
@@ -48,7 +48,7 @@ def exported(ending: str, network: Network) -> bytes:
 
 def torch_arrays() -> dict[str, np.ndarray]:
     theirs = to_channels_first(LENET5, random_graph(LENET5).parameters)
-    return {torch_name(name): array for name, array in theirs.items()}
+    return {torch_key(name): array for name, array in theirs.items()}
 
 
 FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {  # name, content, format

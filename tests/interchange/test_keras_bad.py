@@ -144,17 +144,9 @@ def linked() -> bytes:
     return stream.getvalue()
 
 
-def bomb(name: str, size: int) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for member, content in {**MEMBERS, name: bytes(size)}.items():
-            archive.writestr(member, content)
-    return stream.getvalue()
-
-
 def understated() -> bytes:
     """A member that unpacks to 64 MiB, and says 100 bytes in both of its headers."""
-    data = bytearray(bomb("config.json", 64 << 20))
+    data = bytearray(zipped({**MEMBERS, "config.json": bytes(64 << 20)}, packed=True))
     for mark, offset, name_at in ((b"PK\1\2", 24, 46), (b"PK\3\4", 22, 30)):
         at = data.index(b"config.json", data.index(mark) if mark == b"PK\1\2" else 0) - name_at
         struct.pack_into("<I", data, at + offset, 100)
@@ -172,8 +164,14 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: zipped({name: one for name, one in MEMBERS.items() if name[0] != "m" or "meta" in name}),
         "has no model.weights.h5",
     ),
-    "a bomb": (lambda: bomb("assets/zeros", 200 << 20), "unpacks to 209,7.* bytes; at most"),
-    "a large configuration": (lambda: bomb("config.json", 50 << 20), "has a config.json of 52,428,800 bytes; "),
+    "a bomb": (
+        lambda: zipped({**MEMBERS, "assets/zeros": bytes(200 << 20)}, packed=True),
+        "unpacks to 209,7.* bytes; at most",
+    ),
+    "a large configuration": (
+        lambda: zipped({**MEMBERS, "config.json": bytes(50 << 20)}, packed=True),
+        "has a config.json of 52,428,800 bytes; ",
+    ),
     "more than it declares": (understated, "has a wrong configuration|Bad CRC-32"),
     "nested 10,000 deep": (lambda: zipped({**MEMBERS, "config.json": DEEP}), "has a wrong configuration: not JSON"),
     "a name twice": (lambda: zipped({**MEMBERS, "config.json": '{"a": 1, "a": 2}'}), "has the same name twice"),

@@ -22,7 +22,7 @@ from tests.support.mxnet_files import (
     symbol,
     symbol_file,
 )
-from tests.support.networks_for_tests import random_images
+from tests.support.networks_for_tests import layers_toml, random_images
 
 # Kernel, maps, units, size: those found in old files, and system 3.
 OLD = [(5, (6, 16), 140, 48), (7, (12, 24), 160, 48), (7, (12, 24), 160, 72)]
@@ -68,36 +68,10 @@ def test_old_files_come_back_and_classify(
     assert len(set(labels.tolist())) > 1
 
 
-ANY = """
-input = [3, 28, 28]
-pixel_scale = 1
-[[layers]]
-type = "conv2d"
-maps = 4
-kernel = 5
-padding = 2
-stride = 2
-bias = true
-[[layers]]
-type = "relu"
-[[layers]]
-type = "avgpool"
-window = 3
-stride = 2
-ceil = true
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-outputs = 6
-bias = false
-[[layers]]
-type = "sigmoid"
-[[layers]]
-type = "linear"
-outputs = 3
-bias = true
-"""
+ANY = "input = [3, 28, 28]\npixel_scale = 1\n" + layers_toml(
+    *("conv2d maps=4 kernel=5 padding=2 stride=2 bias=true", "relu", "avgpool window=3 stride=2 ceil=true", "flatten"),
+    *("linear outputs=6 bias=false", "sigmoid", "linear outputs=3 bias=true"),
+)
 
 
 @pytest.mark.parametrize("flatten", [True, False])

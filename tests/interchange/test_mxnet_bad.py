@@ -110,7 +110,6 @@ BAD_SYMBOLS: dict[str, tuple[Any, str]] = {
         "does not know: 'Concat', 'LRN'",
     ),
     "a cycle": (edited(CONV, inputs=[[LAST, 0, 0], [1, 0, 0]]), "node 'conv1' does not come after its inputs"),
-    "itself": (edited(POOL, inputs=[[POOL, 0, 0]]), "does not come after its inputs"),
     "beyond": ({**SYMBOL, "heads": [[999, 0, 0]]}, "has no output node"),
     "outputs": ({**SYMBOL, "heads": [[LAST, 0], [2, 0]]}, "has 2 outputs"),
     "a branch": ({**SYMBOL, "heads": [[POOL, 0]]}, "layers beside the row"),

@@ -1,9 +1,7 @@
 """NPZ and NPY files that are broken, or unpack to more than they say: one line, and little memory."""
 
-import io
 import struct
 import tracemalloc
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,16 +15,9 @@ from app.interchange.npz import MAX_ARRAYS, read_array, read_npz
 from app.interchange.state_dict import read_state_dict
 from tests.interchange.test_named_arrays import imported
 from tests.support.foreign_files import npz_file
+from tests.support.keras_files import zipped
 
 ZEROS = bytes(64 << 20)  # they pack into a thousandth
-
-
-def zipped(members: dict[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return stream.getvalue()
 
 
 def header(shape: object, dtype: object = "<f4") -> bytes:
@@ -37,7 +28,7 @@ def header(shape: object, dtype: object = "<f4") -> bytes:
 
 def declaring(size: int, content: bytes, name: str = "x.npy") -> bytes:
     """A zip archive of one member whose entry in the directory declares so many bytes."""
-    archive = bytearray(zipped({name: content}))
+    archive = bytearray(zipped({name: content}, packed=True))
     struct.pack_into("<I", archive, archive.rindex(b"PK\1\2") + 24, size)
     return bytes(archive)
 
@@ -94,12 +85,14 @@ def _predicted(content: bytes, folder: Path) -> None:
 BOMBS: dict[str, tuple[Callable[[bytes, Path], object], Callable[[], bytes], str]] = {
     "a shape that no image has": (
         _predicted,
-        lambda: zipped({"x.npy": header((len(ZEROS),), "|u1") + ZEROS}),
+        lambda: zipped({"x.npy": header((len(ZEROS),), "|u1") + ZEROS}, packed=True),
         "has shape",
     ),
     "other arrays beside": (
         _predicted,
-        lambda: zipped({"x.npy": header((2, 5), "|i2") + bytes(20), "y.npy": header((len(ZEROS),), "|u1") + ZEROS}),
+        lambda: zipped(
+            {"x.npy": header((2, 5), "|i2") + bytes(20), "y.npy": header((len(ZEROS),), "|u1") + ZEROS}, packed=True
+        ),
         "is int16",
     ),
     "more than it declares": (

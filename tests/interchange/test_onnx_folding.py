@@ -14,6 +14,7 @@ from tests.support.onnx_steps import (
     MEAN,
     POOL,
     RELU,
+    SIZES,
     SUB,
     Step,
     conv,
@@ -59,13 +60,6 @@ CONSTANTS = [  # numbers that are no tensors
     ("Constant", [], {"to_name": "shape", "value_ints": [-1, 144]}),
     ("Div", ["@", "factor"], {}),
     ("Reshape", ["@", "shape"], {}),
-]
-SIZES = [  # the shape as exporters compute it: (N, and all that is left)
-    ("Shape", ["@"], {"to_name": "shape"}),
-    ("Gather", ["shape", np.array(0)], {"to_name": "count"}),
-    ("Unsqueeze", ["count", whole(0)], {"to_name": "counts"}),
-    ("Concat", ["counts", whole(-1)], {"to_name": "sizes", "axis": 0}),
-    ("Reshape", ["@", "sizes"], {}),
 ]
 ZEROS: Step = ("Pad", [whole(*[0, 0, 1, 1] * 2)], {})
 WINDOW = {"kernel_shape": [2, 2], "strides": [2, 2]}

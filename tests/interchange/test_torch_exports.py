@@ -2,20 +2,189 @@
 
 import logging
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.interchange.source import ImportOptions
-from app.network.graph import build_graph
-from app.network.weights import Weights
-from app.tools.import_ import largest_difference, read_foreign_file
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("onnxscript")
-from tests.support.torch_models import MODELS, export, trained  # noqa: E402 - it imports torch
+from tests.support.keras_files import graph_of
+
+GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 20, 20)
+
+
+class Called(nn.Module):
+    """A module whose forward pass is a function of its layers."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+        self.called = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the function's result for x."""
+        return self.called(self, x)
+
+
+def _convolutions() -> dict[str, nn.Module]:
+    return {"conv1": nn.Conv2d(1, 6, 5), "conv2": nn.Conv2d(6, 12, 5)}
+
+
+def _features(net: Any, x: Tensor) -> Tensor:
+    x = functional.max_pool2d(torch.relu(net.conv1(x)), 2)
+    return functional.max_pool2d(torch.relu(net.conv2(x)), 2)
+
+
+def _viewed(net: Any, x: Tensor) -> Tensor:
+    x = _features(net, x)
+    return net.fc(x.view(x.size(0), -1))
+
+
+def _counted(net: Any, x: Tensor) -> Tensor:
+    x = _features(net, x)
+    return net.fc(x.view(-1, x.size(1) * x.size(2) * x.size(3)))
+
+
+def _log_softmax(net: Any, x: Tensor) -> Tensor:
+    x = functional.dropout(torch.flatten(_features(net, x), 1), training=net.training)
+    return functional.log_softmax(net.fc(x), dim=1)
+
+
+def _padded_normalising(net: Any, x: Tensor) -> Tensor:
+    mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)))
+    return net.body((x - mean) / deviation)
+
+
+def _mean(net: Any, x: Tensor) -> Tensor:
+    return net.fc(torch.relu(net.conv2(torch.relu(net.conv1(x)))).mean(dim=(2, 3)))
+
+
+def _squeezed(net: Any, x: Tensor) -> Tensor:
+    return net.fc(functional.adaptive_avg_pool2d(torch.relu(net.conv1(x)), 1).squeeze(-1).squeeze(-1))
+
+
+def _clamped(net: Any, x: Tensor) -> Tensor:
+    x = torch.clamp(net.conv1(functional.pad(x, (2, 2, 2, 2))), min=0)
+    return net.fc(functional.max_pool2d(x, 2).flatten(1))
+
+
+def _body(channels: int, maps: int, features: int, padding: int = 0) -> nn.Module:
+    first = nn.Conv2d(channels, maps, 3, padding=padding)
+    return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(features, 10))
+
+
+def _lenet(activation: type[nn.Module], pool: type[nn.Module]) -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2), activation(), pool(2), nn.Conv2d(6, 16, 5), activation(), pool(2)),
+        *(nn.Flatten(), nn.Linear(400, 120), activation(), nn.Linear(120, 84), activation(), nn.Linear(84, 10)),
+    )
+
+
+# By what is particular: the shape of an image, and what makes the model.
+MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
+    "lenet, padding, tanh": (GREY, lambda: _lenet(nn.Tanh, nn.AvgPool2d)),
+    "relu, maximum": (GREY, lambda: _lenet(nn.ReLU, nn.MaxPool2d)),
+    "sigmoid": (GREY, lambda: _lenet(nn.Sigmoid, nn.AvgPool2d)),
+    "relu6": (GREY, lambda: _lenet(nn.ReLU6, nn.MaxPool2d)),
+    "leaky relu, padded maximum": (
+        GREY,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.LeakyReLU(0.2), nn.MaxPool2d(3, 2, 1)),
+            *(nn.Conv2d(8, 12, 3, padding="same"), nn.PReLU(), nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
+            *(nn.Flatten(), nn.Linear(588, 10)),
+        ),
+    ),
+    "zeros around, clamped": (GREY, lambda: Called(_clamped, conv1=nn.Conv2d(1, 6, 5), fc=nn.Linear(1176, 10))),
+    "padded mean, ceil": (
+        COLOUR,
+        lambda: nn.Sequential(
+            *(nn.ZeroPad2d((1, 2, 1, 2)), nn.Conv2d(3, 6, 4), nn.Tanh(), nn.AvgPool2d(3, 2, 1), nn.ReLU()),
+            *(nn.MaxPool2d(3, 2, ceil_mode=True), nn.Flatten(), nn.Linear(384, 10)),
+        ),
+    ),
+    "no bias": (
+        GREY,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(1352, 32, bias=False), nn.ReLU(), nn.Linear(32, 10, bias=False)),
+        ),
+    ),
+    "batch norm": (
+        GREY,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(576, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Dropout(0.5), nn.Linear(40, 10)),
+        ),
+    ),
+    "batch norm behind relu": (
+        GREY,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.BatchNorm2d(8), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1)),
+            *(nn.ReLU(), nn.BatchNorm2d(16), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(576, 10)),
+        ),
+    ),
+    "batch norm first": (GREY, lambda: nn.Sequential(nn.BatchNorm2d(1), _body(1, 8, 1568, padding=1))),
+    "three channels": (COLOUR, lambda: _body(3, 12, 2700)),
+    "strides": (
+        COLOUR,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.ReLU(), nn.Conv2d(16, 24, 3, stride=2), nn.ReLU()),
+            *(nn.MaxPool2d(3, stride=2), nn.Flatten(), nn.Linear(216, 10)),
+        ),
+    ),
+    "three convolutions": (
+        GREY,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 12, 3, padding=1), nn.ReLU()),
+            *(nn.MaxPool2d(2), nn.Conv2d(12, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 10), nn.Softmax(dim=1)),
+        ),
+    ),
+    "log-softmax, dropout": (GREY, lambda: Called(_log_softmax, **_convolutions(), fc=nn.Linear(192, 10))),
+    "view by size": (GREY, lambda: Called(_viewed, **_convolutions(), fc=nn.Linear(192, 10))),
+    "view by count": (GREY, lambda: Called(_counted, **_convolutions(), fc=nn.Linear(192, 10))),
+    "normalisation": (GREY, lambda: Called(lambda net, x: net.body((x - 0.2860) / 0.3530), body=_body(1, 8, 1352))),
+    "normalisation, padding": (COLOUR, lambda: Called(_padded_normalising, body=_body(3, 8, 2048, padding=1))),
+    "from -1 to 1": (GREY, lambda: Called(lambda net, x: net.body(x * 2 - 1), body=_body(1, 8, 1352))),
+    "global average": (
+        SMALL,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 10, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
+            *(nn.Flatten(), nn.Linear(10, 10)),
+        ),
+    ),
+    "mean over maps": (
+        SMALL,
+        lambda: Called(_mean, conv1=nn.Conv2d(1, 8, 3), conv2=nn.Conv2d(8, 16, 3), fc=nn.Linear(16, 10)),
+    ),
+    "squeezed": (SMALL, lambda: Called(_squeezed, conv1=nn.Conv2d(1, 16, 5), fc=nn.Linear(16, 10))),
+    "one hidden layer": (GREY, lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))),
+}
+
+
+def trained(name: str, seed: int = 0) -> nn.Module:
+    """Return a model in evaluation mode, with random weights and batch normalisations that saw random images."""
+    torch.manual_seed(seed)
+    shape, make = MODELS[name]
+    model = make()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, -1.5, 1.5)
+            nn.init.uniform_(module.bias, -0.5, 0.5)
+    model.train()
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.rand(64, *shape))
+    return model.eval()
+
 
 IMAGES = 1000
 CLOSE = 1e-5  # relative to the largest logit: float32 rounding of both
@@ -41,12 +210,9 @@ def test_the_network_is_pytorch_s(name: str, exporter: str, place: Path) -> None
     logging.disable(logging.WARNING)  # of exporters
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        export(model, shape, str(path), **EXPORTERS[exporter])
+        torch.onnx.export(model, (torch.rand(1, *shape),), str(path), **EXPORTERS[exporter])
     logging.disable(logging.NOTSET)
-    _, source, found = read_foreign_file(path, ImportOptions())
-    weights = Weights({one.name: one.array for one in found}, "x", path, input_scale=source.scale)
-    graph = build_graph(source.network, weights)
-    largest_difference(source, graph)
+    graph = graph_of(path)
     images = np.random.default_rng(1).integers(0, 256, (IMAGES, *shape), np.uint8)
     with torch.no_grad():
         expected = model.double()(torch.from_numpy(images).double() / 255).numpy()

@@ -58,7 +58,7 @@ def test_the_document_lists_the_files_that_run() -> None:
     assert single == COMMON | {"app/kernels/conv/rows/register_patch.py"}
     for name, dtype in (("mma", "float16x2"), ("wgmma", "float16"), ("wgmma-split", "float16x2")):
         pair = files_of_a_launch("conv_pair", name, typed(convolution_pair(), dtype))
-        assert pair == COMMON | {"app/kernels/fused/conv_pair.py", "app/kernels/fused/scaling.py"}
+        assert pair == COMMON | {"app/kernels/fused/conv_pair.py", "app/kernels/scaling.py"}
         assert listed == BEFORE | single | pair
         assert max(len(BEFORE | single), len(BEFORE | pair)) <= MOST_FILES
     assert all((ROOT / path).is_file() for path in listed)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
 from app.layers import ACTIVATIONS
@@ -20,7 +20,16 @@ from tests.support.kernel_cases import (
     small_cases,
     tuned_cases,
 )
-from tests.support.kernel_device import bits, compile_selected, host_arrays, kernel_of, launch, results
+from tests.support.kernel_device import (
+    bits,
+    check_softmax_and_labels,
+    compile_selected,
+    host_arrays,
+    kernel_of,
+    launch,
+    results,
+    softmax_cases,
+)
 from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import check, expected, operands
 
@@ -95,8 +104,9 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
     images = batches(case.problem)[0]
     y = results(case, images)[0]
     problem = case.problem
+    softmax = isinstance(problem, LinearProblem) and problem.softmax
     if isinstance(problem, LinearProblem) and problem.argmax:
-        problem = replace(problem, argmax=False)
+        problem = replace(problem, argmax=False, softmax=False)
     if isinstance(problem, ConvProblem) and problem.pool > 1:
         if problem.output_dtype != "float32":
             pytest.skip("unpooled values would be rounded before they are pooled")
@@ -110,6 +120,9 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
         plain = launch(kernel_of(_plainest(pool)), shaped, [])[0]
     else:
         plain = launch(kernel_of(_plainest(problem)), *host_arrays(case.problem, images))[0]
+    if softmax:
+        alone = SoftmaxProblem(elements(problem))
+        plain = launch(kernel_of(Case(variants("softmax")[0], alone)), plain.reshape(images, -1), [])[0]
     assert y.size == images * elements(problem)
     np.testing.assert_array_equal(bits(y), bits(plain))
 
@@ -145,6 +158,11 @@ def test_argmax_ties_and_nan_follow_numpy() -> None:
             scores, labels = launch(kernel_of(Case(row, problem)), finite, [np.eye(10, dtype=np.float32), None])
             np.testing.assert_array_equal(scores.reshape(7, 10), finite)
             np.testing.assert_array_equal(labels, finite.argmax(axis=1))
+
+
+@pytest.mark.parametrize("case", softmax_cases(), ids=str)
+def test_a_fused_softmax_has_the_bits_of_its_own_kernel(case: Case) -> None:
+    check_softmax_and_labels(case, lambda row, problem, *arrays: launch(kernel_of(Case(row, problem)), *arrays))
 
 
 def test_relu_keeps_nan() -> None:

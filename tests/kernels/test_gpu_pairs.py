@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.kernels.plain_problems import GROUP
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
 from app.network.definitions import LENET5
 from app.network.graph import build_graph
 from app.network.reference import load_reference
 from app.network.verdicts import compare_labels
-from app.network.weights import load_weights
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import classify
 from tests.support.kernel_cases import Case, served
@@ -23,6 +23,7 @@ from tests.support.kernel_device import compile_selected
 from tests.support.kernel_grid import ANY_PRODUCT_PAIRS, CONVOLUTION_PAIRS, PRODUCT_PAIRS
 from tests.support.kernel_oracle import check
 from tests.support.pair_device import Runner, errors, has_shipped_weights, images, poison_shared, same_bits, weights
+from tests.support.sparsity import shipped_lenet5
 
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 7, 8, 9, 31, 88, 999, 9_999)  # eight are a cluster; of 88 the last block may have eight
@@ -32,7 +33,15 @@ PRODUCTS = [*(pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024), *ANY
 PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCTS}
 CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
 OF_BYTES = [case for case in CASES if case.problem.dtype == "int8"]  # none on other cards than Hopper's
-SETTINGS = [(1, 6), (1, 3), (2, 4), (3, 4), (4, 3)]  # images and warpgroups other than its own, 2 and 5
+# Other images of a warpgroup than its own 2, and warpgroups than its own 5; those of sparse filters follow from images.
+SETTINGS = [{"images": i, "warpgroups": w} for i, w in ((1, 6), (1, 3), (2, 4), (3, 4), (4, 3))]
+REGROUPED = [
+    pytest.param(
+        replace(case, parameters=tuple(settings.items())), case, id=f"{case}-{'-'.join(map(str, settings.values()))}"
+    )
+    for case in OF_BYTES
+    for settings in ([{"images": 3}, {"images": 4}] if case.row.sparse else SETTINGS)
+]
 ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -155,6 +164,10 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
     if parameter is None:
         pytest.skip("the problem has no such bias")
     own, last = min(3, parameter.shape[-1] - 1), problem.second.arguments()[2].fixed  # of its maps or classes
+    if getattr(problem, "sparse", False) and place < 3:  # all maps read the one that becomes NaN: zeros are skipped
+        read, w2 = own if place < 2 else len(parameter) // 2, np.array(arrays[2])
+        w2[read // GROUP * GROUP :][:GROUP], w2[read] = 0, 1
+        arrays[2], parameter = w2, w2 if place == 2 else parameter
     parameter = parameter.copy()
     parameter[(*(size // 2 for size in parameter.shape[:-1]), own)] = np.nan
     arrays[place] = parameter
@@ -168,21 +181,29 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
         np.testing.assert_array_equal(found.get(), 0 if everything else own)
 
 
-@pytest.mark.parametrize("case", OF_BYTES, ids=str)
-@pytest.mark.parametrize(("together", "warpgroups"), SETTINGS)
-def test_bytes_in_other_groups_give_the_same_bits(case: Case, together: int, warpgroups: int) -> None:
+@pytest.mark.parametrize(("case", "usual"), REGROUPED)
+def test_bytes_in_other_groups_give_the_same_bits(case: Case, usual: Case) -> None:
     arrays, x = weights(pair_of(case), "random"), images(pair_of(case), 70)
-    other = replace(case, parameters=(("images", together), ("warpgroups", warpgroups)))
-    wanted, run = Runner(case, arrays, x)(), Runner(other, arrays, x)
+    wanted, run = Runner(usual, arrays, x)(), Runner(case, arrays, x)
     for count in (70, 1, 2, 3, 33):
         poison_shared(0x7FC07FC0)
+        assert same_bits(run(count), [result[:count] for result in wanted]), f"{count} images"
+
+
+@pytest.mark.parametrize("case", [case for case in OF_BYTES if case.row.sparse], ids=str)
+def test_sparse_bytes_give_the_bits_of_dense_ones(case: Case) -> None:
+    """Sums of integers are exact, whichever products they come from."""
+    arrays, x = weights(pair_of(case), "random"), images(pair_of(case), 1001)
+    (dense,) = (other for other in OF_BYTES if not other.row.sparse)
+    wanted, run = Runner(dense, arrays, x)(), Runner(case, arrays, x)
+    for count in (1, 2, 3, 263, 529, 1001):
         assert same_bits(run(count), [result[:count] for result in wanted]), f"{count} images"
 
 
 @pytest.mark.parametrize("case", OF_BYTES, ids=str)
 def test_labels_of_the_test_images_by_bytes(case: Case) -> None:
     """All but near-ties; and as many correct answers, but for the near-ties."""
-    given = load_weights()
+    given = shipped_lenet5(case.row.sparse)
     pixels, truth, _ = open_split("test")
     reference = load_reference(given, LENET5)
     assert reference is not None

@@ -10,7 +10,7 @@ from app.base.precision import storage_dtype
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.kernels.registry import VARIANTS
-from app.kernels.variant import Variant
+from app.kernels.variant import Variant, ceil_div
 from app.lab.bench.tolerance import has_rounded_operands, has_split_operands
 from app.layers import ACTIVATIONS
 from app.layers.resize import RULES
@@ -136,7 +136,18 @@ PROBLEMS: dict[str, Callable[[Variant], Any]] = {
     "argmax": lambda _: st.builds(ArgmaxProblem, st.integers(1, 256)),
 }
 # The other kernels of two convolutions are lenet5's alone: there are no other problems to draw.
-EXPLORED = [row for row in VARIANTS if row.operation != "conv_pair" or row.name.endswith("-any")]
+EXPLORED = [row for row in VARIANTS if row.operation != "conv_pair" or "-any" in row.name]
+
+
+def with_sparse_filters(problem: Any) -> Any:
+    """The problem for 2:4 sparse filters, which read a multiple of four maps; split, as it is served."""
+    split = problem.dtype == "float16x2"
+    if isinstance(problem, ConvPairProblem):
+        maps = 4 * ceil_div(problem.first.maps, 4)
+        first, second = replace(problem.first, maps=maps), replace(problem.second, channels=maps)
+        return replace(exactly(problem) if split else problem, first=first, second=second, sparse=True)
+    sizes = {"channels": 4 * ceil_div(problem.channels, 4), "input_dtype": storage_dtype(problem.dtype)}
+    return replace(problem, **sizes, sparse=True, bounded=split, exact=split)
 
 
 @st.composite
@@ -150,6 +161,8 @@ def cases(draw: Any, row: Variant) -> Case:
         problem = replace(problem, input_dtype=storage_dtype(dtype))
     if dtype == "float16x2" and not isinstance(problem, ConvProblem) and draw(st.booleans()):
         problem = exactly(problem) if isinstance(problem, ConvPairProblem) else replace(problem, exact=True)
+    if row.sparse:
+        problem = with_sparse_filters(problem)
     choices = {name: st.sampled_from(values) for name, values in row.tunables.items()}
     parameters = draw(st.fixed_dictionaries({}, optional=choices))
     case = Case(row, problem, tuple(parameters.items()))

@@ -32,10 +32,11 @@ pytestmark = pytest.mark.gpu
 IMAGES = 31
 NETWORKS = {"conv": (LENET5, ODD, SMOOTH, MINIDNN86), "gemm": (LENET5, MLP, SMOOTH), "pool": (LENET5, ODD)}
 # Rows that do not serve all of them: warpgroups read only activations, of multiples of eight inputs, in fp32x scaled by
-# the kernel before; toom-cook has no strides.
+# the kernel before; toom-cook has no strides; the weights are dense.
 SERVED = {
     ("gemm", "warpgroup"): (LENET5, FA19, MINIDNN86),
     ("conv", "warpgroup"): (LENET5,),
+    ("conv", "warpgroup-sparse"): (),
     ("conv", "toom-cook"): (LENET5, SMOOTH, MINIDNN86),
 }
 PLAINEST = {"conv": "direct", "gemm": "naive", "pool": "direct"}

@@ -1,4 +1,4 @@
-"""The kernel of two convolutions, the second of bytes, run by the processor."""
+"""The kernels of two convolutions, the second of bytes, run by the processor."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -6,15 +6,16 @@ from functools import cache
 import numpy as np
 import pytest
 
+from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
 from app.network.quantised import QuantisedFilters
-from app.network.weights import load_weights
 from app.planning.matching import Choices, Node
 from app.planning.plan import plan
 from tests.support.kernel_grid import convolution_pair, row_of, typed
 from tests.support.networks_for_tests import multiplied, random_images
 from tests.support.on_processor import run_row, through
+from tests.support.sparsity import shipped_lenet5
 
 PROBLEM = typed(convolution_pair(), "int8")
 ROW = row_of("conv_pair", "wgmma-int8")
@@ -26,17 +27,22 @@ def packed(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     return packing.pack(arrays)
 
 
+SPARSE = pytest.mark.parametrize("sparse", [False, True])
+
+
 @cache
-def shipped() -> tuple[Graph, QuantisedFilters]:
-    graph = build_graph(LENET5, load_weights())
+def shipped(sparse: bool = False) -> tuple[Graph, QuantisedFilters]:
+    graph = build_graph(LENET5, shipped_lenet5(sparse))
     assert graph.quantised is not None
     return graph, graph.quantised
 
 
-def convolutions(graph: Graph) -> Node:
-    """The node of both convolutions."""
-    first, second = plan(graph, "sm_90a", Choices("int8")).nodes
-    assert (first.variant.name, second.problem.dtype) == ("wgmma-int8", "float16")
+def convolutions(graph: Graph, sparse: bool = True) -> Node:
+    """The node of both convolutions. sparse: whether kernels for sparse filters may run."""
+    first, second = plan(graph, "sm_90a", Choices("int8", sparse=sparse)).nodes
+    assert graph.quantised is not None
+    name = "wgmma-sparse-int8" if sparse and is_two_of_four(graph.quantised.filters) else "wgmma-int8"
+    assert (first.variant.name, second.problem.dtype) == (name, "float16")
     return first
 
 
@@ -62,9 +68,10 @@ def test_shipped_filters_are_packed_as_they_are() -> None:
     np.testing.assert_allclose(scales, node.scales * quantised.steps / 1020, rtol=1e-6)
 
 
-def test_features_of_the_shipped_weights() -> None:
+@SPARSE
+def test_features_of_the_shipped_weights(sparse: bool) -> None:
     """As of layers in float64 whose activations are rounded to bytes, save where float16 rounds to the next byte."""
-    graph, quantised = shipped()
+    graph, quantised = shipped(sparse)
     node, x = convolutions(graph), random_images(LENET5, 3)
     parameters = {**graph.parameters, "conv2": quantised.filters * quantised.steps.astype(np.float64)}
     y = graph.input_of_step(3, x, np.float64) / quantised.limits[:, None, None]
@@ -78,14 +85,17 @@ def test_features_of_the_shipped_weights() -> None:
 
 
 @pytest.mark.parametrize("factor", [1e-3, 30.0])
-def test_layers_of_other_scales(factor: float) -> None:
-    """Limits and steps are those of the weights: scaled alike, they give the same bytes."""
-    graph, quantised = shipped()
+@SPARSE
+def test_layers_of_other_scales(sparse: bool, factor: float) -> None:
+    """Limits and steps are those of the weights: scaled alike, they give the same bytes. So do all kernels."""
+    graph, quantised = shipped(sparse)
     other = multiplied(graph, conv1=factor)
     scaled = QuantisedFilters(
         quantised.layer, quantised.filters, quantised.limits * np.float32(factor), quantised.steps
     )
     x = random_images(LENET5, 2)
-    found, wanted = (through(convolutions(g), x) for g in (Graph(**{**vars(other), "quantised": scaled}), graph))
+    other = Graph(**{**vars(other), "quantised": scaled})
+    found, wanted = (through(convolutions(g), x) for g in (other, graph))
+    np.testing.assert_array_equal(found, through(convolutions(other, sparse=False), x), strict=True)
     close = np.isclose(found, wanted, rtol=2e-3, atol=1e-3 * wanted.max())
     assert close.mean() > 0.999

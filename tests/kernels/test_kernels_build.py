@@ -143,7 +143,7 @@ def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: 
     monkeypatch.setattr(launch, "load_cubin", load)
     kernel = launch.Kernel(row_of("conv", name), ConvProblem(1, 8, 8, 4, 3), "sm_75")
     assert not loaded
-    assert {id(kernel.module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads
+    assert {id(kernel.load_module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads
 
 
 # What enters the tensor cores of a warpgroup is defined: read from the PTX.
@@ -206,7 +206,7 @@ def test_no_undefined_register_enters_a_product(row: Variant, dtype: str) -> Non
 LADDERS = ("conv", "gemm", "pool")  # single layers; pairs of layers are whole programs
 MOST_CHANGED = 70  # lines of code
 # The jumps: other instructions, so that nothing of the step below stays as it was.
-TO_TENSOR_CORES = {("conv", "tensor-core"), ("gemm", "tensor-core"), ("gemm", "warpgroup")}
+TO_TENSOR_CORES = {("conv", "tensor-core"), ("conv", "warpgroup"), ("gemm", "tensor-core"), ("gemm", "warpgroup")}
 # Another algorithm: other numbers are loaded, multiplied and stored.
 OTHER_SUMS = {("conv", "toom-cook")}
 CONTINUING = [row for row in VARIANTS if row.operation in LADDERS and row.since is not None and row.taught]

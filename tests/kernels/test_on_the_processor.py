@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.problems import LinearProblem, PoolProblem, Problem, operation
+from app.kernels.fused import any_pair
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.lab.checking.cases import Fault
@@ -22,8 +23,17 @@ from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
-from tests.support.kernel_device import host_arrays
-from tests.support.kernel_grid import RAGGED, convolution_pair, exactly, product_pair, row_of, sparsely, typed
+from tests.support.kernel_device import check_softmax_and_labels, host_arrays, softmax_cases
+from tests.support.kernel_grid import (
+    NETWORK_PAIRS,
+    RAGGED,
+    convolution_pair,
+    exactly,
+    product_pair,
+    row_of,
+    sparsely,
+    typed,
+)
 from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
 from tests.support.oracle import onnx_outputs
@@ -46,6 +56,7 @@ STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *
 SPREAD = 80  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
 ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
+ANY_SPARSE = row_of("conv_pair", "wgmma-any-sparse")
 
 
 def soon(problem: Problem, most: int) -> bool:
@@ -86,10 +97,12 @@ def ragged() -> list[Case]:
 
 
 def small() -> list[Case]:
-    """Of each row's cases for the sanitizers every other one, or all three."""
-    rows = [WARPGROUP, row_of("conv", "warpgroup"), *variants("conv_pair"), *variants("gemm_pair")]
+    """Of each row's cases for the sanitizers every other one, or all three; all in tfloat32."""
+    rows = [WARPGROUP, *(row_of("conv", name) for name in ("warpgroup", "warpgroup-sparse"))]
+    rows += [*variants("conv_pair"), *variants("gemm_pair")]
     found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
-    return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
+    every = [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
+    return [*every, *(case for cases in found for case in cases[1::2] if case.problem.dtype == "tfloat32")]
 
 
 ONE_BY_ONE = [
@@ -114,7 +127,7 @@ def test_every_element_and_label(case: Case) -> None:
     """Of batches that walk through all stages and rounds, and of few images."""
     problem: Any = case.problem
     # Of any two convolutions each warpgroup takes one image: of four in two blocks, nine are more than one round.
-    most, few = (9, 2) if case.row is ANY_TILED else COUNTS[case.row.operation, case.row.instructions]
+    most, few = (9, 2) if case.row in (ANY_TILED, ANY_SPARSE) else COUNTS[case.row.operation, case.row.instructions]
     x, arrays = host_arrays(problem, most)
     wanted = expected(problem, most, case.row)
     for images in (most, few):
@@ -123,6 +136,29 @@ def test_every_element_and_label(case: Case) -> None:
         if labels:
             best = y.reshape(images, -1).argmax(axis=1)
             np.testing.assert_array_equal(labels[0], best)
+
+
+# Whose groups of values end with a row, so that steps end beyond the rows of a band.
+WHOLE_ROWS = ConvPairProblem(ConvProblem(1, 66, 34, 3, 3, input_dtype="uint8"), ConvProblem(3, 64, 32, 5, 2, 2))
+OF_NETWORKS = [*served(ANY_PAIR, [*NETWORK_PAIRS[:3], WHOLE_ROWS], "float16")]
+
+
+@pytest.mark.parametrize("case", [*(case for case in PAIRS if case.row is ANY_PAIR), *OF_NETWORKS], ids=str)
+def test_bands_of_a_few_images_have_the_bits_of_many(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory is NaN where a band's block wrote nothing; rows of results that no band computes are poison."""
+    x, arrays = host_arrays(case.problem, 1 if case in OF_NETWORKS else 2)
+    launches = case.row.launch_config(case.problem).launches
+    assert [launch.grid(any_pair.FEW_IMAGES)[1] for launch in launches] == [any_pair.BANDS, 0]
+    assert [launch.grid(any_pair.FEW_IMAGES + 1)[1] for launch in launches] == [0, 1]
+    (few,) = run_row(case.row, case.problem, x, arrays)
+    monkeypatch.setattr(any_pair, "FEW_IMAGES", 0)
+    (many,) = run_row(case.row, case.problem, x, arrays)
+    np.testing.assert_array_equal(few.view(np.uint8), many.view(np.uint8))
+
+
+@pytest.mark.parametrize("case", softmax_cases(), ids=str)
+def test_a_fused_softmax_has_the_bits_of_its_own_kernel(case: Case) -> None:
+    check_softmax_and_labels(case, run_row)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -187,6 +223,7 @@ def test_every_kernel_of_tensor_cores_is_met_above() -> None:
 # Kernel, images → file, its text, what stands there instead, and what is said: an element that is wrong, or a fault.
 WRONG = r"element \d+ of \d+ is "
 PROBLEMS: dict[str, Problem] = {
+    "conv": ConvProblem(12, 10, 10, 64, 5, padding=1, sparse=True),
     "conv_pair": convolution_pair(),
     "gemm": LinearProblem(1296, 32, bias=True, activation="relu"),  # the ring turns over
     "gemm_pair": product_pair(1024, 128, 10),
@@ -198,7 +235,17 @@ CONVOLUTIONS = [
 ]
 SPARSE = [
     ("conv_pair_07_wgmma_sparse.cu", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
-    ("conv_pair_07_wgmma_sparse.cu", "+ next % 2 * 8", "", WRONG),
+    ("sparse_products.cuh", "+ next % 4 * 4", "", WRONG),
+]
+BYTES = [
+    ("conv_pair_09_wgmma_sparse_int8.cu", "16 - PLANE", "32 - PLANE", WRONG),
+    ("conv_pair_09_wgmma_sparse_int8.cu", "(24) - PLANE / 2", "(24)", WRONG),
+    ("conv_pair_09_wgmma_sparse_int8.cu", "sparse<0>", "sparse<1>", "multiplies bytes by a selector that is not 0"),
+]
+SPARSE_OF_ANY_SIZES = [
+    ("warpgroup_convolution.cuh", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
+    ("warpgroup_convolution.cuh", "place * STAGE_BYTES", "0", WRONG),
+    ("warpgroup_bands.cuh", "SPARSE && i <", "false && i <", WRONG),  # what lies below a band is no number
 ]
 PRODUCTS = [
     ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
@@ -213,14 +260,17 @@ CLUSTERS = [
 PLANTED = [
     *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
     *((row_of("conv_pair", "wgmma-sparse"), 3, *planted) for planted in SPARSE),
+    *((row_of("conv_pair", "wgmma-sparse-int8"), 3, *planted) for planted in BYTES),
+    *((row_of("conv", "warpgroup-sparse"), 3, *planted) for planted in SPARSE_OF_ANY_SIZES),
     *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
     *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
 ]
 
 
 def run(row: Variant, images: int, folder: Path) -> None:
-    """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
-    problem = typed(sparsely(convolution_pair()) if row.sparse else PROBLEMS[row.operation], "float16")
+    """Hold the row, in its first type, against the reference. Raises Fault, or AssertionError for a wrong element."""
+    wanted = PROBLEMS[row.operation]
+    problem = typed(sparsely(wanted) if row.sparse and isinstance(wanted, ConvPairProblem) else wanted, row.dtypes[0])
     x, arrays = host_arrays(problem, images)
     packing = row.launch_config(problem).packing
     assert packing is not None

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from app.base.precision import BY_DTYPE
-from app.kernels.fused.scaling import LARGEST, LARGEST_BIAS1, balance_products, split_tf32
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from app.kernels.registry import variants
+from app.kernels.scaling import LARGEST, LARGEST_BIAS1, balance_products, split_tf32
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -194,14 +194,15 @@ def test_every_kernel_of_two_layers_is_met_above() -> None:
     graphs = unbiased(), rounded_unbiased(), sparse()
     for graph, arch, precision in product(graphs, ("sm_80", "sm_90a"), ("fp32x", "fp16")):
         met |= {(node.variant.source, precision) for node in plan(graph, arch, Choices(precision)).nodes}
-    integers, _ = plan(with_bytes(unbiased()), "sm_90a", Choices("int8")).nodes  # see test_integers.py
-    met.add((integers.variant.source, "int8"))
+    for graph in (unbiased(), sparse()):  # see test_integers.py
+        integers, _ = plan(with_bytes(graph), "sm_90a", Choices("int8")).nodes
+        met.add((integers.variant.source, "int8"))
     wanted = {
         (row.source, BY_DTYPE[dtype].name)
         for name in ("conv_pair", "gemm_pair")
         for row in variants(name)
         for dtype in row.dtypes
-        if not row.name.endswith("-any")  # see test_any_pair_scales.py
+        if "-any" not in row.name  # see test_any_pair_scales.py and test_sparse_any.py
     }
     assert met == wanted
 

@@ -1,19 +1,17 @@
 """Sparse filters as Hopper's products want them, the kernels that multiply them, and which weights run on those."""
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files import shipped
-from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
+from app.kernels.fused.sparse_pair import kept_places, pack_sparse_filters
 from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
-from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import notices, plan
 from tests.kernels.test_pair_rows import packed
@@ -22,86 +20,131 @@ from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
 from tests.support.networks_for_tests import random_graph, rounded, with_bytes
 from tests.support.on_processor import run_row
-from tests.support.sparsity import drawn_two_of_four, exact_operands, with_sparse_conv2
+from tests.support.sparsity import drawn_two_of_four, exact_operands, shipped_lenet5, with_sparse_conv2
 
 
-def read_back(compressed: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The dense filters (32, 25, 64) that products make of kept weights (16, 25, 64) and metadata, thread by thread."""
-    dense = np.zeros((32, 25, 64), compressed.dtype)
-    for tap in range(25):
-        vector, word, pair = tap // 8, tap % 8 // 2, tap % 2
-        for thread in range(128):
-            warp, g, t = thread // 32, thread % 32 // 4, thread % 4
-            if t // 2 != pair:
-                continue
-            register = int(words[vector, thread, word])
-            for upper in range(2):
-                row = 16 * warp + 8 * upper + g
-                for four in range(4):
-                    nibble = register >> (16 * upper + 4 * four) & 15
-                    group = 4 * (t % 2) + four
-                    first, second = nibble & 3, nibble >> 2
-                    assert first < second
-                    dense[4 * group + first, tap, row] = compressed[2 * group, tap, row]
-                    dense[4 * group + second, tap, row] = compressed[2 * group + 1, tap, row]
+def read_back(packed: np.ndarray) -> np.ndarray:
+    """The filters (32, 25, 64) that products make of packed float16 ones, thread by thread."""
+    words = packed[25 * 2048 :].view(np.uint32).reshape(4, 128, 4)
+    assert not words[3, :, 1:].any() and not words[3, 2::4, 0].any()  # of the taps after the last
+    kept = packed[: 25 * 2048].view(np.float16).reshape(25, 2, 64, 8)  # 8 kept weights of a row lie together
+    dense = np.zeros((32, 25, 64), np.float16)
+    for tap, thread, upper, four in product(range(25), range(128), range(2), range(4)):
+        warp, g, t = thread // 32, thread % 32 // 4, thread % 4
+        if t // 2 != tap % 2:
+            continue
+        row, group = 16 * warp + 8 * upper + g, 4 * (t % 2) + four
+        nibble = int(words[tap // 8, thread, tap % 8 // 2]) >> (16 * upper + 4 * four) & 15
+        place_kept(dense[4 * group : 4 * group + 4, tap, row], kept[tap, group // 4, row, group % 4 * 2 :], nibble)
     return dense
 
 
+# The 16 numbers at 16 i along k of each product of bytes: row and column of the filters, half of the channels.
+NO_TAP = (0, 0, -1)
+PARTS = [
+    *(
+        part
+        for half in range(2)
+        for part in (*([(y, x, half) for x in range(4)] for y in range(5)), [(y, 4, half) for y in range(4)])
+    ),
+    [NO_TAP, (4, 4, 0), NO_TAP, (4, 4, 1)],
+]
+
+
+def read_back_bytes(packed: np.ndarray) -> np.ndarray:
+    """The filters (32, 25, 64) that products make of packed bytes; nothing is where a product has no tap."""
+    words = packed[13 * 2048 :].view(np.uint32).reshape(4, 128, 4)
+    assert not words[3, :, 1:].any()  # of the products after the last
+    kept = packed[: 13 * 2048].view(np.int8).reshape(13, 2, 64, 16)
+    dense = np.zeros((2, 16, 5, 5, 64), np.int8)
+    for at, thread, i in product(range(13), range(128), range(8)):
+        warp, g, t = thread // 32, thread % 32 // 4, thread % 4
+        row, group = 16 * warp + 8 * (t % 2) + g, 8 * (t // 2) + i
+        nibble = int(words[at // 4, thread, at % 4]) >> 4 * i & 15
+        four = np.zeros(4, np.int8)
+        place_kept(four, kept[at, group // 8, row, group % 8 * 2 :], nibble)
+        y, x, half = PARTS[at][group // 4]
+        if half < 0:
+            assert not four.any()
+        else:
+            dense[half, group % 4 * 4 : group % 4 * 4 + 4, y, x, row] = four
+    return dense.reshape(32, 25, 64)
+
+
+def place_kept(four: np.ndarray, kept: np.ndarray, nibble: int) -> None:
+    """Write the first two kept weights to their places of four."""
+    first, second = nibble & 3, nibble >> 2
+    assert first < second
+    four[first], four[second] = kept[:2]
+
+
 @pytest.mark.parametrize("density", [1.0, 0.5, 0.0])
-def test_metadata_and_kept_weights_are_the_filters(density: float) -> None:
+@pytest.mark.parametrize(("dtype", "products"), [("float16", 25), ("int8", 13)])
+def test_metadata_and_kept_weights_are_the_filters(dtype: str, products: int, density: float) -> None:
     """All six patterns of every four, at every tap, also where a four has one weight or none."""
     rng = np.random.default_rng(4)
     filters = drawn_two_of_four(rng).transpose(2, 0, 1, 3)
-    filters = np.where(rng.random(filters.shape) < density, filters, 0)
+    filters = (30 * np.where(rng.random(filters.shape) < density, filters, 0)).astype(dtype)
+    packed = pack_sparse_filters(filters)
+    assert packed.dtype == np.uint8 and packed.shape == (products * 2048 + 4 * 128 * 16,)
+    read = read_back if dtype == "float16" else read_back_bytes
+    np.testing.assert_array_equal(read(packed), filters.reshape(32, 25, 64), strict=True)
     places = kept_places(filters)
-    compressed, words = compressed_filters(filters, places), metadata_words(places)
-    assert places.shape == (8, 2, 5, 5, 64) and compressed.shape == (16, 5, 5, 64) and compressed.dtype == np.float32
-    assert words.shape == (4, 128, 4) and words.dtype == np.uint32
-    assert not words[3, :, 1:].any() and not words[3, 2::4, 0].any()  # of the taps after the last
-    np.testing.assert_array_equal(
-        read_back(compressed.reshape(16, 25, 64), words), filters.reshape(32, 25, 64), strict=True
-    )
+    assert places.shape == (8, 2, 5, 5, 64)
     if density == 1:
         assert len({tuple(pair) for pair in places[3].reshape(2, -1).T}) == 6
 
 
-SPARSE_PAIRS = {
+PAIRS = {
     "wgmma-sparse": typed(sparsely(convolution_pair()), "float16"),
     "wgmma-sparse-exact": typed(sparsely(replace(convolution_pair(), exact=True)), "float16x2"),
+    "wgmma-sparse-int8": typed(sparsely(convolution_pair()), "int8"),
+    "wgmma-int8": typed(convolution_pair(), "int8"),
 }
-BOTH_KERNELS = pytest.mark.parametrize("name", SPARSE_PAIRS)
+ALL_KERNELS = pytest.mark.parametrize("name", [name for name in PAIRS if "sparse" in name])
 
 
 def results(name: str, x: np.ndarray, parameters: dict[str, np.ndarray], **settings: int) -> np.ndarray:
     """What a kernel makes of images and parameters as in a weights file, flat."""
-    problem = SPARSE_PAIRS[name]
+    problem = PAIRS[name]
     arrays = [None if a is None else a.astype(np.float32) for a in device_parameters(problem, parameters)]
     y, *_ = run_row(row_of("conv_pair", name), problem, x, arrays, settings)
     return y
 
 
+def correct(name: str, x: np.ndarray, parameters: dict[str, np.ndarray]) -> np.ndarray:
+    """Results without rounding errors of whole numbers: by float64, or of bytes by the dense kernel."""
+    if PAIRS[name].dtype == "int8":
+        return results("wgmma-int8", x, parameters)
+    return run(layers_of(PAIRS[name]), x.astype(np.float64), parameters)
+
+
 def check_results(name: str, count: int, kept: np.ndarray, **settings: int) -> None:
     """Hold a kernel against float64, element by element: exactly for whole numbers, then random ones with a tolerance.
 
-    Batches of fewer images must have the same bits, on more blocks too. kept: which weights (5, 5, 32, 64) of the
-    second filters stay.
+    Batches of fewer images must have the same bits, on more blocks too. Bytes have the dense kernel's bits, of any
+    numbers. kept: which weights (5, 5, 32, 64) of the second filters stay.
     """
-    problem = SPARSE_PAIRS[name]
+    problem = PAIRS[name]
     x, parameters = exact_operands(count, kept)
-    wanted = run(layers_of(problem), x.astype(np.float64), parameters)
-    assert wanted.max() < 512 and (wanted.max() > 10 or not kept.any())  # of quarters, of which float16 holds 2,048
+    most = 16 if problem.dtype == "int8" else 1  # activations end at 1
+    parameters["layer1"] /= most
+    wanted = correct(name, x, parameters)
+    assert wanted.max() < 512 / most and (wanted.max() > 10 / most or not kept.any())  # of quarters: float16 has 2,048
     np.testing.assert_array_equal(results(name, x, parameters, **settings), wanted)
     x, parameters = operands(replace(problem, sparse=False), count)
     parameters["layer2"] = parameters["layer2"] * kept
     y = results(name, x, parameters, **settings)
     check(y, problem, expected_of(problem, x.astype(np.float64), parameters))
+    if problem.dtype == "int8":
+        np.testing.assert_array_equal(y, correct(name, x, parameters), strict=True)
     for fewer in {1, count - 1}:
         part = results(name, x[:fewer], parameters, **settings)
         np.testing.assert_array_equal(part, y[: len(part)])
 
 
 @pytest.mark.parametrize("places", [*combinations(range(GROUP), KEPT)], ids=str)
-@BOTH_KERNELS
+@ALL_KERNELS
 def test_each_of_the_six_patterns(name: str, places: tuple[int, int]) -> None:
     """In every four, at every tap: none of the patterns hides another's mistake."""
     kept = np.zeros((5, 5, 32 // GROUP, GROUP, 64), bool)
@@ -110,7 +153,7 @@ def test_each_of_the_six_patterns(name: str, places: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("density", [1.0, 0.5, 0.05, 0.0])
-@BOTH_KERNELS
+@ALL_KERNELS
 def test_patterns_drawn_at_random(name: str, density: float) -> None:
     """With two weights in every four, fewer, hardly any, and none. The batches end with a group that is not full."""
     rng = np.random.default_rng(12)
@@ -120,17 +163,18 @@ def test_patterns_drawn_at_random(name: str, density: float) -> None:
 
 
 @pytest.mark.parametrize("images", [2, 3, 4])
-def test_images_of_a_warpgroup(images: int) -> None:
+@pytest.mark.parametrize("name", ["wgmma-sparse", "wgmma-sparse-int8"])
+def test_images_of_a_warpgroup(name: str, images: int) -> None:
     """With one more in a batch than two blocks take at a time, as many, and one."""
     blocks_take = {2: 20, 3: 18, 4: 24}[images]
-    check_results("wgmma-sparse", blocks_take + 1, drawn_two_of_four(np.random.default_rng(13)) != 0, images=images)
+    check_results(name, blocks_take + 1, drawn_two_of_four(np.random.default_rng(13)) != 0, images=images)
 
 
-@BOTH_KERNELS
+@ALL_KERNELS
 def test_one_weight_at_a_wrong_place_shows(name: str) -> None:
     """The check above can fail: with one of 25,600 weights beside its place, of the map with the greatest results."""
     x, parameters = exact_operands(2, drawn_two_of_four(np.random.default_rng(14)) != 0)
-    wanted = run(layers_of(SPARSE_PAIRS[name]), x.astype(np.float64), parameters)
+    wanted = correct(name, x, parameters)
     moved = parameters["layer2"].copy()
     four = moved[2, 3, 8:12, wanted.reshape(2, 64, 16).sum(axis=(0, 2)).argmax()]
     kept, empty = np.flatnonzero(four)[0], np.flatnonzero(four == 0)[0]
@@ -148,43 +192,68 @@ def chosen(graph: Graph, precision: str, arch: str = "sm_90a", sparse: bool = Tr
     asked = Choices(precision, sparse=sparse)
     planned = plan(graph, arch, asked)
     name = planned.nodes[0].variant.name
-    told = [note for note in notices(planned, asked) if "2:4 sparse" in note]
-    assert told == (["conv2 2:4 sparse: half of its products are skipped"] if "sparse" in name else [])
+    told = [note for note in notices(planned, asked) if note.startswith("conv2 ")]
+    assert told == [
+        *["conv2 2:4 sparse: half of its products are skipped"] * ("sparse" in name),
+        *["conv2 in 8-bit integers: coarser than fp16"] * ("int8" in name),
+    ]
     return name
 
 
+PRECISIONS = ("fp16", "fp32x", "int8")
+SPARSE, DENSE = ["wgmma-sparse", "wgmma-sparse-exact", "wgmma-sparse-int8"], ["wgmma", "wgmma-exact", "wgmma-int8"]
+
+
+def one_weight_more(filters: np.ndarray, value: float) -> np.ndarray:
+    """The filters with this value in place of a zero, the third of its four."""
+    more = filters.copy()
+    fours = more.reshape(25, 8, GROUP, 64)
+    full = np.count_nonzero(fours, axis=2, keepdims=True) == KEPT
+    fours[tuple(np.argwhere((fours == 0) & full)[4321])] = value
+    return more
+
+
 def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not() -> None:
-    graph = sparse_graph()
-    assert [chosen(graph, precision) for precision in ("fp16", "fp32x")] == ["wgmma-sparse", "wgmma-sparse-exact"]
-    assert [chosen(graph, p, sparse=False) for p in ("fp16", "fp32x")] == ["wgmma", "wgmma-exact"]
+    graph = with_bytes(sparse_graph())
+    assert [chosen(graph, precision) for precision in PRECISIONS] == SPARSE
+    assert [chosen(graph, precision, sparse=False) for precision in PRECISIONS] == DENSE
     assert chosen(graph, "fp16", "sm_80") == "mma"
     conv1 = graph.parameters["conv1"] * np.float32(1.001)  # which float16 does not hold
     inexact = replace(graph, parameters={**graph.parameters, "conv1": conv1})
     assert [chosen(inexact, precision) for precision in ("fp16", "fp32x")] == ["wgmma-sparse", "wgmma-split"]
-    filters = graph.parameters["conv2"].copy()
-    filters[tuple(np.argwhere(filters == 0)[4321])] = 0.5
+    filters = one_weight_more(graph.parameters["conv2"], 0.5)
+    dense = with_bytes(replace(graph, parameters={**graph.parameters, "conv2": filters}))
+    assert [chosen(dense, precision) for precision in PRECISIONS] == DENSE
+
+
+def test_int8_runs_on_the_kernel_of_its_own_filters() -> None:
+    """Those in 8-bit integers, also where weights in float32 are others."""
+    graph = with_bytes(sparse_graph())
+    assert graph.quantised is not None
+    more = replace(graph.quantised, filters=one_weight_more(graph.quantised.filters, 1))
+    assert [chosen(replace(graph, quantised=more), precision) for precision in PRECISIONS] == [*SPARSE[:2], DENSE[2]]
+    filters = one_weight_more(graph.parameters["conv2"], 0.5)
     dense = replace(graph, parameters={**graph.parameters, "conv2": filters})
-    assert [chosen(dense, precision) for precision in ("fp16", "fp32x")] == ["wgmma", "wgmma-exact"]
+    assert [chosen(dense, precision) for precision in PRECISIONS] == [*DENSE[:2], SPARSE[2]]
 
 
 def test_a_named_kernel_runs_if_it_serves_the_weights() -> None:
-    """A dense one on sparse weights, too; and int8, which has no sparse one, as always."""
-    sparse, dense = sparse_graph(), rounded(random_graph(LENET5, bias=False))
-    for name in ("wgmma", "wgmma-sparse"):
-        choices = Choices("fp16", kernels={"conv_pair": row_of("conv_pair", name)})
-        assert plan(sparse, "sm_90a", choices).nodes[0].variant.name == name
-    with pytest.raises(UserError, match=r"wgmma-sparse does not support conv1\+conv2: it serves 2:4 sparse filters"):
-        plan(dense, "sm_90a", choices)
-    with pytest.raises(UserError, match=r"wgmma-sparse does not support conv1\+conv2"):
-        plan(sparse, "sm_90a", replace(choices, sparse=False))
-    assert plan(with_bytes(sparse), "sm_90a", Choices("int8")).nodes[0].variant.name == "wgmma-int8"
+    """A dense one on sparse weights, too."""
+    sparse, dense = (with_bytes(g) for g in (sparse_graph(), rounded(random_graph(LENET5, bias=False))))
+    for precision, *names in (("fp16", "wgmma", "wgmma-sparse"), ("int8", "wgmma-int8", "wgmma-sparse-int8")):
+        for name in names:
+            choices = Choices(precision, kernels={"conv_pair": row_of("conv_pair", name)})
+            assert plan(sparse, "sm_90a", choices).nodes[0].variant.name == name
+        message = rf"{name} does not support conv1\+conv2"
+        with pytest.raises(UserError, match=f"{message}: it serves 2:4 sparse filters"):
+            plan(dense, "sm_90a", choices)
+        with pytest.raises(UserError, match=message):
+            plan(sparse, "sm_90a", replace(choices, sparse=False))
 
 
-def test_the_shipped_sparse_weights_run_on_sparse_kernels() -> None:
-    weights = load_weights(shipped.weights_path("lenet5_sparse"))
-    graph = build_graph(LENET5, weights)
-    assert [chosen(graph, precision) for precision in ("fp16", "fp32x")] == ["wgmma-sparse", "wgmma-sparse-exact"]
-    assert weights.quantised is not None and is_two_of_four(weights.quantised.filters)
+def test_the_shipped_weights_run_on_sparse_kernels() -> None:
+    graph = build_graph(LENET5, shipped_lenet5(sparse=True))
+    assert [chosen(graph, precision) for precision in PRECISIONS] == SPARSE
 
 
 @pytest.mark.parametrize("factor", [1e-8, 1e-3, 1e8])
@@ -199,8 +268,9 @@ def test_powers_of_two_keep_filters_of_any_size_sparse(factor: float) -> None:
     assert np.isfinite(kept).all() and np.count_nonzero(kept) == np.count_nonzero(w2)
 
 
-def test_images_of_a_warpgroup_have_registers() -> None:
-    row, problem = row_of("conv_pair", "wgmma-sparse"), typed(sparsely(convolution_pair()), "float16")
+@pytest.mark.parametrize("name", ["wgmma-sparse", "wgmma-sparse-int8"])
+def test_images_of_a_warpgroup_have_registers(name: str) -> None:
+    row, problem = row_of("conv_pair", name), PAIRS[name]
     assert [row.launch_config(problem, {"images": n}).launches[0].threads for n in (2, 3, 4)] == [640, 384, 384]
     with pytest.raises(Unfit, match="no registers for 5 images"):
         row.launch_config(problem, {"images": 5})

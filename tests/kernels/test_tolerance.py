@@ -35,7 +35,7 @@ PROBLEMS: list[Problem] = [
     SoftmaxProblem(10),
 ]
 IMAGES = 7
-OWN_STORAGE = ("warpgroup",)  # reads what it multiplies, and no bytes
+OWN_STORAGE = ("warpgroup", "warpgroup-sparse")  # read what they multiply, and no bytes
 
 
 DIRECT, HALF2 = row_of("conv", "direct"), row_of("conv", "half2")

@@ -38,7 +38,7 @@ from app.records.parts import Peaks
 from tests.support.networks_for_tests import with_bytes
 from tests.support.peers_for_tests import bench_document
 from tests.support.requests import requested
-from tests.support.widths import check_widths
+from tests.support.schemas import check_widths
 
 PEAKS: Peaks = {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -96,7 +96,7 @@ def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
 def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
     """Results are stored under the problems of the items, and ``auto`` looks up those of a plan."""
     graph = network_graph(name)
-    known = {tuning_key(problem) for item in network_items(graph) for problem in item.problems.values()}
+    known = {tuning_key(problem) for item in network_items(graph) for problem, _ in item_variants(item, None)}
     asked = set()
     for precision, row, fuse in product(SINGLE, registry.variants("conv"), (True, False)):
         if precision.dtype in row.dtypes:
@@ -146,6 +146,30 @@ def test_rungs_are_in_order_and_can_be_narrowed() -> None:
     assert found == [row for row in registry.variants("conv") if "float32" in row.dtypes]
     assert len(found) > 5
     assert {row.name for _, row in item_variants(item, {"direct"})} == {"direct"}
+
+
+def test_variants_of_sparse_filters_get_these_and_all_others_dense_ones() -> None:
+    items = {item.name: item for item in network_items(network_graph("lenet5"))}
+    for name in ("conv1", "conv2", "conv1+relu1+pool1+conv2+relu2+pool2"):
+        of_four = name != "conv1"  # which reads one channel
+        for problem, row in item_variants(items[name], None):
+            assert getattr(problem, "sparse", False) == (row.sparse and of_four), (name, row.name)
+            if row.sparse and of_four:
+                first, second = 0 if name == "conv2" else 24**2 * 32 * 25, 8**2 * 64 * 800  # products
+                assert row.work(problem) == pytest.approx((first + second / 2) / (first + second)), row.name
+    served = [row for problem, row in item_variants(items["conv2"], None) if problem.dtype == "float16" and row.sparse]
+    assert [row.name for row in served] == ["warpgroup-sparse"]
+
+
+def test_times_of_sparse_filters_are_kept_under_their_own_problem() -> None:
+    """There ``auto`` looks for them; under the dense problem they would say nothing of its kernels."""
+    problem = ConvProblem(32, 12, 12, 64, 5, input_dtype="float16", dtype="float16", output_dtype="float16")
+    rows = tuple(
+        Result(OURS, name, "float16", step, ms=1.0) for step, name in ((21, "warpgroup"), (22, "warpgroup-sparse"))
+    )
+    found = job.tuned_times([Table("conv2", "conv", True, 100, {"float16": problem}, rows)])
+    kept = {one: [*times] for one, times in found.items()}
+    assert kept == {problem: ["warpgroup"], replace(problem, sparse=True): ["warpgroup-sparse"]}
 
 
 def test_rates_say_which_limit_is_nearer() -> None:

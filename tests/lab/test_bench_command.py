@@ -43,7 +43,7 @@ def test_bench(card: type[Any], benched: Benched) -> None:
     sums = {row["name"]: row["sum_ms"] for row in found["totals"] if row["dtype"] == "float32"}
     assert sums["direct"] == 4.0
     problem = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
-    chosen = tuning.load("Some Card").choose(problem, "sm_90a")
+    chosen = tuning.load("Some Card").choose_kernel(problem, "sm_90a")
     assert chosen is not None
     assert chosen[0].name == "image-loop"  # the "fastest", being step 1
 

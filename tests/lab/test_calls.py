@@ -15,8 +15,21 @@ import pytest
 from app.base.errors import UserError
 from app.lab.calls import measure as measuring
 from app.lab.calls.__main__ import main
-from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool
-from app.lab.calls.kinds import ARRAYS, CARD, KINDS, ORDINARY, PINNED, Kind, call_arrays, parse_kinds
+from app.lab.calls.callers import (
+    ARRAYS,
+    CARD,
+    COMPILE,
+    EAGER,
+    KINDS,
+    ORDINARY,
+    OURS,
+    PINNED,
+    Caller,
+    Kind,
+    TorchPool,
+    call_arrays,
+    parse_kinds,
+)
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.network.definitions import LENET5

@@ -108,6 +108,7 @@ def test_a_mistake_of_grammar_is_one_line(plant: Plant, capsys: pytest.CaptureFi
         {"conv": "tensor-core", "shape": WORKS},  # float16 and tfloat32, each in its own instruction
         {"conv": "im2col-gemm", "shape": WORKS},  # several launches and a workspace
         {"fc": "warpgroup", "shape": "200,33"},  # Hopper's instructions
+        {"conv": "warpgroup-sparse", "shape": "16,7,9,43,3,1"},  # filters that it serves alone
         {"pool": "shared", "layer": "pool1"},
     ],
 )

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from app.kernels.registry import find_variant
-from app.lab.profile import counters
-from app.lab.profile.counters import COUNTERS, counts_by_layer
+from app.lab.profile import counters, every_step
+from app.lab.profile.counters import COUNTERS
+from app.lab.profile.every_step import counts_by_layer
 from app.lab.profile.spans import Span
 from app.network.graph import network_graph
 from app.planning.matching import Choices
@@ -134,20 +135,20 @@ def test_the_launches_of_a_step(operation: str, name: str, precision: str, expec
     row = find_variant(operation, name)
     assert row is not None
     chosen = Choices(precision, fuse=False, kernels={operation: row})
-    assert [*counters.launched_functions(LENET5, "sm_90a", chosen, row, 1000)] == expected
+    assert [*every_step.launched_functions(LENET5, "sm_90a", chosen, row, 1000)] == expected
 
 
 def test_pieces_of_a_large_batch_are_launches_of_their_own() -> None:
     row = find_variant("conv", "im2col-gemm")
     assert row is not None
     chosen = Choices("fp32", fuse=False, kernels={"conv": row})
-    one, many = ([*counters.launched_functions(LENET5, "sm_90a", chosen, row, batch)] for batch in (1, 10_000))
+    one, many = ([*every_step.launched_functions(LENET5, "sm_90a", chosen, row, batch)] for batch in (1, 10_000))
     assert one[:3] == [("conv1", f"conv_im2col_gemm{part}") for part in ("_unroll", "", "_layout")]
     assert len(one) == 6 and len(many) > 12 and {*many} == {*one}
 
 
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters.device, "describe_gpu", lambda: CARD)
+    monkeypatch.setattr(every_step.device, "describe_gpu", lambda: CARD)
 
 
 def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,23 +159,26 @@ def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsy
         return table([{"instructions": "640", "DRAM": "12.5"}] * len(entries)), None
 
     fake(monkeypatch)
-    monkeypatch.setattr(counters, "run_ncu", run)
-    document = counters.count_step_events(LENET5, "lenet5", 100, "cuda:1")
+    monkeypatch.setattr(every_step, "run_ncu", run)
+    document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda:1")
     assert not mistakes(document) and document["note"] is None
     names = [(row["operation"], row["name"], row["layer"]) for row in document["rows"]]
     assert len(set(names)) == len(names) and ("conv", "half2", "conv2") in names and ("gemm", "naive", "fc2") in names
     assert not [name for name in names if name[1] == "cublas"]  # the library's kernels have other names
-    told = next(arguments for arguments in asked if "--conv=direct" in arguments)
+    assert [name[2] for name in names if name[:2] == ("conv", "warpgroup")] == ["conv2"]  # conv1 reads bytes
+    assert any("--conv=conv2=warpgroup" in arguments for arguments in asked)
+    assert any("--conv=conv2=warpgroup-sparse" in arguments for arguments in asked)
+    told = next(arguments for arguments in asked if "--conv=conv1=direct,conv2=direct" in arguments)
     assert {"--batch=100", "--chunk=100", "--streams=1", "--no-fuse", "--precision=fp32", "--device=cuda:1"} <= {*told}
-    assert "--precision=fp16" in next(arguments for arguments in asked if "--conv=half2" in arguments)
-    text = counters.as_text(document)
+    assert "--precision=fp16" in next(arguments for arguments in asked if "--conv=conv1=half2,conv2=half2" in arguments)
+    text = every_step.as_text(document)
     assert "conv half2" in text and "12.5" in text and max(map(len, text.splitlines())) <= 80
 
 
 def test_one_line_says_why_nothing_was_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch)
     tool(tmp_path, 'echo "==ERROR== ERR_NVGPUCTRPERM - no permission" > $LOG; exit 1', monkeypatch)
-    document = counters.count_step_events(LENET5, "lenet5", 100, "cuda")
+    document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda")
     assert document["rows"] == [] and "ERR_NVGPUCTRPERM" in str(document["note"])
     assert not mistakes(json.loads(json.dumps(document)))
-    assert counters.as_text(document).endswith("no permission")
+    assert every_step.as_text(document).endswith("no permission")

@@ -25,8 +25,7 @@ from app.network.toml import network_toml
 from tests.lab.conftest import Benched
 from tests.support.networks_for_tests import BARE
 from tests.support.peers_for_tests import CARD, OurFake, small_batch
-from tests.support.schemas import check_described
-from tests.support.widths import check_widths
+from tests.support.schemas import check_described, check_widths
 
 
 def row_of(engine: str, setting: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> Any:

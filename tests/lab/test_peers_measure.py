@@ -231,9 +231,9 @@ def test_labels_are_overwritten_before_a_run() -> None:
         engine.enqueue()
         for clear in (engine.poison_buffers, engine.upload_images):
             engine.run()
-            assert np.array_equal(labels, batch.truth) and np.array_equal(engine.card_labels(), batch.truth)
+            assert np.array_equal(labels, batch.truth) and np.array_equal(engine.download_labels(), batch.truth)
             clear()
-            assert (engine.card_labels() == UNWRITTEN).all()
+            assert (engine.download_labels() == UNWRITTEN).all()
 
 
 def test_labels_of_an_earlier_turn_are_not_touched() -> None:

@@ -73,5 +73,5 @@ def test_labels_come_from_the_run_itself(precision: str) -> None:
     engine.upload_images()
     engine.enqueue()
     engine.synchronize()
-    assert np.array_equal(engine.card_labels(), found[0])
+    assert np.array_equal(engine.download_labels(), found[0])
     engine.close()

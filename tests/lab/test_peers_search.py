@@ -24,8 +24,7 @@ from app.records.peers import Search
 from tests.lab.conftest import Benched
 from tests.support.networks_for_tests import random_graph
 from tests.support.peers_for_tests import CARD, FakeEngine, OurFake, small_batch
-from tests.support.schemas import mistakes
-from tests.support.widths import check_widths
+from tests.support.schemas import check_widths, mistakes
 
 CARD_NAME = "Some Card"
 SOFTWARE = {"torch": {"torch": "2.99", "triton": "9"}, "jax": {"jax": "0.9"}}
@@ -182,11 +181,15 @@ def batch(few_runs: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
 
 
 def factories(batch: Batch, diary: list[str], check_card: Any = lambda: None) -> EngineFactories:
-    def make(kind: type[FakeEngine], name: str, _: Any, __: Any, labels: np.ndarray, precision: str) -> Engine:
+    def make(
+        kind: type[FakeEngine], name: str, _: Any, __: Any, labels: np.ndarray, precision: str, sparse: bool = True
+    ) -> Engine:
         return kind(batch.truth[: len(labels)], labels, diary, name)
 
     found = {engine: {name: partial(make, Peer, name) for name in settings} for engine, settings in FEW.items()}
-    return EngineFactories(partial(make, OurFake, OURS), found, [], check_card)
+    return EngineFactories(
+        partial(make, OurFake, OURS), found, [], check_card, lambda graph, precision: precision == "fp16"
+    )
 
 
 JOB = Job(["lenet5"], ["fp32", "fp32x", "fp16"], [20, 40], ["ours", "torch", "jax"])
@@ -210,7 +213,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
         assert [*one["ms"], *one["failed"]] == [name for name in FEW[one["engine"]] if name != BROKEN] + [BROKEN] * (
             one["engine"] == "torch"
         )
-    text = check_widths(search_text, first.document(found))
+    text = check_widths(search_text, first.to_document(found))
     assert text.count(f"torch fp32, {BROKEN}: no such layout") == 1
     again: list[str] = []
     assert [*search_settings(JOB, factories(batch, again), searches(), steps.append)] == found and not again
@@ -264,11 +267,12 @@ def test_a_comparison_times_the_fastest_settings_and_eager(batch: Batch) -> None
     assert [(row["engine"], row["setting"], row["precision"]) for row in large["rows"]] == [
         *(("ours", "", "fp32"), ("ours", "", "fp32x")),
         *(("torch", FAST, "fp32"), ("torch", SLOW, "fp32"), ("torch", EAGER, "fp32")),
-        *(("ours", "", "fp16"), ("torch", EAGER, "fp16")),
+        *(("ours", "", "fp16"), ("ours", "dense", "fp16"), ("torch", EAGER, "fp16")),
     ]
+    assert [entry.get("setting") for entry in large["ratios"]] == [None, None, None, "dense"]
     assert [entry["reason"] for entry in large["ratios"][:2]] == ["", ""]
     assert all(entry["on_card_ms"] and entry["end_to_end_ms"] for entry in large["ratios"][:2])
-    for entry in (large["ratios"][2], *small["ratios"]):
+    for entry in (*large["ratios"][2:], *small["ratios"]):
         assert entry["reason"].startswith("0 of the peers' 5 settings were tried on this card: add --search")
         assert entry["on_card_ms"] is entry["end_to_end_ms"] is None
     assert [row["setting"] for row in small["rows"] if row["engine"] != OURS] == [EAGER] * 2

@@ -23,8 +23,8 @@ from app.terminal.output import Output
 from docs.generate.figures import FIGURES
 from tests.support.networks_for_tests import random_images
 from tests.support.requests import requested
+from tests.support.schemas import check_widths
 from tests.support.shell import listing
-from tests.support.widths import check_widths
 
 RUN = [
     Span("h2d", "", "images to the card (H2D)", 0, 0.0, 1.0, nbytes=4_000_000),

@@ -17,9 +17,8 @@ from app.lab.sweep.report import as_document, as_text
 from app.network.graph import network_graph
 from app.planning import tuning
 from app.planning.tuning import TunedResult, Tuning
-from tests.support.schemas import mistakes
+from tests.support.schemas import check_widths, mistakes
 from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, failing, measured, request, swept, target
-from tests.support.widths import check_widths
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +152,7 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
     found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
     assert found.rival == (RIVAL, {}) and found.rival_result is None
     assert job.run_sweep(request(), [found], [], CARD, measured(rival_ms=0.5)) == 0
-    assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
+    assert tuning.load(CARD).choose_kernel(PROBLEM, ARCH) == (RIVAL, {})
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -167,6 +166,13 @@ def test_problems_are_the_plans() -> None:
     fused = job.layer_problem(graph, "conv1", variant, ARCH, "fp32", fused=True)
     assert alone == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
     assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
+
+
+def test_a_kernel_of_sparse_filters_is_swept_with_these() -> None:
+    targets, notes = job.find_targets(request("--conv warpgroup-sparse"), network_graph("lenet5"), ARCH, Tuning())
+    (target,) = targets
+    assert target.layer == "conv2" and isinstance(target.problem, ConvProblem) and target.problem.sparse
+    assert notes[0] == "warpgroup-sparse was timed with 2:4 sparse filters" and "conv1 left out" in notes[1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from app.cli import main
 from app.lab.checking.cases import Case
 from app.lab.checking.user_cases import user_cases
-from app.lab.user_kernel.row import opened_kernel
+from app.lab.user_kernel.row import open_user_kernel
 from app.ladder.check import job
 from app.ladder.exercises.course import HERE, Exercise, all_exercises
 from tests.support.host_kernels import skip_without_compiler
@@ -59,7 +59,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
 def judge(path: Path, folder: Path) -> Iterator[str | None]:
     """Yield the first error of each of some shapes: two usual ones, and one that is drawn. It compiles for a card."""
     skip_without_compiler()
-    with opened_kernel(path) as row:
+    with open_user_kernel(path) as row:
         cases: list[Case] = user_cases(row, job.LIKE, np.random.default_rng(0))
         for case in cases:
             row.check_signatures(case.problem)
@@ -70,14 +70,14 @@ def judge(path: Path, folder: Path) -> Iterator[str | None]:
 
 @EACH
 def test_an_exercise_is_wrong_as_handed_out(exercise: Exercise, tmp_path: Path) -> None:
-    found = next(error for error in judge(HERE / exercise.file, tmp_path) if error is not None)
+    found = next(error for error in judge(HERE / exercise.file_name, tmp_path) if error is not None)
     assert re.search(VERDICTS[exercise.name], found), found
 
 
 @EACH
 def test_a_solution_is_right(exercise: Exercise, tmp_path: Path) -> None:
     assert [*judge(exercise.solution, tmp_path)] == [None, None, None]
-    assert exercise.unused_word(exercise.solution.read_text(encoding="utf-8")) is None
+    assert exercise.find_unused_word(exercise.solution.read_text(encoding="utf-8")) is None
 
 
 @EACH
@@ -91,7 +91,7 @@ def test_an_exercise_is_explained(exercise: Exercise) -> None:
 
 
 def test_the_files_are_those_of_the_list() -> None:
-    names = [exercise.file for exercise in all_exercises()]
+    names = [exercise.file_name for exercise in all_exercises()]
     assert len(names) == 10 and names == sorted(names)
     assert [*VERDICTS] == [exercise.name for exercise in all_exercises()]
     for folder in (HERE, HERE / "solutions"):
@@ -111,18 +111,18 @@ def test_a_way_through(place: Path, capsys: pytest.CaptureFixture[str], judged: 
     """Each exercise in turn: handed out, wrong, mended, solved; then none is left."""
     for exercise in all_exercises():
         assert main(["learn", "next"]) == 0
-        path = place / exercise.file
+        path = place / exercise.file_name
         assert path.read_text(encoding="utf-8") == exercise.text
         assert main(["learn", "check", "--device", "cpu"]) == 1
         path.write_text(f"// right\n{exercise.solution.read_text(encoding='utf-8')}")
         assert main(["learn", "check", "--device", "cpu"]) == 0
         out = " ".join(capsys.readouterr().out.split())
-        assert f"judged {exercise.file} cpu" in out and f"solved, {exercise.number} of 10" in out
+        assert f"judged {exercise.file_name} cpu" in out and f"solved, {exercise.number} of 10" in out
         assert f"exercise {exercise.number} is not solved yet" in out
     assert main(["learn", "next"]) == 0 and main(["learn"]) == 0
     out = capsys.readouterr().out
     assert out.count("all exercises are solved") == 2 and len(re.findall(r"  solved  ", out)) == 10
-    assert sorted(path.name for path in place.iterdir()) == [exercise.file for exercise in all_exercises()]
+    assert sorted(path.name for path in place.iterdir()) == [exercise.file_name for exercise in all_exercises()]
     assert main(["learn", "check"]) == 2 and main(["learn", "check", "3", "--device", "cpu"]) == 0
 
 
@@ -130,7 +130,7 @@ def test_check_itself_judges(place: Path, capsys: pytest.CaptureFixture[str]) ->
     """Without a stand-in, to the end: the JSON is that of check."""
     skip_without_compiler()
     assert main(["learn", "next"]) == 0
-    path = place / all_exercises()[0].file
+    path = place / all_exercises()[0].file_name
     path.write_text(path.read_text().replace("threadIdx.x + 1", "threadIdx.x"))
     capsys.readouterr()
     assert main(["learn", "check", "--device", "cpu", "--json", "-"]) == 0

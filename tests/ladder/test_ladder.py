@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.cuda.device import why_no_gpu
 from app.kernels.registry import variants
+from app.lab.bench.cases import SPARSE_FILTERS
 from app.lab.bench.results import OURS, Result
 from app.ladder.card import Card
 from app.ladder.command import as_text
@@ -19,8 +21,7 @@ from app.ladder.lessons import LADDERS, all_steps
 from app.ladder.pixel_tiles import draw_global_window
 from app.ladder.stored import stored_card, stored_kernels
 from tests.support.peers_for_tests import CARD
-from tests.support.schemas import check_described, mistakes
-from tests.support.widths import check_widths
+from tests.support.schemas import check_described, check_widths, mistakes
 
 WITHOUT = pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
 
@@ -95,6 +96,7 @@ def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         measured.append(row.name)
         wrong = row.name == "unrolled"
         found = Result(OURS, row.name, trial.problem.dtype, row.step, instructions=row.instructions, wrong=wrong)
+        found = replace(found, note=SPARSE_FILTERS if row.sparse else "")
         return Result(**{**vars(found), "reason": "wrong: image 0"} if wrong else {**vars(found), "ms": 2.0, "runs": 9})
 
     Fake.made = []
@@ -116,7 +118,10 @@ def test_steps_are_measured_in_order(
     assert code == 1 and "wrong: image 0" in text and "The ladder on lenet5, 500 images" in text
     assert [*dict.fromkeys(in_name_only)] == [*dict.fromkeys(step.row.name for step in all_steps())]
     assert len(in_name_only) == 2 * len(all_steps())  # two convolutions, two products
+    assert len({problem for problem, _ in Fake.made if getattr(problem, "sparse", False)}) == 1  # of conv2
     assert {images for _, images in Fake.made} == {500} and len(Fake.made) < len(in_name_only) / 3
+    assert re.search(r"21 warpgroup +– +conv2 alone: 2\.0000", text)  # it does not compute conv1
+    assert document["notes"] == ["warpgroup-sparse was timed with 2:4 sparse filters; no other time depends on weights"]
     direct = next(row for row in document["steps"] if row["name"] == "direct")
     assert direct["ms"] == 4.0 and direct["predicted_ms"] > 0 and direct["bound"] in PARTS
     assert next(row for row in document["steps"] if row["name"] == "unrolled")["ms"] is None

@@ -3,19 +3,16 @@
 import re
 import shlex
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 
-from app.commands.parsers import COMMANDS, parser_of
-from app.drawing.svg import Drawing
+from app.commands.parsers import COMMANDS, load_parser
 from app.kernels import registry
-from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.kernels.plain_problems import bytes_moved
 from app.kernels.problems import ConvProblem
 from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder import tiles
-from app.ladder.card import Card, Layer
+from app.ladder.card import Card
 from app.ladder.counting import (
     COUNTS,
     PARTS,
@@ -40,8 +37,8 @@ from app.ladder.formulas import (
 from app.ladder.lessons import LADDERS, LESSONS, Step, all_steps, lesson_path
 from app.ladder.pages import Pages
 
-BY_NAME = {step.slug: step for step in all_steps()}
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.slug)
+BY_NAME = {step.page_name: step for step in all_steps()}
+STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
 
 
 def test_every_row_has_a_lesson_and_every_lesson_a_row() -> None:
@@ -102,7 +99,7 @@ def test_exercises_name_commands_that_exist(step: Step) -> None:
     program, *arguments = shlex.split(step.lesson.exercise.command)[1:]
     assert program == "main.py"
     name = arguments[0] if arguments[0] in COMMANDS else "run"
-    parser_of(name).parse_args(arguments[name != "run" :])
+    load_parser(name).parse_args(arguments[name != "run" :])
 
 
 @STEPS
@@ -215,84 +212,16 @@ def test_a_thread_waits_once_for_all_of_its_outputs() -> None:
     assert predict_layer_time(counts, names, speeds).parts["latency"] == 10 * ROUND_TRIP
 
 
-# Kinds of shapes that have words beside them, which no legend repeats.
-LABELLED = {"plain", "shared", "taps", "cells", "arrow", "tip"}
-
-
-def drawn(card: Card, name: str) -> tuple[Drawing, Layer]:
-    """The drawing of a step on its second layer of the first network, as its page shows it."""
-    layers = [*card.layers(BY_NAME[name])]
-    layer = next((one for one in layers if one.name == "conv2"), layers[0])
-    return tiles.draw_step(BY_NAME[name], layer.names), layer
-
-
-def shapes(drawing: Drawing, kind: str) -> list[dict[str, float]]:
-    """Places and sizes of the rectangles of a kind."""
-    found = ElementTree.fromstring(drawing.svg()).iter("rect")
-    sizes = ("x", "y", "width", "height")
-    return [{name: float(one.attrib[name]) for name in sizes} for one in found if one.attrib["class"] == kind]
-
-
-@STEPS
-def test_the_legend_says_what_each_marked_shape_is(step: Step, card: Card) -> None:
-    """In the words of the shapes' own titles, so that no legend says something else."""
-    for layer in card.layers(step):
-        drawing = tiles.draw_step(step, layer.names)
-        titles: dict[str, list[str]] = {}
-        for one in ElementTree.fromstring(drawing.svg()).iter("rect"):
-            title = one.find("title")
-            if title is not None and title.text not in titles.setdefault(one.attrib["class"], []):
-                titles[one.attrib["class"]].append(str(title.text))
-        kinds = {one.attrib["class"] for one in ElementTree.fromstring(drawing.svg()).iter() if "class" in one.attrib}
-        assert titles.items() <= drawing.keys.items()
-        assert {kind for kind in kinds - {"", "head", "quiet", "small"} if kind not in LABELLED} <= {*drawing.keys}
-
-
-def test_arrows_of_toom_and_cook_are_the_factors_that_are_not_zero(card: Card) -> None:
-    drawing, layer = drawn(card, "conv-toom-cook")
-    taps = int(layer.names["K"])
-    to_values, _, to_outputs = toom_cook_matrices(taps)
-    arrows = [tuple(map(float, one)) for one in re.findall(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing.svg())]
-    into = {"values": 146, "sums": 296, "outputs": 440}  # x at which arrows end
-    for x, factors in ((into["values"], to_values), (into["outputs"], to_outputs)):
-        ends = sorted({y for *_, to, y in arrows if to == x})
-        starts = sorted({y for _, y, to, _ in arrows if to == x})
-        assert len(ends) == len(factors) and len(starts) == taps + 1
-        found = {(ends.index(to_y), starts.index(y)) for _, y, to, to_y in arrows if to == x}
-        assert found == {(row, at) for row, line in enumerate(factors) for at, one in enumerate(line) if one}
-    assert sum(to == into["sums"] for *_, to, _ in arrows) == taps + 1
-
-
-@pytest.mark.parametrize("step", [step for step in all_steps() if step.lesson.drawing["kind"] == "product"])
-def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card) -> None:
-    """As many as it computes, all within the block's tile; alone where the kernel spreads them."""
-    drawing, layer = drawn(card, step.slug)
-    own, (tile,) = shapes(drawing, "own"), shapes(drawing, "plain")
-    given = {
-        name: tiles.evaluate_formula(text, layer.names) for name, text in step.lesson.drawing.items() if name in SIZES
-    }
-    cell = tile["width"] / given["columns"]
-    area = sum(one["width"] * one["height"] for one in own) / cell**2
-    assert area == pytest.approx(given["tall"] * given["wide"], rel=1e-4)
-    for one in own:
-        assert tile["x"] <= one["x"] and one["x"] + one["width"] <= tile["x"] + tile["width"] + 0.01
-        assert tile["y"] <= one["y"] and one["y"] + one["height"] <= tile["y"] + tile["height"] + 0.01
-    runs = {"register-column": (8, 1), "register-square": (64, 16), "wide-loads": (4, 1)}  # convolution, product
-    if step.row.name in runs:
-        assert len(own) == (8 if step.slug == "gemm-register-column" else runs[step.row.name][step.ladder[0] == "m"])
-
-
-SIZES = ("columns", "tall", "wide")
-
-
-def test_warps_have_32_threads_whatever_the_tile(card: Card) -> None:
-    step, layer = BY_NAME["conv-shared-tile"], next(card.layers(BY_NAME["conv-shared-tile"]))
-    for tile in (8, 16, 24, 32):
-        drawing = tiles.draw_step(step, {**layer.names, "TILE": tile})
-        (cell,) = {one["height"] for one in shapes(drawing, "warp")}
-        assert sum(one["width"] for one in shapes(drawing, "warp")) / cell == pytest.approx(32, rel=1e-4)
-
-
-def test_a_ring_copies_and_converts_nothing_in_float16(card: Card) -> None:
-    drawing, layer = drawn(card, "gemm-warpgroup")
-    assert layer.names["BYTES_IN"] == 2 and "convert" not in drawing.svg()
+def test_products_of_warpgroups_take_the_clocks_that_their_tiles_are_chosen_by(card: Card) -> None:
+    """Of reading and of multiplying, each for all products of an image: the sparse ones read longer."""
+    for name, terms in (("conv-warpgroup", 16), ("conv-warpgroup-sparse", 32)):
+        layer = next(card.layers(BY_NAME[name]))
+        pixels, names = 8 * layer.names["ROWS"], {**layer.names}
+        for count, formula in BY_NAME[name].lesson.counts.items():
+            names[count] = evaluate_formula(formula, names | {"products": layer.counts["products"]})
+        operands = names["operands"]
+        products = layer.counts["products"] / 16  # of a tile; every one multiplies 16 terms
+        assert products == layer.names["DEPTH"] / terms
+        reading = operands * 64 * pixels / 128 / products
+        assert reading == (2048 + 2 * terms * pixels) / 128
+        assert (reading > pixels / 2) == (terms == 32)

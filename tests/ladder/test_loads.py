@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.lab.user_kernel.row import find_row, opened_kernel
-from app.lab.user_kernel.template import template
+from app.lab.user_kernel.row import find_row, open_user_kernel
+from app.lab.user_kernel.template import kernel_template
 from app.ladder.card import EXAMPLE, layer_problems
 from app.ladder.check.loads import BATCH, LAYERS, TYPE, count_loads
 from app.ladder.counting import evaluate_counts
@@ -24,7 +24,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     skip_without_compiler()
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine.cu"
-    path.write_text(template(find_row("direct"), "mine.cu"))
+    path.write_text(kernel_template(find_row("direct"), "mine.cu"))
     return path
 
 
@@ -65,7 +65,7 @@ def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
 def test_what_a_kernel_prints_is_no_count(said: str, mine: Path) -> None:
     mine.write_text(mine.read_text().replace("REAL sum = 0;", f'REAL sum = 0; printf("{said}");'))
     problem = dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"]
-    with opened_kernel(mine) as row:
+    with open_user_kernel(mine) as row:
         assert count_loads(row, problem, 1)["global_loads"] == 1600
 
 

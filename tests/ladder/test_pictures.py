@@ -33,7 +33,7 @@ def test_the_first_page_opens_with_the_journey(site: Path, card: Card) -> None:
         assert f"{format_number(ms)} ms" in said
     assert f"{format_number(times['1 image-loop'] / min(plain))} times as fast" in said
     charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    titles = {step.slug: step.title for step in ladder_steps("conv")}
+    titles = {step.page_name: step.title for step in ladder_steps("conv")}
     for chart in charts:
         rows = re.findall(r'<a href="(.*?)\.html">(.*?)</a>', chart, re.DOTALL)
         assert [titles[slug] for slug, _ in rows] == [title for title in titles.values() if title in times]
@@ -56,7 +56,7 @@ def test_the_journey_shows_steps_with_their_predictions_and_links(card: Card) ->
         for step in ladder_steps("conv"):
             times = [layer.ms for layer in card.layers(step) if layer.network == network]
             if times and all(times):
-                assert f'<a href="{step.slug}.html">' in chart
+                assert f'<a href="{step.page_name}.html">' in chart
                 assert re.search(rf"{step.row.step} {step.row.name}[^:;]*: [\d,.]+ ms, predicted [\d,.]+ ms", chart)
 
 

@@ -20,7 +20,7 @@ from app.ladder.playground import page_script, playground_page
 from app.network.graph import Graph, load_network
 from app.network.reference import shipped_reference
 from data_tools.fashion_mnist import Split
-from tests.support.javascript import ANY, ENGINES, evaluate
+from tests.support.pages import ANY, ENGINES, evaluate
 from tests.support.pictures import GROUNDS, photo
 
 PURE = tuple(name for name in playground.SCRIPTS if name != "page")

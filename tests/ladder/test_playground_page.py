@@ -18,7 +18,7 @@ from app.network.graph import load_network
 from data_tools.fashion_mnist import Split
 from docs.generate import site as program
 from tests.ladder.test_playground import PHOTOS, SHAPE, check_prepared
-from tests.support.javascript import evaluate_in_page
+from tests.support.pages import evaluate_in_page
 from tests.support.pictures import GROUNDS, KINDS, photo, saved
 
 MOST = 4  # of 255: a browser decodes JPEG files by itself, and Pillow may resize columns first

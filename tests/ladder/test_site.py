@@ -33,7 +33,7 @@ from tests.support.pages import Nesting, opened
 
 MOST_BYTES = 8_000_000
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.slug)
+STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
 
 
 class Reader(Nesting):
@@ -71,7 +71,7 @@ def words(html: str) -> str:
 
 @STEPS
 def test_a_page_has_every_part(step: Step, site: Path) -> None:
-    text = (site / f"{step.slug}.html").read_text(encoding="utf-8")
+    text = (site / f"{step.page_name}.html").read_text(encoding="utf-8")
     parts = {name: section(text, name) for name in SECTIONS}
     assert all(len(words(part)) > 40 for part in parts.values())
     assert 1 <= words(parts["idea"]).count(". ") + 1 <= 4
@@ -90,7 +90,7 @@ def test_a_page_has_every_part(step: Step, site: Path) -> None:
 
 @STEPS
 def test_times_are_those_of_the_stored_runs(step: Step, site: Path, card: Card) -> None:
-    text = words(section((site / f"{step.slug}.html").read_text(encoding="utf-8"), "time"))
+    text = words(section((site / f"{step.page_name}.html").read_text(encoding="utf-8"), "time"))
     for network in card.networks:
         for table in card.benches[network]["tables"]:
             rows = [row for row in table["rows"] if row["name"] == step.row.name and row["dtype"] == step.dtype]
@@ -129,7 +129,7 @@ def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: St
 
 @STEPS
 def test_a_page_explains_the_signs_that_its_excerpt_has(step: Step, site: Path) -> None:
-    text = section((site / f"{step.slug}.html").read_text(encoding="utf-8"), "change")
+    text = section((site / f"{step.page_name}.html").read_text(encoding="utf-8"), "change")
     assert ("removed lines are" in text) == ('class="line minus"' in text)
     assert ("… stands for" in text) == ('class="line gap"' in text)
 
@@ -143,7 +143,7 @@ def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(s
 
 def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
     """Step 3's page lost its second barrier, and showed its store as removed."""
-    step = next(step for step in all_steps() if step.slug == "conv-shared-tile")
+    step = next(step for step in all_steps() if step.page_name == "conv-shared-tile")
     shown = [(line.change, line.text.strip()) for line in excerpt_lines(step)]
     assert sum(text.startswith("__syncthreads()") for change, text in shown if change == "+") == 2
     assert not any(change == "-" and text.startswith(("y[", "OUTPUT(")) for change, text in shown)
@@ -170,7 +170,7 @@ def test_the_site_is_small(site: Path) -> None:
 def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: Path) -> None:
     text = (site / "index.html").read_text(encoding="utf-8")
     for operation in LADDERS:
-        places = [text.index(f'"{step.slug}.html"') for step in ladder_steps(operation)]
+        places = [text.index(f'"{step.page_name}.html"') for step in ladder_steps(operation)]
         assert places == sorted(places)
         names = [step.row.name for step in ladder_steps(operation)]
         assert all(
@@ -179,6 +179,16 @@ def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: 
             if step.since
         )
     assert all(what in text for what in PARTS.values())
+
+
+def test_times_of_a_step_stand_under_their_layers(card: Card, site: Path) -> None:
+    """Also those of a step that does not compute the first layer."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    (row,) = re.findall(r'<tr><th scope="row"><a href="conv-warpgroup.html">.*?</tr>', text)
+    conv1, conv2 = re.findall(r'<td class="number">(.*?)</td>', row)
+    step = next(step for step in all_steps() if step.page_name == "conv-warpgroup")
+    (layer,) = (layer for layer in card.layers(step) if layer.network == "lenet5")
+    assert layer.name == "conv2" and conv1 == "" and format_ms(layer.prediction.ms) in conv2
 
 
 def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) -> None:

@@ -7,45 +7,16 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
+from app.layers import Argmax, Flatten, Layer, Linear, MaxPool, Relu, Shape, Softmax
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays, layer_forward
-from app.training.model import Model, add_l2_gradient, add_teaching, cross_entropy, make_training_model
+from app.training.model import Model, add_distillation_loss, add_l2_gradient, cross_entropy, make_training_model
+from tests.layers.test_layers import CONVS, OTHERS, PADDED, POOLINGS
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
-LAYERS: list[tuple[Layer, tuple[int, ...]]] = [
-    (Conv2d("l", maps=3, kernel=3), (2, 7, 5)),
-    (Conv2d("l", maps=2, kernel=2, stride=2), (1, 7, 6)),
-    (Conv2d("l", maps=4, kernel=3, stride=2), (3, 8, 11)),
-    (Conv2d("l", maps=1, kernel=1, stride=3), (2, 5, 7)),
-    (Conv2d("l", maps=2, kernel=4), (2, 4, 9)),
-    (Conv2d("l", maps=3, kernel=3, padding=1), (2, 4, 5)),
-    (Conv2d("l", maps=2, kernel=4, stride=2, padding=3), (1, 5, 2)),
-    (Conv2d("l", maps=2, kernel=5, stride=3, padding=2), (2, 1, 7)),
-    (Conv2d("l", maps=1, kernel=2, stride=3, padding=1), (2, 6, 5)),
-    (AvgPool("l", window=2), (2, 6, 4)),
-    (AvgPool("l", window=3, stride=2), (2, 8, 9)),
-    (AvgPool("l", window=2, stride=3), (1, 7, 9)),
-    (AvgPool("l", window=2, ceil=True), (2, 5, 4)),
-    (AvgPool("l", window=3, stride=2, ceil=True), (2, 6, 8)),
-    (AvgPool("l", window=2, stride=4, ceil=True), (1, 9, 7)),
-    (AvgPool("l", window=3, stride=2, padding=1), (2, 6, 8)),
-    (AvgPool("l", window=4, stride=1, padding=1, extra_padding=1, count_padding=True), (1, 5, 3)),
-    (AvgPool("l", window=3, stride=2, ceil=True, padding=1, count_padding=True), (1, 6, 4)),
-    (MaxPool("l", window=3, stride=2, padding=1), (2, 5, 8)),
-    (MaxPool("l", window=4, stride=3, ceil=True, padding=2), (1, 7, 4)),
-    (MaxPool("l", window=2), (3, 5, 7)),
-    (MaxPool("l", window=2, ceil=True), (3, 5, 7)),
-    (MaxPool("l", window=3, stride=2, ceil=True), (2, 6, 8)),
-    (MaxPool("l", window=2, stride=4, ceil=True), (1, 9, 7)),
-    (MaxPool("l", window=3, stride=2), (2, 9, 7)),
-    (MaxPool("l", window=3, stride=1), (1, 6, 5)),
-    (MaxPool("l", window=1, stride=2), (1, 4, 5)),
-    *((kind("l"), shape) for kind in ACTIVATIONS.values() for shape in ((2, 3, 4), (7,))),
-    (Linear("l", outputs=4), (7,)),
-    (Linear("l", outputs=1), (1,)),
-    (Flatten("l"), (3, 2, 5)),
+LAYERS: list[tuple[Layer, Shape]] = [
+    (layer, shape) for layer, shape in (*CONVS[::4], *PADDED[::7], *POOLINGS[::11], *OTHERS) if type(layer) in GRADIENTS
 ]
 EVERY = ("conv1", "conv2", "fc1", "fc2")
 
@@ -142,11 +113,11 @@ def test_teaching() -> None:
     logits, teacher = rng.standard_normal((2, 5, 7)) * 3
     former = rng.standard_normal((5, 7))
     shares, wanted = (np.exp(x / 2) / np.exp(x / 2).sum(axis=1, keepdims=True) for x in (logits, teacher))
-    loss, slope = add_teaching(3.0, former, logits, teacher, 9)
+    loss, slope = add_distillation_loss(3.0, former, logits, teacher, 9)
     assert loss == pytest.approx(0.3 + 0.9 * 4 * (wanted * np.log(wanted / shares)).sum() / 9)
-    found = differences(lambda: add_teaching(3.0, former, logits, teacher, 9)[0], logits)
+    found = differences(lambda: add_distillation_loss(3.0, former, logits, teacher, 9)[0], logits)
     np.testing.assert_allclose(slope.ravel() - 0.1 * former.ravel(), found, rtol=1e-6, atol=1e-9)
-    assert add_teaching(3.0, former, logits, logits + 1e6, 9)[0] == pytest.approx(0.3)  # exp does not overflow
+    assert add_distillation_loss(3.0, former, logits, logits + 1e6, 9)[0] == pytest.approx(0.3)  # exp does not overflow
 
 
 def test_l2() -> None:
@@ -181,10 +152,10 @@ def test_whole_network(network: Network, masked: bool) -> None:
 
     def value() -> float:
         if masked:
-            return model.gradients(parameters, images, labels, **options)[0]  # type: ignore[arg-type]
-        return cross_entropy(model.logits(parameters, images), labels, 0.1, 2)[0]  # without the way back
+            return model.compute_gradients(parameters, images, labels, **options)[0]  # type: ignore[arg-type]
+        return cross_entropy(model.compute_logits(parameters, images), labels, 0.1, 2)[0]  # without the way back
 
-    loss, _, gradients = model.gradients(parameters, images, labels, **options)  # type: ignore[arg-type]
+    loss, _, gradients = model.compute_gradients(parameters, images, labels, **options)  # type: ignore[arg-type]
     assert loss == value() and gradients.keys() == parameters.keys()
     for name, array in parameters.items():
         places = rng.choice(array.size, min(array.size, 2), replace=False)
@@ -197,9 +168,9 @@ def test_shares_of_a_batch_add_up(network: Network) -> None:
     model = make_training_model(network, EVERY)
     images, labels = random_images(network, 7), np.arange(7) % 3
     parameters = float64_start(model)
-    whole = model.gradients(parameters, images, labels, smoothing=0.05, total=7)
+    whole = model.compute_gradients(parameters, images, labels, smoothing=0.05, total=7)
     cuts = [
-        model.gradients(parameters, images[a:b], labels[a:b], smoothing=0.05, total=7)
+        model.compute_gradients(parameters, images[a:b], labels[a:b], smoothing=0.05, total=7)
         for a, b in pairwise((0, 2, 3, 7))
     ]
     assert whole[0] == pytest.approx(sum(cut[0] for cut in cuts)) and whole[1] == sum(cut[1] for cut in cuts)
@@ -224,6 +195,6 @@ def test_layers_without_a_gradient() -> None:
     images = np.full((2, 1, 2, 2), 102, np.uint8)
     x = model.prepare_inputs(images, np.dtype(np.float64))
     np.testing.assert_allclose(x, 51 / 255)
-    assert model.gradients(model.initial_parameters(1), images, np.array([0, 1]), smoothing=0, total=2)[2][
+    assert model.compute_gradients(model.initial_parameters(1), images, np.array([0, 1]), smoothing=0, total=2)[2][
         "fc"
     ].shape == (4, 3)

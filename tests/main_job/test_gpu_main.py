@@ -29,7 +29,7 @@ BY_NAME = [
     # Warpgroups read features, in fp32x such as another kernel scaled.
     [
         option,
-        f"{'conv2' if operation == 'conv' else 'fc1'}={row.name}" if row.name == "warpgroup" else row.name,
+        f"{'conv2' if operation == 'conv' else 'fc1'}={row.name}" if row.instructions == "wgmma" else row.name,
         *others,
     ]
     for operation, option, *others in (("conv", "--conv"), ("gemm", "--fc"), ("pool", "--pool", "--no-fuse"))

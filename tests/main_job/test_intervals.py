@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.main_job.overlap import (
+from app.main_job.statistics import (
     Interval,
     Timeline,
     covered_ms,

@@ -153,7 +153,6 @@ FAULTS: list[tuple[str, str, int, str]] = [
     # TOML itself
     ("[1, 28, 28]", "[1, 28, 28", 3, r"not TOML \(Unclosed array in column 1\): correct it"),
     ("[1, 28, 28]", "[" * 900, 1, "brackets are nested too deeply: no value needs more than one pair"),
-    ("[1, 28, 28]", "[", 3, "not TOML .*: correct it"),
     ("outputs = 10\n", 'outputs = "ten', 22, r"not TOML \(.* at the end\): correct it"),
     ("maps = 6", "maps = 6\nmaps = 6", 8, r"not TOML \(Cannot overwrite a value in column 9\)"),
     ("maps = 6", "maps = 6" + "0" * 980, 7, "maps is 60+…, but must be a whole number from 1 to 99,999"),
@@ -189,13 +188,11 @@ FAULTS: list[tuple[str, str, int, str]] = [
     ('"1/255"', "nan", 3, "pixel_scale is NaN, but"),
     ('"1/255"', "true", 3, "pixel_scale is true, but"),
     ("maps = 6", "maps = 0", 7, "maps is 0, but must be a whole number from 1 to 99,999"),
-    ("maps = 6", "maps = -6", 7, "maps is -6, but must be a whole number"),
     ("maps = 6", "maps = 100_000", 7, "maps is 100000, but must be a whole number"),
     ("maps = 6", "maps = 6.0", 7, "maps is 6.0, but must be a whole number"),
     ("maps = 6", "maps = true", 7, "maps is true, but must be a whole number"),
     ("maps = 6", 'maps = "6"', 7, r'maps is "6", but must be a whole number'),
     ("maps = 6", "maps = [6]", 7, r"maps is \[6\], but must be a whole number"),
-    ("maps = 6", "maps.a = 6", 7, r'maps is {"a": 6}, but must be a whole number'),
     ("maps = 6", "maps = 6\npadding = -1", 8, "padding is -1, but must be a whole number from 0 to 99,999"),
     ("maps = 6", "maps = 6\nbias = 1", 8, "bias is 1, but must be true or false"),
     # kinds and names

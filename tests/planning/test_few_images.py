@@ -27,6 +27,7 @@ ROWS = 21  # off every tile's edge, and more than two of them
 PRODUCTS = [
     LinearProblem(37, 33, bias=True, activation="relu", input_dtype="uint8"),
     LinearProblem(130, 10, bias=True, argmax=True),
+    *(LinearProblem(130, classes, bias=True, argmax=True, softmax=True) for classes in (2, 10, 21, 32)),
     LinearProblem(259, 45),
     LinearProblem(4099, 9, bias=True, activation="tanh"),  # a sum in parts, the last one short
 ]
@@ -65,7 +66,7 @@ def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
 
 
 def test_long_sums_are_in_parts_for_any_number_of_images() -> None:
-    long, tiled = replace(PRODUCTS[3], inputs=9216), row_of("gemm", "register-tiled")
+    long, tiled = replace(PRODUCTS[-1], inputs=9216), row_of("gemm", "register-tiled")
     (few,) = kernels_for_few_images(long, tiled, settings := part_settings(long, tiled), ARCH)
     assert few.settings == settings == {"PART": 512}
     first, last = few.variant.launch_config(long, few.settings).launches

@@ -75,7 +75,7 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
 )
 def test_a_notice_says_that_weights_are_exact_in_float16(arch: str, precision: str, kernels: str) -> None:
     """The shipped weights are; it names the kernels that multiply by them in two products."""
-    choices = Choices(precision)
+    choices = Choices(precision, sparse=False)
     found = notices(plan(build_graph(LENET5, load_weights()), arch, choices), choices)
     assert found == [
         f"weights exact in float16: two products instead of three in the kernels of {each}"

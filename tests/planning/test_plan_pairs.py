@@ -105,6 +105,17 @@ def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
         assert wanted in (None, node.variant.name)
 
 
+def test_tf32_products_of_bytes_are_one_launch() -> None:
+    """Where float16 holds all: bytes, and weights on Hopper, which lose none of their 11 bits."""
+    graph = random_graph(MLP)
+    (node,) = plan(graph, HOPPER, Choices("tf32")).nodes
+    assert node.variant.name == "wgmma-any" and node.problem.dtype == "tfloat32" and not node.few
+    for floats in (plan(graph, HOPPER, Choices("tf32"), input_dtype="float32"), plan(graph, "sm_80", Choices("tf32"))):
+        assert names(floats) == ["flatten+fc1+sigmoid", "fc2+softmax+argmax"]
+        assert all(one.few and one.problem.dtype == "tfloat32" for one in floats.nodes)
+    assert notices(plan(graph, HOPPER, Choices("tf32")), Choices("tf32")) == []
+
+
 def test_float_images_are_not_bytes() -> None:
     """Pairs read pixels that float16 holds: images of floats run on kernels of one layer, which split them, too."""
     planned = plan(lenet5(), HOPPER, Choices("auto"), input_dtype="float32")

@@ -156,7 +156,7 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
     ],
 )
 def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> None:
-    found = known.choose(PROBLEM, arch)
+    found = known.choose_kernel(PROBLEM, arch)
     assert found is not None
     assert (found[0].name, found[1]) == chosen
 
@@ -165,14 +165,14 @@ def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> N
 def test_a_named_variant_gets_its_parameters(stored: dict[str, int], kept: dict[str, int]) -> None:
     """Those that still fit."""
     known = table(old=TunedResult({}, 0.1, 100), odd=TunedResult(stored, 9.0, 100))
-    found = known.choose(PROBLEM, "sm_90a", registry.find_variant("conv", "odd"))
+    found = known.choose_kernel(PROBLEM, "sm_90a", registry.find_variant("conv", "odd"))
     assert found is not None
     assert (found[0].name, found[1]) == ("odd", kept)
-    assert known.choose(PROBLEM, "sm_80", registry.find_variant("conv", "modern")) is None
+    assert known.choose_kernel(PROBLEM, "sm_80", registry.find_variant("conv", "modern")) is None
 
 
 def test_no_variant_serves() -> None:
-    assert Tuning().choose(replace(PROBLEM, dtype="float64"), "sm_90a") is None
+    assert Tuning().choose_kernel(replace(PROBLEM, dtype="float64"), "sm_90a") is None
 
 
 def test_shipped_tables_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

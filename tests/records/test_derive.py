@@ -9,7 +9,15 @@ import pytest
 
 from app.files.checks import BadValueError
 from app.planning.tuning import SHIPPED
-from app.records.derive import OneOf, Pattern, check_of, document_types, record_fields, schema, split_annotated_type
+from app.records.derive import (
+    OneOf,
+    Pattern,
+    check_for_type,
+    document_schema,
+    document_types,
+    record_fields,
+    split_annotated_type,
+)
 from docs.generate.figures import FIGURES
 from tests.support.schemas import mistakes, validator
 
@@ -80,12 +88,12 @@ def test_reading_and_schema_agree(name: str) -> None:
     for one in get_args(kind) or [kind]:
         good = example(one)
         assert good["schema"].split("/")[:2] == ["lenet5-inference", name]
-        check_of(kind)(good)
+        check_for_type(kind)(good)
         validator(name).validate(good)
         for place, bad in faults(one):
             assert not validator(name).is_valid(bad), (place, bad)
             with pytest.raises(BadValueError) as found:
-                check_of(kind)(bad)
+                check_for_type(kind)(bad)
             assert place in str(found.value) and str(found.value).isprintable()
 
 
@@ -102,7 +110,7 @@ def test_names_of_records_are_unique(name: str) -> None:
             visit(inner)
 
     visit(document_types()[name])
-    assert set(schema(name)["$defs"]) <= set(seen)
+    assert set(document_schema(name)["$defs"]) <= set(seen)
 
 
 def test_command_prints_a_schema(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +118,7 @@ def test_command_prints_a_schema(capsys: pytest.CaptureFixture[str], monkeypatch
 
     monkeypatch.setattr("sys.argv", ["records", "cache"])
     assert main() == 0
-    assert json.loads(capsys.readouterr().out) == schema("cache")
+    assert json.loads(capsys.readouterr().out) == document_schema("cache")
 
 
 # --- Stored documents are as their records say

@@ -113,3 +113,25 @@ _TILED = [
     ConvProblem(128, 33, 64, 130, 3, bias=True, activation="sigmoid", padding=1),
 ]
 TILED = [form for one in _TILED for form in (one, replace(one, bounded=True), replace(one, bounded=True, exact=True))]
+
+# With 2:4 sparse filters. A column of taps ends within a step, or with it; stages are whole columns, and parts of one.
+_SPARSE = [
+    ConvProblem(12, 35, 21, 40, 5, bias=True, activation="tanh", padding=2),
+    ConvProblem(32, 12, 12, 64, 5, activation="relu", pool=2),
+    ConvProblem(64, 15, 14, 70, 3, 2, bias=True, activation="relu", padding=1),
+    ConvProblem(24, 16, 17, 64, 3, activation="leakyrelu", pool=2, pool_is_max=True, pool_ceil=True),
+    ConvProblem(4, 9, 24, 33, 7, bias=True),
+    ConvProblem(96, 10, 9, 129, 4, 3, activation="sigmoid", padding=3),
+    ConvProblem(128, 16, 22, 130, 3, bias=True, activation="relu", pool=2, padding=1),
+    ConvProblem(68, 7, 15, 64, 1, activation="relu", pool=2, pool_is_max=True),
+    ConvProblem(64, 9, 13, 64, 6, bias=True),
+    ConvProblem(12, 9, 10, 64, 3, pool=2, padding=1),
+    ConvProblem(12, 10, 10, 64, 5, padding=1),
+]
+TILED_SIZES = [
+    ConvProblem(16, 8 * stride + kernel, 8 * stride + kernel, 64, kernel, stride, sparse=sparse)
+    for kernel in range(1, 8)
+    for stride in (1, 2, 3)
+    for sparse in (False, True)
+]
+SPARSE = [replace(one, sparse=True, bounded=split, exact=split) for one in _SPARSE for split in (False, True)]

@@ -24,7 +24,7 @@ from app.layers import Layer, Shape
 
 FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique")  # the "shared memory" of two kernels must not become one
 BUILDS = "LENET_TEST_BUILDS"  # names the folder for what the processes of a test run compile, each thing once
-_compile_shared = program._compile_shared
+_compile_common_part = program._compile_common_part
 MAIN = """\
 #include "common.cuh"
 #include "{file}"
@@ -156,10 +156,10 @@ def _place_of(*what: object) -> Iterator[Path]:
 
 
 def compile_shared(compiler: str, flags: Sequence[str]) -> Any:
-    """Replace ``program._compile_shared``: compile the shared parts once for all test processes."""
+    """Replace ``program._compile_common_part``: compile the shared parts once for all test processes."""
     with _place_of(compiler, flags) as place:
         if not place.exists():
-            shutil.copytree(_compile_shared(compiler, flags).name, place)
+            shutil.copytree(_compile_common_part(compiler, flags).name, place)
     return SimpleNamespace(name=str(place))
 
 

@@ -22,9 +22,9 @@ from app.tools.import_ import largest_difference, read_foreign_file
 Model = Sequence[tuple[str, dict[str, Any], dict[str, np.ndarray]]]  # of each layer: class, settings, arrays by role
 
 
-def graph_of(path: Path, asked: ImportOptions | None = None) -> Graph:
+def graph_of(path: Path, asked: ImportOptions = ImportOptions()) -> Graph:  # noqa: B008
     """Return the network that ``import`` makes from a file, after the checks of ``import``."""
-    _, source, found = read_foreign_file(path, asked or ImportOptions())
+    _, source, found = read_foreign_file(path, asked)
     arrays = {one.name: one.array for one in found}
     graph = build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
     largest_difference(source, graph)
@@ -80,11 +80,11 @@ def hdf5(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any] | None 
     return stream.getvalue()
 
 
-def zipped(members: Mapping[str, bytes | str]) -> bytes:
-    stream = io.BytesIO()
+def zipped(members: Mapping[str, bytes | str], *, packed: bool = False) -> bytes:
+    stream, method = io.BytesIO(), zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
     with zipfile.ZipFile(stream, "w") as archive:
         for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name), content)  # without the time: the same bytes each time
+            archive.writestr(zipfile.ZipInfo(name), content, method)  # without the time: the same bytes each time
     return stream.getvalue()
 
 

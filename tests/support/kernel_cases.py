@@ -10,9 +10,10 @@ from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolPr
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support import kernel_grid
-from tests.support.convolutions import POOLED, TILED, UNPOOLED
+from tests.support.convolutions import POOLED, SPARSE, TILED, TILED_SIZES, UNPOOLED
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.kernel_grid import (
+    SPARSE_PAIRS,
     any_product_pair,
     convolution_pair,
     exactly,
@@ -29,7 +30,7 @@ STRIDE_1 = ("toom-cook",)  # rows that serve no other
 OPERATIONS = ("conv", "gemm", "conv_pair", "gemm_pair", "pool", "resize", "activation", "softmax", "argmax")
 
 
-GRID: dict[str, Sequence[Problem]] = {**kernel_grid.GRID, "conv": [*UNPOOLED, *POOLED, *TILED]}
+GRID: dict[str, Sequence[Problem]] = {**kernel_grid.GRID, "conv": [*UNPOOLED, *POOLED, *TILED, *SPARSE, *TILED_SIZES]}
 # How x and y may lie in memory, whatever the arithmetic: several channels, one channel (first layers), features.
 STORAGES = [(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")]
 STORED: dict[str, Sequence[ConvProblem | LinearProblem]] = {
@@ -57,13 +58,15 @@ TUNED: dict[str, Sequence[Problem]] = {
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2, pool_ceil=True),
         ConvProblem(4, 11, 17, 33, 5, bias=True, activation="relu", padding=3),
         TILED[3],
+        SPARSE[2],
     ],
     "gemm": [
         LinearProblem(70, 33, bias=True, activation="relu"),
         LinearProblem(70, 10, bias=True, argmax=True),
+        LinearProblem(70, 21, bias=True, argmax=True, softmax=True),
         *(LinearProblem(200, 130, bias=True, activation="relu", exact=exact) for exact in (False, True)),
     ],
-    "conv_pair": [convolution_pair(), sparsely(convolution_pair()), TILED_PAIRS[3]],
+    "conv_pair": [convolution_pair(), sparsely(convolution_pair()), TILED_PAIRS[3], SPARSE_PAIRS[4]],
     "gemm_pair": [
         product_pair(192, 96, 10, True, True),
         product_pair(1024, 128, 10),
@@ -83,11 +86,14 @@ SMALL: dict[str, Sequence[Problem]] = {
         ConvProblem(1, 6, 9, 5, 4, input_dtype="uint8", padding=2),
         *TILED[:3],
         TILED[6],
+        *SPARSE[:4],
     ],
     "gemm": [
         LinearProblem(37, 19, bias=True, activation="relu"),
         LinearProblem(45, 10, argmax=True),
         LinearProblem(136, 13, bias=True, argmax=True),
+        LinearProblem(72, 21, bias=True, argmax=True, softmax=True),
+        LinearProblem(136, 15, bias=True, argmax=True, softmax=True),
         *(LinearProblem(72, 65, bias=True, activation="relu", exact=exact) for exact in (False, True)),
     ],
     "conv_pair": [
@@ -95,6 +101,7 @@ SMALL: dict[str, Sequence[Problem]] = {
         *map(sparsely, (convolution_pair(), exactly(convolution_pair()))),
         *(DRAWN_PAIRS[0], exactly(DRAWN_PAIRS[1]), DRAWN_PAIRS[2], DRAWN_PAIRS[10]),
         *(TILED_PAIRS[3], exactly(TILED_PAIRS[9]), TILED_PAIRS[9]),
+        *SPARSE_PAIRS[4:8:3],
     ],
     "gemm_pair": [
         product_pair(64, 32, 19, True, True),
@@ -159,13 +166,14 @@ def describe(problem: Problem) -> str:
         return "-".join([problem.dtype, *(str(value) for name, value in vars(problem).items() if name != "dtype")])
     kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
     if isinstance(problem, LinearProblem):
-        epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
+        epilogue = "-bias" * problem.bias + "-softmax" * problem.softmax + "-argmax" * problem.argmax
+        epilogue += f"-{problem.activation or 'none'}"
         epilogue += "-exact" * problem.exact
         return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
     sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes) + f"P{problem.padding}" * (problem.padding > 0)
     epilogue = "-bias" * problem.bias + "-" * bool(problem.activation) + problem.activation
     pooled = f"-{'max' if problem.pool_is_max else 'avg'}{problem.pool}" if problem.pool > 1 else ""
-    known = "-bounded" * problem.bounded + "-exact" * problem.exact
+    known = "-bounded" * problem.bounded + "-exact" * problem.exact + "-sparse" * problem.sparse
     return f"{kinds}-{sizes}{epilogue}{pooled}" + "-ceil" * problem.pool_ceil + known
 
 

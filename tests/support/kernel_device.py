@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import pytest
 
 from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
-from app.kernels.problems import PairProblem, Problem
+from app.kernels.plain_problems import ArgmaxProblem, SoftmaxProblem
+from app.kernels.problems import LinearProblem, PairProblem, Problem
+from app.kernels.registry import variants
 from app.planning.plan import ExecutionPlan
-from tests.support.kernel_cases import Case, architecture, input_shape
+from tests.support.kernel_cases import Case, architecture, input_shape, served
 from tests.support.kernel_oracle import layers_of, operands
 
 if TYPE_CHECKING:  # needs CuPy
@@ -128,6 +131,38 @@ def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -
 def results(case: Case, images: int, *, debug: bool = False) -> list[np.ndarray]:
     """Return the case's outputs for its random operands."""
     return launch(kernel_of(case, debug=debug), *host_arrays(case.problem, images))
+
+
+def softmax_cases() -> list[Case]:
+    """Return each product kernel that takes the softmax, in each of its types, for one class and up to 32."""
+    drawn = [LinearProblem(40, n, bias=True, argmax=True, softmax=True) for n in (1, 7, 10, 16, 17, 32)]
+    return [case for row in variants("gemm") for case in served(row, drawn)]
+
+
+def check_softmax_and_labels(case: Case, run: Callable[..., list[np.ndarray]]) -> None:
+    """Compare a fused softmax and argmax with the kernels of each alone, to the bit: ties, NaN, infinities, underflow.
+
+    run: row, problem, x, parameters → flat outputs.
+    """
+    problem: Any = case.problem
+    fused = replace(problem, output_dtype="float32")
+    classes, rows = fused.outputs, 13
+    x, arrays = host_arrays(fused, rows)
+    for array in arrays:  # two equal columns
+        assert array is not None
+        array.reshape(-1, classes)[:, classes // 2] = array.reshape(-1, classes)[:, 0]
+    x[1, 3], x[2, 3], x[3, 5], x[4] = np.nan, np.inf, -np.inf, 9000 * x[4]
+    x[5] = 0
+    y, labels = run(case.row, fused, x, arrays)
+    (scores,) = run(case.row, replace(fused, argmax=False, softmax=False), x, arrays)
+    (alone,) = run(variants("softmax")[0], SoftmaxProblem(classes), scores.reshape(rows, classes), [])
+    (best,) = run(variants("argmax")[0], ArgmaxProblem(classes), alone.reshape(rows, classes), [])
+    np.testing.assert_array_equal(y, alone)
+    np.testing.assert_array_equal(labels, best)
+    np.testing.assert_array_equal(labels, y.reshape(rows, classes).argmax(axis=1))
+    nans = np.isnan(y.reshape(rows, classes))
+    assert nans[1].all() and nans[2].all() and not nans[5:].any()
+    assert classes < 7 or (np.unique(labels).size > 2 and (y == 0).any())
 
 
 def bits(array: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from app.base.precision import epilogue_dtype, storage_dtype
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.plain_problems import GROUP, ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -19,7 +19,7 @@ from app.kernels.problems import (
 )
 from app.kernels.registry import variants
 from app.kernels.variant import KernelLaunch, LaunchConfig, Variant
-from tests.support.convolutions import EDGES, EPILOGUES, LARGE, POOLED, TILED, UNPOOLED, network_convolutions
+from tests.support.convolutions import EDGES, EPILOGUES, LARGE, POOLED, SPARSE, TILED, UNPOOLED, network_convolutions
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 
 Own = TypeVar("Own", bound=Problem)
@@ -95,6 +95,9 @@ PRODUCTS = [
     LinearProblem(37, 19, bias=True, activation="relu"),
     LinearProblem(45, 32, bias=True, argmax=True),
     LinearProblem(37, 41, argmax=True),
+    LinearProblem(100, 10, bias=True, argmax=True, softmax=True),
+    *(LinearProblem(inputs, n, argmax=True, softmax=True) for inputs, n in ((45, 1), (64, 8), (136, 16), (37, 32))),
+    LinearProblem(160, 17, bias=True, argmax=True, softmax=True),
     LinearProblem(1, 1, bias=True),
     LinearProblem(300, 257),
     LinearProblem(100_000, 33),
@@ -148,11 +151,18 @@ OTHERS: list[Problem] = [
 LENET5_PAIRS = [convolution_pair(*biases) for biases in ((False, False), (True, True), (True, False))]
 NETWORK_PAIRS = enlarging_pairs()
 ANY_PAIRS = [*NETWORK_PAIRS, *DRAWN_PAIRS, *TILED_PAIRS]
+SPARSE_PAIRS = [
+    sparsely(form)
+    for pair in [*NETWORK_PAIRS[:2], *TILED_PAIRS]
+    if pair.first.maps % GROUP == 0
+    for form in (pair, exactly(pair))
+]
 CONVOLUTION_PAIRS = [
     *LENET5_PAIRS,
     exactly(LENET5_PAIRS[0]),
     *map(sparsely, (LENET5_PAIRS[0], exactly(LENET5_PAIRS[0]))),
     *(form for pair in ANY_PAIRS for form in (pair, exactly(pair))),
+    *SPARSE_PAIRS,
 ]
 ANY_PRODUCT_PAIRS = [
     any_product_pair(784, 100, 10, "sigmoid", softmax=True, reads="uint8"),
@@ -175,7 +185,7 @@ PRODUCT_PAIRS = [
     *(form for pair in ANY_PRODUCT_PAIRS for form in (pair, replace(pair, exact=True))),
 ]
 GRID: dict[str, list[Problem]] = {
-    "conv": [*POOLED, *UNPOOLED, *LARGE, *TILED],
+    "conv": [*POOLED, *UNPOOLED, *LARGE, *TILED, *SPARSE],
     "gemm": [*PRODUCTS],
     "conv_pair": [*CONVOLUTION_PAIRS],
     "gemm_pair": [*PRODUCT_PAIRS],

@@ -101,7 +101,7 @@ def operands(problem: Problem, images: int) -> Operands:
         return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
     x, arrays = drawn(base(problem), images)
     if isinstance(problem, ConvProblem | LinearProblem):
-        arrays = held(problem, arrays)
+        arrays = held(problem, thinned(problem, arrays))
     if has_rounded_operands(problem):
         return x, arrays
     stored = getattr(problem, "input_dtype", problem.dtype)
@@ -152,26 +152,30 @@ def expected_of(
     exact = run(layers, x, parameters)
     if isinstance(problem, PairProblem):
         between = through(layers_of(problem.first, "layer1"), x, parameters)
-        linear = [x for x in layers_of(problem.second, "layer2") if not isinstance(x, Activation | Softmax)]
-        magnitude = run(linear, np.abs(between), {name: np.abs(array) for name, array in parameters.items()})
-        if getattr(problem.second, "softmax", False):
-            magnitude = of_probabilities(exact, through(linear, between, parameters), magnitude)
+        magnitude = magnitudes(problem.second, layers_of(problem.second, "layer2"), between, parameters, exact)
         return Expected(exact, magnitude, plain_pair(problem, x, parameters))
     if isinstance(problem, ActivationProblem):
         magnitude = np.abs(exact)
     elif isinstance(problem, SoftmaxProblem):
-        # The exponent, x - max x, is rounded: its error, relative to 1, is the result's, relative to itself.
-        magnitude = exact * np.repeat(1 + np.ptp(x, axis=1), problem.classes)
+        magnitude = of_probabilities(exact, x, np.zeros_like(x))
     else:
-        linear = [layer for layer in layers if not isinstance(layer, Activation)]
-        magnitude = run(linear, np.abs(x), {name: np.abs(array) for name, array in parameters.items()})
+        magnitude = magnitudes(problem, layers, x, parameters, exact)
     if not has_rounded_operands(problem) and not has_split_operands(problem):
         return Expected(exact, magnitude)
     return Expected(exact, magnitude, plain(problem, x, parameters, in_half))
 
 
+def magnitudes(problem: Problem, layers: Sequence[Layer], x: Any, parameters: Any, exact: np.ndarray) -> np.ndarray:
+    """Return, flat, magnitudes to which the rounding errors of one layer's results are proportional."""
+    linear = [layer for layer in layers if not isinstance(layer, Activation | Softmax)]
+    found = run(linear, np.abs(x), {name: np.abs(array) for name, array in parameters.items()})
+    softmax = getattr(problem, "softmax", False)
+    return of_probabilities(exact, through(linear, x, parameters), found) if softmax else found
+
+
 def of_probabilities(exact: np.ndarray, scores: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
     """Return, flat, magnitudes to which a softmax's rounding errors are proportional. exact: the probabilities."""
+    # The exponent, x - max x, is rounded: its error, relative to 1, is the result's, relative to itself.
     errors = 1 + np.ptp(scores, axis=1) + 2 * magnitude.reshape(scores.shape).max(axis=1)
     return exact * np.repeat(errors, scores.shape[1])
 
@@ -233,11 +237,7 @@ def plain_pair(problem: PairProblem, x: np.ndarray, parameters: Mapping[str, np.
 
 
 def rounded_layer(
-    problem: ConvProblem | LinearProblem,
-    x: np.ndarray,
-    weights: np.ndarray,
-    bias: np.ndarray | None,
-    narrow: Callable[[Any], Any],
+    problem: ConvProblem | LinearProblem, x: np.ndarray, weights: np.ndarray, bias: Any, narrow: Callable[[Any], Any]
 ) -> np.ndarray:
     """Return a layer's result without activation: operands rounded by ``narrow``, sums in float32, term by term."""
     x, weights = narrow(x).astype(np.float64), narrow(weights)

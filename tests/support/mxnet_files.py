@@ -44,9 +44,9 @@ def params_file(arrays: Mapping[str, np.ndarray], version: int = VERSIONS[1]) ->
     return content + struct.pack("<Q", len(names)) + b"".join(struct.pack("<Q", len(name)) + name for name in names)
 
 
-def mxnet_names(arrays: Mapping[str, np.ndarray], prefix: str = "arg:") -> dict[str, np.ndarray]:
+def mxnet_names(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays by MXNet's names: ``conv1`` becomes ``arg:conv1_weight``."""
-    return {f"{prefix}{name}{'' if name.endswith('_bias') else '_weight'}": array for name, array in arrays.items()}
+    return {f"arg:{name}{'' if name.endswith('_bias') else '_weight'}": array for name, array in arrays.items()}
 
 
 def settings(layer: Layer, bias: bool) -> tuple[str, dict[str, str]]:

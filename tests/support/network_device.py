@@ -25,7 +25,7 @@ NARROW: dict[str, Callable[[Any], Any]] = {"float32": to_single, "tfloat32": to_
 OF_SUMS = {"float32": 2.0**-24, "tfloat32": 2.0**-23, "float16": 2.0**-23, "float16x2": 2.0**-23}
 # Kernels of two layers, and of split operands, scale numbers to float16's range: an operand errs by a share of itself
 # and of the largest one.
-OF_PAIRS = {"float16": (2.0**-10, 2.0**-20), "float16x2": (2.0**-20, 2.0**-20)}
+OF_PAIRS = {**dict.fromkeys(("float16", "tfloat32"), (2.0**-10, 2.0**-20)), "float16x2": (2.0**-20, 2.0**-20)}
 # Runs one node on what it reads, (images, elements): its outputs, flat, in the order of its problem's arguments.
 LaunchNode = Callable[[Node, Any, int], Sequence[Any]]
 Read = Callable[[Any], np.ndarray]  # a device array's content

@@ -45,6 +45,13 @@ POOL: Step = ("MaxPool", [], {"kernel_shape": [2, 2], "strides": [2, 2]})
 SUB: Step = ("Sub", [np.float32(0.3)], {})
 DIV: Step = ("Div", [np.float32(0.25)], {})
 MEAN: Step = ("AveragePool", [], {"kernel_shape": [2, 2], "strides": [2, 2]})
+SIZES: list[Step] = [  # the shape as exporters compute it: (N, and all that is left)
+    ("Shape", ["@"], {"to_name": "shape"}),
+    ("Gather", ["shape", np.array(0)], {"to_name": "count"}),
+    ("Unsqueeze", ["count", whole(0)], {"to_name": "counts"}),
+    ("Concat", ["counts", whole(-1)], {"to_name": "sizes", "axis": 0}),
+    ("Reshape", ["@", "sizes"], {}),
+]
 BYTES = "uint8"
 
 

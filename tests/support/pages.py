@@ -1,11 +1,14 @@
-"""Check that the elements of HTML pages nest, and open pages in a headless Chromium if the machine has one."""
+"""Check that the elements of pages nest; open pages in Chromium, and evaluate JavaScript there or by Node.js."""
 
+import json
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,18 +62,42 @@ def chromium() -> str:
     return found
 
 
-def _run(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [chromium(), *FLAGS, f"--user-data-dir={profile}", *flags, page.resolve().as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True)
-
-
 def opened(page: Path, profile: Path, *, size: str = "800,600") -> Opened:
     """Return a page, opened from its file. profile: an empty folder for Chromium's files. size: of the window."""
-    done = _run(page, profile, "--dump-dom", f"--window-size={size}")
+    flags = (*FLAGS, f"--user-data-dir={profile}", "--dump-dom", f"--window-size={size}")
+    command = [chromium(), *flags, page.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True)
     return Opened(done.stdout, CONSOLE.findall(done.stderr))
 
 
-def pictured(page: Path, profile: Path, picture: Path, *, dark: bool = False, size: str = "1200,2400") -> None:
-    """Write a screenshot of a page as PNG, for people to look at."""
-    mode = ("--blink-settings=preferredColorScheme=0",) if dark else ()
-    _run(page, profile, f"--screenshot={picture}", f"--window-size={size}", *mode)
+ENGINES = ("node", "chromium")
+ANY = "any"  # Node.js where the machine has it, else Chromium
+REPORT = re.compile(r'<pre id="report">(.*?)</pre>', re.DOTALL)
+
+
+def evaluate(engine: str, script: str, expression: str, folder: Path) -> Any:
+    """Return the value of an expression, passed as JSON, after a script has run. folder: an empty folder."""
+    node = shutil.which("node")
+    if engine == "chromium" or (engine == ANY and node is None):
+        page = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><script>{script}</script>'
+        return evaluate_in_page(page, expression, folder)
+    if node is None:
+        pytest.skip("no Node.js on this machine (apt-get install nodejs)")
+    (folder / "script.js").write_text(f"{script}\nconsole.log(JSON.stringify({expression}));", encoding="utf-8")
+    done = subprocess.run([node, folder / "script.js"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def evaluate_in_page(html: str, expression: str, folder: Path, size: str = "1280,2400") -> Any:
+    """Return the value of an expression, or of its promise, in a loaded page; check that the page's console is empty.
+
+    size: width and height of the window.
+    """
+    told = f"Promise.resolve({expression}).then((found) => {{ report.textContent = JSON.stringify(found); }})"
+    asked = f'const report = document.getElementById("report"); window.addEventListener("load", () => {{ {told}; }});'
+    (folder / "page.html").write_text(f'{html}<pre id="report"></pre><script>{asked}</script>', encoding="utf-8")
+    page = opened(folder / "page.html", folder / "profile", size=size)
+    assert page.console == []
+    (found,) = REPORT.findall(page.html)
+    return json.loads(unescape(found))

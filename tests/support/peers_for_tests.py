@@ -69,7 +69,7 @@ class FakeEngine(Engine):
 
     def synchronize(self) -> None: ...
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         return self.card
 
     def poison_buffers(self) -> None: ...

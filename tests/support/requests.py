@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.commands.parsers import parser_of, request_of
+from app.commands.parsers import load_parser, make_request
 from app.kernels import registry
 from app.network.graph import Graph
 from app.planning.choices import OPERATIONS, load_graph
@@ -13,7 +13,7 @@ from app.planning.tuning import Tuning
 
 def requested(name: str, arguments: str = "") -> Any:
     """Return the request of a command for these arguments; ``run`` is the main job."""
-    return request_of(name, parser_of(name).parse_args(arguments.split()))
+    return make_request(name, load_parser(name).parse_args(arguments.split()))
 
 
 def resolved(arguments: str = "") -> tuple[Graph, Choices]:

@@ -1,11 +1,16 @@
-"""Check JSON documents against their records in app/records/, by reading and by JSON Schema."""
+"""Check JSON documents against their records, by reading and by JSON Schema, and the width of printed tables."""
 
 import importlib.util
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import pytest
+
+from app.cli import main
 from app.files.checks import BadValueError
-from app.records.derive import check_of, document_types, schema
+from app.records.derive import check_for_type, document_schema, document_types
+from app.terminal.text import UNLIMITED, WIDTH
 
 
 @cache
@@ -13,8 +18,8 @@ def validator(name: str) -> Any:
     """Return a validator for the document's JSON Schema, after checking that the schema itself is valid."""
     from jsonschema import Draft202012Validator
 
-    Draft202012Validator.check_schema(schema(name))
-    return Draft202012Validator(schema(name))
+    Draft202012Validator.check_schema(document_schema(name))
+    return Draft202012Validator(document_schema(name))
 
 
 def mistakes(document: Any) -> list[str]:
@@ -22,7 +27,7 @@ def mistakes(document: Any) -> list[str]:
     _, name, _ = document["schema"].split("/")  # such as lenet5-inference/report/3
     found = [f"{error.json_path}: {error.message[:200]}" for error in validator(name).iter_errors(document)]
     try:
-        check_of(document_types()[name])(document)
+        check_for_type(document_types()[name])(document)
     except BadValueError as fault:
         assert found, fault
         found.append(str(fault))
@@ -37,4 +42,25 @@ def check_described(document: Any) -> None:
         found = mistakes(document)
         assert not found, found
     else:
-        check_of(document_types()[document["schema"].split("/")[1]])(document)
+        check_for_type(document_types()[document["schema"].split("/")[1]])(document)
+
+
+def check_widths(as_text: Callable[[Any, int], str], document: Mapping[str, Any]) -> str:
+    """Check that lines fit ``WIDTH`` columns and that ``--wide`` omits and cuts nothing; return the wide text."""
+    assert all(len(line) <= WIDTH for line in as_text(document, WIDTH).splitlines())
+    wide = as_text(document, UNLIMITED)
+    assert "--wide adds" not in wide and not any(word.endswith("…") and len(word) > 1 for word in wide.split())
+    return wide
+
+
+def printed_wide(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what the command prints with ``--wide``; check that without it no line exceeds ``WIDTH`` columns."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("COLUMNS", str(WIDTH))
+        assert main(command.split()) == 0
+        narrow = capsys.readouterr().out
+        assert all(len(line) <= WIDTH for line in narrow.splitlines())
+        assert main([*command.split(), "--wide", *["--overwrite"] * ("--json" in command)]) == 0
+    wide = capsys.readouterr().out
+    assert "--wide adds" not in wide
+    return wide

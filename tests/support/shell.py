@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.commands.parsers import COMMANDS, parser_of
+from app.commands.parsers import COMMANDS, load_parser
 from app.network.definitions import LENET5
 from app.network.weights import save_weights
 from data_tools.idx import write_idx
@@ -88,7 +88,7 @@ def user_error(call: Callable[[], object]) -> str:
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each command, by name."""
-    return {name: parser_of(name) for name in ("run", *COMMANDS)}
+    return {name: load_parser(name) for name in ("run", *COMMANDS)}
 
 
 def listing(directory: Path) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from app.files.shipped import FOLDER
+from app.kernels.plain_problems import is_two_of_four
 from app.network.graph import Graph
+from app.network.weights import Weights, load_weights
 
 
 def two_of_four(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -21,11 +24,20 @@ def drawn_two_of_four(rng: np.random.Generator) -> np.ndarray:
     return np.where(two_of_four(rng, shape), rng.standard_normal(shape), 0).astype(np.float32)
 
 
-def with_sparse_conv2(graph: Graph) -> Graph:
-    """Return lenet5 with two of every four weights of conv2."""
-    filters = graph.parameters["conv2"]
-    kept = two_of_four(np.random.default_rng(0), filters.shape)
-    return replace(graph, parameters={**graph.parameters, "conv2": filters * kept})
+def with_sparse_conv2(graph: Graph, *others: str) -> Graph:
+    """Return the network with two of every four weights of conv2 and of the other layers named."""
+    rng, changed = np.random.default_rng(0), {}
+    for name in ("conv2", *others):
+        filters = graph.parameters[name]
+        changed[name] = filters * two_of_four(rng, filters.shape)
+    return replace(graph, parameters={**graph.parameters, **changed})
+
+
+def shipped_lenet5(sparse: bool) -> Weights:
+    """Return the shipped weights of lenet5 whose conv2 is 2:4 sparse, or those whose conv2 is not."""
+    found = [load_weights(path) for path in FOLDER.glob("lenet5*_fashion.h5")]
+    (weights,) = (one for one in found if is_two_of_four(one.arrays["conv2"]) == sparse)
+    return weights
 
 
 def exact_operands(images: int, kept: np.ndarray, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -43,7 +55,7 @@ def exact_operands(images: int, kept: np.ndarray, seed: int = 0) -> tuple[np.nda
 
 
 def thinned(problem: Any, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a convolution's parameters, with two weights of every four if the pair's problem says so."""
+    """Return a convolution's parameters, with two weights of every four if its problem, or the pair's, says so."""
     if not getattr(problem, "sparse", False):
         return parameters
     filters = parameters["layer"]

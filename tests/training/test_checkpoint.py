@@ -14,7 +14,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.commands.parsers import parser_of
+from app.commands.parsers import load_parser
 from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
 from app.files.shipped import weights_path
@@ -51,7 +51,6 @@ OTHERS = {
     "--seed 2": "--seed 2 differs",
     "--no-flip": "--no-flip differs from c.checkpoint, which was started with --flip: leave it out",
     "--dropout fc2=0.5,fc1=0.25": "--dropout fc1=0.25,fc2=0.5 differs .* started with --dropout none: leave",
-    "--images 30": "--images 30 differs",
     "--data few --labels few_labels": "few does not contain the images of c.checkpoint: name those",
     "--data images --labels labels": "does not contain the images of c.checkpoint: name those with --data",
 }
@@ -153,7 +152,6 @@ def test_corrupt_checkpoints(harm: str, refused: Refused, place: Path) -> None:
 WRONG: dict[str, tuple[Change, str]] = {
     "epochs": (put("settings", "epochs", value=10**30), r"\.settings\.epochs: 1000.* is not between 1 and 10,000"),
     "epochs true": (put("settings", "epochs", value=True), r"\.epochs: True is not a whole number"),
-    "batch": (put("settings", "batch", value=0), r"\.batch: 0 is not between 1 and"),
     "float": (put("settings", "batch", value=16.0), r"\.batch: 16 is not a whole number"),
     "rate": (put("settings", "rate", value=float("nan")), "NaN is not a JSON number"),
     "l2": (put("settings", "l2", value=-1), r"\.l2: -1 is not at least 0 and at most 1000"),
@@ -193,7 +191,6 @@ WRONG: dict[str, tuple[Change, str]] = {
     "loss": (edit("history", np.full((1, 5), -1.0)), "impossible figures"),
     "rate below 0": (put("settings", "rate", value=-1), r"\.settings\.rate: -1 is not above 0 and at most 1000"),
     "no worker": (put("workers", value=0), r"\.workers: 0 is not between 1 and"),
-    "not JSON": (put("trained_on", value="\ud800"), r"\.trained_on: '.ud800' is not one line"),
     "adamw": (put("settings", "optimiser", value="adamw"), "it is too small for its network"),
     "width": (put("settings", "definition", value=WIDE), "it is too small for its network"),
     "no biases": (put("settings", "biases", value=[]), "its arrays are not those of its network"),
@@ -215,7 +212,7 @@ def test_one_wrong_value(change: str, tmp_path: Path) -> None:
 
 def test_headers_at_random() -> None:
     """3,000: each is refused in one line, or means what an option could have said."""
-    rng, options = random.Random(16), parser_of("train")
+    rng, options = random.Random(16), load_parser("train")
     settings = some_settings(dropout=(("fc1", 0.25),))
     figures = {"best_epoch": 1, "workers": 1, "trained_on": "the CPU", "options": {"plot": "/x"}}
     sound = json.loads(header_json(settings, figures))

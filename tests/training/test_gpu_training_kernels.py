@@ -26,9 +26,10 @@ from app.training.gpu.kernels import (
     scale_kernel,
 )
 from app.training.gradients import GRADIENTS
-from app.training.model import add_l2_gradient, add_teaching, cross_entropy
+from app.training.model import add_distillation_loss, add_l2_gradient, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
 from app.training.random_bits import RandomUse, stream_key
+from tests.layers.test_gradients import LAYERS
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import GUARD, fetched, poisoned
 from tests.support.training_for_tests import some_settings
@@ -119,22 +120,8 @@ def test_activation_gradient(layer: Activation) -> None:
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
-        (AvgPool("p", window=2), (32, 24, 24)),
-        (MaxPool("p", window=2), (5, 9, 13)),
-        (MaxPool("p", window=4), (16, 34, 34)),
-        (AvgPool("p", window=3, stride=2), (3, 11, 8)),
-        (MaxPool("p", window=3, stride=1), (4, 7, 6)),
-        (MaxPool("p", window=2, stride=3), (3, 12, 10)),
-        (AvgPool("p", window=5), (1, 5, 5)),
-        (MaxPool("p", window=4, ceil=True), (16, 34, 34)),
-        (MaxPool("p", window=3, stride=2, ceil=True), (3, 8, 10)),
-        (AvgPool("p", window=3, stride=2, ceil=True), (3, 8, 10)),
-        (AvgPool("p", window=5, stride=3, ceil=True), (2, 6, 19)),
-        (MaxPool("p", window=2, stride=4, ceil=True), (2, 9, 7)),
-        (MaxPool("p", window=3, stride=2, padding=1), (3, 8, 10)),
-        (AvgPool("p", window=3, stride=2, padding=1), (3, 8, 10)),
-        (AvgPool("p", window=4, padding=1, extra_padding=1, count_padding=True), (2, 9, 11)),
-        (AvgPool("p", window=2, stride=4, ceil=True), (2, 9, 7)),
+        *((AvgPool("p", window=2), (32, 24, 24)), (MaxPool("p", window=4, ceil=True), (16, 34, 34))),
+        *((layer, shape) for layer, shape in LAYERS if isinstance(layer, Pool)),
     ],
     ids=lambda value: value.kind if isinstance(value, Pool) else "x".join(map(str, value)),
 )
@@ -214,7 +201,7 @@ def test_cross_entropy_beside_a_teacher(images: int, classes: int) -> None:
     arrays = *map(uploaded, (logits, teacher, labels, items.astype(np.int32))), slope, result
     CrossEntropy(architecture(), classes)(null(), images, *arrays, total=images + 3, smoothing=0.1)
     own = cross_entropy(logits.astype(np.float64), labels[items], 0.1, images + 3)
-    loss, expected = add_teaching(*own, logits.astype(np.float64), teacher.astype(np.float64), images + 3)
+    loss, expected = add_distillation_loss(*own, logits.astype(np.float64), teacher.astype(np.float64), images + 3)
     found = fetched(result, (2,))
     assert found[0] == pytest.approx(loss, rel=1e-5) and found[1] == (logits.argmax(axis=1) == labels[items]).sum()
     # A probability of logits up to 15 carries about 30 roundings, and the temperature doubles it.

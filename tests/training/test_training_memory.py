@@ -50,7 +50,7 @@ def test_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("owner", "function", "call"),
-    [(cpu_trainer.CpuTrainer, "_update_parameters", 5), (Model, "gradients", 5), (command, "save_weights", 1)],
+    [(cpu_trainer.CpuTrainer, "_update_parameters", 5), (Model, "compute_gradients", 5), (command, "save_weights", 1)],
     ids=["update", "thread", "end"],
 )
 def test_in_the_midst(

@@ -177,7 +177,7 @@ def test_as_many_batches_together_as_the_trainer_says(
     assert (found, bar, CpuTrainer.batches_per_call) == (asked, done, 1)
 
 
-@pytest.mark.parametrize("function", ["gradients", "logits"])
+@pytest.mark.parametrize("function", ["compute_gradients", "compute_logits"])
 def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a batch, and of the images held out: ten pieces by one thread."""
     calls: list[object] = []

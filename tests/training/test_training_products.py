@@ -84,7 +84,7 @@ def test_convolutions_fill_the_card_and_waste_little(sizes: ConvProblem) -> None
     [(32, 800, 16), (64, 1600, 16), (12, 300, 12), (24, 600, 12), (1, 25, 13), (1, 49, 10), (4, 196, 14), (1, 1, 8)],
 )
 def test_slices_hold_one_tap_or_pad_little(inner: int, depth: int, expected: int) -> None:
-    assert tiles.slice_depth(inner, depth) == expected
+    assert tiles.choose_k_slice(inner, depth) == expected
 
 
 def test_only_the_number_of_parts_orders_a_sum() -> None:

@@ -158,7 +158,7 @@ class ShardReader(AbstractContextManager["ShardReader"]):
                 rows = rows.transpose(self._order)
             out[start : start + len(rows)] = rows
 
-    def labels(self, first: int, count: int) -> np.ndarray:
+    def read_labels(self, first: int, count: int) -> np.ndarray:
         """Return the true labels, (count,) uint8, of images from index ``first`` on; the shard must be labelled.
 
         Raises UserError for a fault of the file.

@@ -123,8 +123,8 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
     return svg.picture("mistakes", "Mistakes", summary, COLUMNS * width, rows * height - 16, parts)
 
 
-def _shorten_name(name: str, most: int = 14) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def _shorten_name(name: str) -> str:
+    return name if len(name) <= 14 else f"{name[:13]}…"
 
 
 def _data_uri(image: np.ndarray) -> str:

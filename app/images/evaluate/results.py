@@ -68,7 +68,7 @@ def second_choices(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray
 
 
 def confidences(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return the probabilities of the answers, (N,) float64, from those of all classes, (N, classes)."""
+    """Return each answer's probability, (N,) float64. probabilities: of all classes, (N, classes)."""
     return np.take_along_axis(probabilities, answers[:, None].astype(np.intp), axis=1)[:, 0].astype(np.float64)
 
 

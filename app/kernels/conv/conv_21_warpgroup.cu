@@ -5,80 +5,10 @@
 //       (M) from sums to values and bias (M) or null, both padded to tiles of maps; y (images, M, PH, PW) OUTPUT.
 // Launch: one block per SM; each of its WARPGROUPS takes a band of an image on its own, CHUNKS tiles of ROWS rows: while
 //         one loads, the others multiply. Filters that do not fit stream through a ring, in step for all warpgroups.
-#include "common.cuh"
-
-struct Layer {
-    static constexpr int CHANNELS = C, MAPS = M, KERNEL = K, STRIDE = S, WINDOW = POOL;
-    static constexpr int STAGED_HEIGHT = (CHUNKS * ROWS - 1) * S + K, STAGED_WIDTH = W + 2 * PADDING;
-    static constexpr int HEIGHT = (H + 2 * PADDING - K) / S + 1, WIDTH = (W + 2 * PADDING - K) / S + 1;
-    static constexpr int POOLED_HEIGHT = PH, POOLED_WIDTH = PW;
-    static constexpr bool IS_MAX = POOL_IS_MAX, WITH_BIAS = HAS_BIAS;
-    typedef ACTIVATION Activation;
-};
-#include "warpgroup_convolution.cuh"
-
-constexpr int BAND_ROWS = CHUNKS * ROWS;  // of the result; pooling reads whole windows
-constexpr int BANDS = (PH * POOL + BAND_ROWS - 1) / BAND_ROWS;
-
-struct SharedStorage : FilterStorage {
-    unsigned char maps[WARPGROUPS][PARTS * MAPS_BYTES];
-    unsigned char results[WARPGROUPS][STAGED * RESULTS * sizeof(OUTPUT) + 16];
-};
-
-// Writes a band's pixels, its first row at ``row0`` of the image, as [eight channels][row][column][channel]; zeros around
-// the image and for channels that do not exist.
-__device__ __forceinline__ void stage_band(unsigned char *maps, const INPUT *image, int row0, int thread) {
-    constexpr int PIXELS = Layer::STAGED_HEIGHT * Layer::STAGED_WIDTH;
-    for (int i = thread; i < PLANES * PIXELS; i += 128) {
-        const int plane = i / PIXELS, row = i % PIXELS / Layer::STAGED_WIDTH, column = i % Layer::STAGED_WIDTH;
-        const int h = row0 + row, w = column - PADDING;
-        const bool inside = unsigned(h) < unsigned(H) && unsigned(w) < unsigned(W);
-        const INPUT *pixel = image + plane * (8 * H * W) + h * W + w;
-        half2 high[4], low[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            INPUT two[2];
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const bool exists = C % 16 == 0 || plane * 8 + 2 * j + k < C;
-                two[k] = inside && exists ? pixel[(2 * j + k) * (H * W)] : INPUT(0.0f);
-            }
-            high[j] = pack_half2(two[0], two[1]);
-            if (PARTS == 2)
-                low[j] = pack_half2(float(two[0]) - float(low_half(high[j])), float(two[1]) - float(high_half(high[j])));
-        }
-        unsigned char *at = maps + plane * PLANE_BYTES + pixel_offset(row, column);
-        *(uint4 *)at = make_uint4(high[0], high[1], high[2], high[3]);
-        if (PARTS == 2) *(uint4 *)(at + MAPS_BYTES) = make_uint4(low[0], low[1], low[2], low[3]);
-    }
-}
+#include "warpgroup_bands.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_warpgroup(const INPUT *__restrict__ x, const unsigned char *__restrict__ w, const float *__restrict__ factors,
                    const float *__restrict__ bias, OUTPUT *__restrict__ y, int images) {
-    const int group = warpgroup_index(), thread = threadIdx.x % 128;
-    const long long bands = (long long)images * BANDS, stride = WARPGROUPS * gridDim.x;
-    unsigned char *maps = shared_storage<SharedStorage>().maps[group];
-    Filters filters = {w};
-    filters.begin(factors, bias);
-    __syncthreads();
-    filters.wait_for_all();
-
-    const int rounds = (bands - blockIdx.x + stride - 1) / stride;  // of the first warpgroup
-    long long band = blockIdx.x + group * (long long)gridDim.x;
-    for (int round = 0; STREAMED ? round < rounds : band < bands; round++, band += stride) {
-        filters.begin_round(round + 1 == rounds);
-        if (STREAMED && band >= bands) {
-            filters.skip_round();
-            continue;
-        }
-        const long long image = band / BANDS;
-        const int row0 = band % BANDS * BAND_ROWS;
-        warpgroup_barrier(1 + group);  // all warps have read the band before
-        stage_band(maps, x + image * (C * H * W), row0 * S - PADDING, thread);
-        fence_proxy_async();
-        warpgroup_barrier(1 + group);
-        convolve_tiles(y + image * RESULTS, (OUTPUT *)shared_storage<SharedStorage>().results[group], maps, filters, row0,
-                       group);
-    }
+    convolve_bands(x, w, factors, bias, y, images);
 }

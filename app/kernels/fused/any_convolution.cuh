@@ -1,7 +1,7 @@
 // One convolution of the image in shared memory, of any sizes, by mma: for the kernels that compute two in turn.
 #pragma once
 #include "mma.cuh"
-#include "rounded_activation.cuh"
+#include "common.cuh"
 
 // The images as pairs of neighbouring pixels, float16, with a border of zeros.
 constexpr int PAIR_ROWS = H1 + 2 * P1, PAIR_PITCH = W1 + 2 * P1, PAIR_PLANE = PAIR_ROWS * PAIR_PITCH;
@@ -73,15 +73,21 @@ struct Shape {
 
 constexpr int CUT_STEPS = 8;  // so many at most are summed where what is added is cut off
 
-// One convolution of the image in shared memory, by Warps warps, of which this is number ``warp``.
-// store(value number, map, a, b): two neighbouring maps' results.
+// Groups of values from begin to end, multiples of GT.
+struct Groups {
+    int begin, end;
+};
+
+// One convolution of the image in shared memory, or so many groups of its values, by Warps warps, of which this is number
+// ``warp``. store(value number, map, a, b): two neighbouring maps' results.
 template <typename L, int Warps, typename Store>
 __device__ __forceinline__ void convolve(int warp, const half2 *x, const half2 *x_low, const uint2 *filters,
-                                         const float *factors, const float *bias, Store store) {
+                                         const float *factors, const float *bias, Store store,
+                                         Groups groups = {0, Shape<L>::GROUPS}) {
     typedef Shape<L> H;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     constexpr int PART = L::FILTER_ROWS * L::STEPS * L::COLUMNS * 32;
-    for (int first = warp * H::GT; first < H::GROUPS; first += Warps * H::GT) {
+    for (int first = groups.begin + warp * H::GT; first < groups.end; first += Warps * H::GT) {
 #pragma unroll 1
         for (int nb0 = 0; nb0 < L::COLUMNS; nb0 += H::NB) {
             constexpr int EVEN = (L::MAPS + 1) / 2 * 2;  // factors and biases are padded to it

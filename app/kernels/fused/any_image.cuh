@@ -39,17 +39,27 @@ __device__ __forceinline__ unsigned pixel(const unsigned short *wide, int row, i
     return (sum + (COURSE ? 0 : UNIT * UNIT / 2)) / (UNIT * UNIT);
 }
 
-// The same threads write an image's pixels: each is the low half of its pair and the high half of the one before.
-// wide: its widened rows, if it is enlarged.
+// Writes pixel i: it is the low half of its pair and the high half of the one before. wide: the image's widened rows, if
+// it is enlarged.
+__device__ __forceinline__ void stage_pixel(half2 *pairs, const unsigned char *image, const unsigned short *wide, int i) {
+    const int channel = i / (H1 * W1), row = i / W1 % H1, column = i % W1;
+    const unsigned value8 = RESIZED ? pixel(wide + channel * (H0 * W1), row, column) : image[i];
+    const float16 value = float16(float(value8));
+    float16 *at = (float16 *)(pairs + channel * PAIR_PLANE + (row + P1) * PAIR_PITCH + column + P1);
+    at[0] = value;
+    if (channel + row + column + P1 > 0) at[-1] = value;
+}
+
+// The same threads write an image's pixels, or those of so many rows.
 template <int Threads>
 __device__ __forceinline__ void stage_pixels(half2 *pairs, const unsigned char *image, const unsigned short *wide,
                                              int thread) {
-    for (int i = thread; i < C1 * H1 * W1; i += Threads) {
-        const int channel = i / (H1 * W1), row = i / W1 % H1, column = i % W1;
-        const unsigned value8 = RESIZED ? pixel(wide + channel * (H0 * W1), row, column) : image[i];
-        const float16 value = float16(float(value8));
-        float16 *at = (float16 *)(pairs + channel * PAIR_PLANE + (row + P1) * PAIR_PITCH + column + P1);
-        at[0] = value;
-        if (channel + row + column + P1 > 0) at[-1] = value;
-    }
+    for (int i = thread; i < C1 * H1 * W1; i += Threads) stage_pixel(pairs, image, wide, i);
+}
+template <int Threads>
+__device__ __forceinline__ void stage_rows(half2 *pairs, const unsigned char *image, const unsigned short *wide, int thread,
+                                           int begin, int end) {
+    for (int channel = 0; channel < C1; channel++)
+        for (int i = begin * W1 + thread; i < end * W1; i += Threads)
+            stage_pixel(pairs, image, wide, channel * (H1 * W1) + i);
 }

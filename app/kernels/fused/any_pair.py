@@ -1,15 +1,18 @@
 """Define the registry row of the kernel that computes any two convolutions in one launch; pack its parameters."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from app.kernels.fused.conv_pair import SIZES
-from app.kernels.fused.scaling import BOUNDED, Arrays, activation_scales, float16_parts, power_of_two_scales
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem, ConvProblem
+from app.kernels.scaling import BOUNDED, Arrays, activation_scales, float16_parts, power_of_two_scales
 from app.kernels.variant import (
+    NO_BLOCKS,
+    Grid,
     KernelLaunch,
     LaunchConfig,
     Packing,
@@ -24,6 +27,8 @@ WINDOW = 8  # pixels of a channel's row in a k step of the first convolution
 MOST_SIZE = 128  # most pixels per side of resized images
 SLACK = 8  # words after the last row that k steps may read; zero filters multiply them
 THREADS = 256
+BANDS = 8  # blocks of an image, if images are few
+FEW_IMAGES = 16  # whose blocks each have a multiprocessor of an H100
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
@@ -67,7 +72,7 @@ def _row_fragments_size(problem: ConvPairProblem) -> int:
 
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    """Return a launch configuration with one block per image."""
+    """Return the launches: with a block per image, and with ``BANDS`` blocks per image for few images."""
     first, second, resize = problem.first, problem.second, problem.resize
     source = first if resize is None else resize
     filters = [problem.weight_parts * size(problem) for size in (window_fragments_size, _row_fragments_size)]
@@ -83,14 +88,23 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         + _round_up(pixels, 16)
     )
     defines = convolution_defines(problem) | {
+        "BANDS": BANDS,
         "MAPS_WORDS": maps,
         "THREADS": THREADS,
         # Three blocks fit an SM's memory and registers where sums and fragments are few.
         "BLOCKS": 3 if shared <= 75 << 10 and problem.activation_parts == 1 else 2 if shared <= 113 << 10 else 1,
     }
     takes = packed_arguments(problem, filters[1], _round_up(second.maps, 2))
-    launch = KernelLaunch(THREADS, lambda images: (images, 1, 1), shared_bytes=shared)
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
+
+    def few_grid(images: int) -> Grid:
+        return (images, BANDS, 1) if images <= FEW_IMAGES else NO_BLOCKS
+
+    def grid(images: int) -> Grid:
+        return (images, 1, 1) if images > FEW_IMAGES else NO_BLOCKS
+
+    whole = KernelLaunch(THREADS, grid, shared_bytes=shared)
+    few = replace(whole, grid=few_grid, entry="conv_pair_mma_any_few")
+    return LaunchConfig(defines, (few, whole), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
 def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:

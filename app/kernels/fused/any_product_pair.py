@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 
 from app.kernels.fused.gemm_pair import pack_split_class_fragments, split_fragments_size
-from app.kernels.fused.scaling import Arrays, float32_bias, scale_per_output
 from app.kernels.gemm.warpgroup import (
     MOST_TILE,
     input_refusal_reason,
@@ -21,6 +20,7 @@ from app.kernels.gemm.warpgroup import (
 )
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearPairProblem, LinearProblem
+from app.kernels.scaling import Arrays, float32_bias, scale_per_output
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -87,7 +87,8 @@ def pack_parameters(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarr
     """Pack (w1, bias1, w2, bias2) as [core matrices of w1, factors, bias1, fragments of w2, bias2].
 
     Each hidden value's weights are scaled by a power of two, and its factor divides the sums by the same power. Hidden
-    values are padded to a multiple of 8 by zero weights.
+    values are padded to a multiple of 8 by zero weights. In tfloat32 images are bytes, which float16 holds; scaled
+    weights have as many bits in float16, down to 2**-28 of the greatest of a hidden value.
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
@@ -111,7 +112,7 @@ ROWS: tuple[Variant, ...] = (
         "wgmma_any",
         system="none of them",
         configure=_configure,
-        dtypes=("float16", "float16x2"),
+        dtypes=("float16", "float16x2", "tfloat32"),
         summary="any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
         refuses=_refusal_reason,
         limits=f"{ONLY_HOPPER}; multiples of 8 inputs, 192 hidden values, 64 classes",

@@ -1,6 +1,8 @@
-"""Define the registry row of the kernel for any two convolutions by warpgroups on Hopper; pack its filters."""
+"""Define the registry rows of the kernels for any two convolutions by warpgroups on Hopper; pack their filters."""
 
+from dataclasses import replace
 from functools import cache, partial
+from math import inf
 
 import numpy as np
 
@@ -11,8 +13,9 @@ from app.kernels.fused.any_pair import (
     scales_after_activation,
     window_fragments_size,
 )
-from app.kernels.fused.scaling import Arrays
+from app.kernels.fused.sparse_pair import sparse_pair_work
 from app.kernels.problems import ConvPairProblem
+from app.kernels.scaling import Arrays
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -29,13 +32,13 @@ from app.kernels.warpgroup_convolution import (
     FilterRing,
     Tiles,
     WarpgroupConvolution,
+    beats_dense,
     collected_result_bytes,
     estimated_clocks,
     fitting_tiles,
-    pack_core_matrices,
-    pad_to_tiles,
     size_read_by_pooling,
 )
+from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
@@ -56,6 +59,7 @@ def _second_convolution(problem: ConvPairProblem) -> WarpgroupConvolution:
         second.pool,
         problem.activation_parts,
         problem.weight_parts,
+        problem.sparse,
     )
 
 
@@ -77,12 +81,25 @@ def _place_filters(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterR
 
 
 @cache
-def _default_tiles(problem: ConvPairProblem) -> dict[str, int]:
-    """Return the tiles with the least estimated time, or the smallest if none fits."""
+def _best_tiles(problem: ConvPairProblem) -> tuple[Tiles, float]:
+    """Return the tiles with the least estimated time, and the second convolution's time of an image in clock cycles.
+
+    The tiles are the smallest if none fits.
+    """
     second = _second_convolution(problem)
     found = fitting_tiles(lambda tiles: _place_filters(problem, tiles)[1], lambda rows: [ceil_div(second.rows, rows)])
-    tiles, _ = min(found, key=lambda one: estimated_clocks(second, *one), default=(Tiles(1, 8, 1), None))
+    timed = ((tiles, estimated_clocks(second, tiles, ring)) for tiles, ring in found)
+    return min(timed, key=lambda one: one[1], default=(Tiles(1, 8, 1), inf))
+
+
+def _default_tiles(problem: ConvPairProblem) -> dict[str, int]:
+    tiles, _ = _best_tiles(problem)
     return {"WARPGROUPS": tiles.warpgroups, "ROWS": tiles.rows}
+
+
+def _sparse_is_faster(problem: ConvPairProblem, _: str) -> bool:
+    dense = replace(problem, sparse=False)
+    return beats_dense(_second_convolution(dense), _best_tiles(dense)[1], _best_tiles(problem)[1])
 
 
 def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
@@ -93,32 +110,47 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
     defines = (
         convolution_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
     )
-    takes = packed_arguments(problem, second.filter_elements, second.padded_maps)
+    takes = packed_arguments(problem, ring.filter_elements, second.padded_maps)
     launch = KernelLaunch(128 * tiles.warpgroups, lambda n: (n, 1, 1), shared_bytes=ring.shared_bytes, persistent=True)
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_parameters, problem, ring)))
 
 
-def pack_parameters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack like ``any_pair.pack_parameters``, but filters2 as core matrices, factors2 and bias2 in whole tiles."""
-    *first, filters2, factors2, bias2 = any_pair.pack_parameters(problem, arrays, pack_core_matrices)
+def pack_parameters(problem: ConvPairProblem, ring: FilterRing, arrays: Arrays) -> list[np.ndarray | None]:
+    """Pack like ``any_pair.pack_parameters``, but filters2 in the ring's stages, factors2 and bias2 in whole tiles."""
+    pack2 = partial(pack_filters, _second_convolution(problem), ring)
+    *first, filters2, factors2, bias2 = any_pair.pack_parameters(problem, arrays, pack2)
     return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]
 
 
+_row = partial(
+    wgmma_row,
+    "conv_pair",
+    system="none of them",
+    configure=_configure,
+    dtypes=("float16", "float16x2"),
+    refuses=refusal_reason,
+    tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS},
+    defaults=_default_tiles,
+    pools=True,
+    reads_host=True,
+)
+LIMITS = f"{ONLY_HOPPER}; bytes, two convolutions in a row that fill its tiles of 64 maps"
 ROWS: tuple[Variant, ...] = (
-    wgmma_row(
-        "conv_pair",
-        6,
-        "wgmma_any",
-        system="none of them",
-        configure=_configure,
-        dtypes=("float16", "float16x2"),
+    _row(
+        step=6,
+        technique="wgmma_any",
         since="mma-any",
         summary="any two convolutions as in step 0, the second by warpgroup tensor-core products",
-        refuses=refusal_reason,
-        limits=f"{ONLY_HOPPER}; bytes, two convolutions in a row that fill its tiles of 64 maps",
-        tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS},
-        defaults=_default_tiles,
-        pools=True,
-        reads_host=True,
+        limits=LIMITS,
+    ),
+    _row(
+        step=10,
+        technique="wgmma_any_sparse",
+        since="wgmma-any",
+        summary="step 6, its second convolution with 2:4 sparse filters: half the tensor-core time",
+        limits=f"{LIMITS}; 2:4 sparse second filters",
+        sparse=True,
+        work=sparse_pair_work,
+        worthwhile=_sparse_is_faster,
     ),
 )

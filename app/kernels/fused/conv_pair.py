@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 
 from app.base.precision import INTEGERS, storage_dtype
-from app.kernels.fused.scaling import Arrays, balance_convolutions, float16_parts, layer_scale
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
+from app.kernels.scaling import Arrays, balance_convolutions, float16_parts, layer_scale
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -150,8 +150,8 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | No
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
 
 
-def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack (w1, None, w2, None) as [filters1, filters2, scales] for the int8 kernel.
+def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | None = None) -> list[np.ndarray | None]:
+    """Pack (w1, None, w2, None) as [filters1, filters2, scales] for the int8 kernels. pack2: as above, for int8.
 
     The first convolution's results, summed over a pooling window, are scaled so that 1 becomes byte 255. scales holds a
     factor per map, from sums of products of bytes to features.
@@ -162,7 +162,7 @@ def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarr
     w2 = w2.reshape(-1, 5, 5, problem.second.maps)
     largest = np.abs(w2).max(axis=(0, 1, 2))
     steps = np.where(largest > 0, largest, 1.0) / SIGNED
-    filters2 = pack_core_matrices(np.rint(w2 / steps).astype(np.int8), 16)
+    filters2 = (pack2 or pack_core_matrices)(np.rint(w2 / steps).astype(np.int8))
     return [filters1.reshape(-1), filters2.reshape(-1), (steps / (4 * BYTE)).astype(np.float32)]
 
 
@@ -183,12 +183,12 @@ def pack_window_fragments(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(steps.transpose(0, 1, 3, 5, 6, 2, 4, 7)).reshape(2, 3, 128, 4, 2)
 
 
-def pack_core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
-    """Pack (32, 5, 5, 64) as wgmma core matrices: (25 taps, 32/channels, 8 groups of maps, 8 maps, channels).
+def pack_core_matrices(filters: np.ndarray) -> np.ndarray:
+    """Pack (C, …, 64) as wgmma core matrices: (taps, C/channels, 8 groups of maps, 8 maps, channels). The dtype stays.
 
-    channels: 8 of float16 or 16 of int8, the 16 contiguous bytes of a map. The dtype stays.
+    channels: 8 of float16 or 16 of int8, the 16 contiguous bytes of a map.
     """
-    parts = filters.reshape(-1, channels, 25, 8, 8)  # axes: of channels, channel, tap, group, map
+    parts = filters.reshape(-1, 16 // filters.itemsize, filters[0].size // 64, 8, 8)  # part, channel, tap, group, map
     return np.ascontiguousarray(parts.transpose(2, 0, 3, 4, 1))
 
 

@@ -10,39 +10,22 @@
 // Bound by: shared memory, which gives 128 bytes a clock: a product of N columns reads 2,048 bytes of A and 64 N of B in
 //         the time of 64 N bytes; and the issue slots that pooling takes. Images in host memory: the bus.
 #include "conv_pair_float16.cuh"
+#include "sparse_products.cuh"
 
-constexpr int TAP_BYTES = FILTER2_STEP_BYTES, VECTORS = (TAPS + 7) / 8, VECTOR_BYTES = 128 * 16;
-constexpr int CHUNK = 4, CHUNKS = (TAPS + CHUNK - 1) / CHUNK;  // taps of two words of metadata
+struct SharedStorage : Float16Storage<TAPS * KEPT_BYTES + METADATA_BYTES, IMAGES, WARPGROUPS> {};
 
-struct SharedStorage : Float16Storage<TAPS * TAP_BYTES + VECTORS * VECTOR_BYTES, IMAGES, WARPGROUPS> {};
-
-struct Products {
+struct Products : SparseProducts<Products> {
+    static constexpr int COUNT = TAPS;
+    // Two taps, or the last one: either half of the lanes has the metadata of one.
     template <int Count>
-    static __device__ __forceinline__ void issue(float (&sums)[Count], unsigned long long pixels,
-                                                 const unsigned char *filters2) {
-        const unsigned long long filter = make_smem_desc(shared_address(filters2), 1024, 128);
-        const unsigned char *metadata = filters2 + TAPS * TAP_BYTES + thread_in_warpgroup() * 16;
-        uint2 words[2];
-        words[0] = load_metadata(metadata);
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < CHUNK; i++) {
-                const int tap = CHUNK * chunk + i;
-                if (tap >= TAPS) continue;
-                const unsigned long long a = advance_desc(filter, tap * TAP_BYTES);
-                const unsigned long long b = advance_desc(pixels, tap_offset<IMAGES>(tap));
-                const unsigned word = i / 2 ? words[chunk % 2].y : words[chunk % 2].x;
-                if (tap % 2) wgmma_f16_sparse<1>(sums, a, b, word, false);
-                else wgmma_f16_sparse<0>(sums, a, b, word, tap == 0);
-            }
-            wgmma_commit_group();
-            if (chunk + 1 == CHUNKS) continue;
-            if (chunk > 0) wgmma_wait_older_groups();
-            const int next = chunk + 1;
-            words[next % 2] = load_metadata(metadata + next / 2 * VECTOR_BYTES + next % 2 * 8);
-        }
+    static __device__ __forceinline__ void multiply(float (&sums)[Count], unsigned long long filter,
+                                                    unsigned long long pixels, int word, unsigned metadata) {
+        const int tap = 2 * word;
+        wgmma_f16_sparse<0>(sums, advance_desc(filter, tap * KEPT_BYTES),
+                            advance_desc(pixels, tap_offset<IMAGES>(tap)), metadata, tap == 0);
+        if (tap + 1 < TAPS)
+            wgmma_f16_sparse<1>(sums, advance_desc(filter, (tap + 1) * KEPT_BYTES),
+                                advance_desc(pixels, tap_offset<IMAGES>(tap + 1)), metadata, false);
     }
 };
 

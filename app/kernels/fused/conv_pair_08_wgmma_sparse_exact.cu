@@ -8,10 +8,9 @@
 // Launch: as step 4.
 // Bound by: shared memory, as step 7, and the issue slots that pooling and adding take.
 #include "conv_pair_split.cuh"
+#include "sparse_products.cuh"
 
-constexpr int TAP_BYTES = FILTER2_STEP_BYTES, VECTORS = (TAPS + 7) / 8, VECTOR_BYTES = 128 * 16;
-
-struct SharedStorage : PairStorage<TAPS * TAP_BYTES + VECTORS * VECTOR_BYTES, 2 * PART_BYTES, WARPGROUPS> {
+struct SharedStorage : PairStorage<TAPS * KEPT_BYTES + METADATA_BYTES, 2 * PART_BYTES, WARPGROUPS> {
     unsigned long long filters_full;  // barrier
 };
 
@@ -19,21 +18,24 @@ struct Policy : ResidentFilters<SharedStorage> {
     typedef SplitMaps<1> First;
     const float *scales;
 
-    // Adds the products of Taps taps, 1 or 2, from number ``first`` on, which is even.
+    // Adds the products of Taps taps, 1 or 4, from number ``first`` on, a multiple of 4.
     template <int Taps, int Count>
     static __device__ __forceinline__ void add_taps(float (&total)[Count], unsigned long long filter,
                                                     unsigned long long pixels, const unsigned char *metadata, int first) {
-        const unsigned word = *(const unsigned *)(metadata + first / 8 * VECTOR_BYTES + first % 8 / 2 * 4);
+        const uint2 words = load_metadata(metadata + first / 8 * VECTOR_BYTES + first % 8 * 2);
         float sums[Count] = {};
         wgmma_fence();
 #pragma unroll
         for (int part = 1; part >= 0; part--) {  // small terms first
             const unsigned long long maps = advance_desc(pixels, part * PART_BYTES);
-            wgmma_f16_sparse<0>(sums, advance_desc(filter, first * TAP_BYTES),
-                                advance_desc(maps, tap_offset<IMAGES>(first)), word, part == 1);
-            if constexpr (Taps == 2)
-                wgmma_f16_sparse<1>(sums, advance_desc(filter, (first + 1) * TAP_BYTES),
-                                    advance_desc(maps, tap_offset<IMAGES>(first + 1)), word, false);
+#pragma unroll
+            for (int tap = first; tap < first + Taps; tap++) {
+                const unsigned long long a = advance_desc(filter, tap * KEPT_BYTES);
+                const unsigned long long b = advance_desc(maps, tap_offset<IMAGES>(tap));
+                const unsigned word = tap - first < 2 ? words.x : words.y;
+                if ((tap - first) % 2) wgmma_f16_sparse<1>(sums, a, b, word, false);
+                else wgmma_f16_sparse<0>(sums, a, b, word, part == 1 && tap == first);
+            }
         }
         wgmma_commit_group();
         wgmma_wait_group(sums);
@@ -45,12 +47,12 @@ struct Policy : ResidentFilters<SharedStorage> {
     template <int Columns>
     __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, int count) {
         const unsigned char *filters2 = shared_storage<SharedStorage>().filters2;
-        const unsigned char *metadata = filters2 + TAPS * TAP_BYTES + thread_in_warpgroup() * 16;
+        const unsigned char *metadata = metadata_of<TAPS>(filters2);
         const unsigned long long filter = make_smem_desc(shared_address(filters2), 1024, 128);
         const unsigned long long pixels = pixels_desc<Columns, IMAGES>(pooled);
         float total[32 * Columns] = {};
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes two taps' sums for the same
-        for (int tap = 0; tap + 1 < TAPS; tap += 2) add_taps<2>(total, filter, pixels, metadata, tap);
+        for (int tap = 0; tap + 3 < TAPS; tap += 4) add_taps<4>(total, filter, pixels, metadata, tap);
         add_taps<1>(total, filter, pixels, metadata, TAPS - 1);
         store_features<Columns>(y, total, scales, count);
     }

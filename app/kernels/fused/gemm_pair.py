@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from app.cuda.compiler import architecture_number
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
 from app.kernels.problems import LONG_SUM, LinearPairProblem
+from app.kernels.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -96,12 +96,12 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
     reason = _refusal_reason(problem)
     if reason is None and (first.inputs % 128 or first.outputs != 128 or second.outputs > CLASSES):
         return f"takes multiples of 128 inputs, 128 hidden values and at most {CLASSES} classes"
-    if reason is None and _is_long(problem):
+    if reason is None and _has_long_sums(problem):
         return f"adds one term after another, fewer than {LONG_SUM:,}: wgmma-any cuts long sums"
     return reason
 
 
-def _is_long(problem: LinearPairProblem) -> bool:
+def _has_long_sums(problem: LinearPairProblem) -> bool:
     """Return whether the first layer's sums are so long that ``wgmma-any`` cuts them into slices."""
     return problem.first.inputs >= LONG_SUM
 
@@ -199,7 +199,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits="sizes that fit whole tiles, no activation but ReLU",
         tunables=PRODUCT_TUNABLES,
-        worthwhile=lambda problem, arch: not (_is_long(problem) and architecture_number(arch) == HOPPER),
+        worthwhile=lambda problem, arch: not (_has_long_sums(problem) and architecture_number(arch) == HOPPER),
         # float16x2: 48 rows fit cards with 99 KB of shared memory per block.
         defaults=lambda problem: {"ROWS": 48 if problem.activation_parts == 2 else 80, "STAGES": 2},
     ),

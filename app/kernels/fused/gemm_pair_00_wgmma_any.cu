@@ -12,7 +12,7 @@
 //         blockIdx.y = slice of a long sum; then a block for eight images adds the slices and does all that follows.
 // Bound by: what the L2 cache delivers where the first layer reads many features; latency where it reads few.
 #include "dependent_launch.cuh"
-#include "rounded_activation.cuh"
+#include "common.cuh"
 #include "warpgroup_product.cuh"
 #include "second_product.cuh"
 static_assert(HIDDEN == TILE, "the first product computes all hidden values");

@@ -14,8 +14,8 @@
 //           from the L2 cache about what it delivers in that time, and wait for each step's images.
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
+#include "half.cuh"
 #include "second_product.cuh"
-#include "split_half2.cuh"
 
 constexpr int PARTS = SPLIT ? 2 : 1;                    // per number of an image
 constexpr int DEPTH = 128 / PARTS, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane

@@ -25,7 +25,6 @@ typedef float16 Feature;
 #endif
 constexpr int MOST = 8, ROWS = MOST;  // images; rows of the second product
 #include "second_product.cuh"
-#include "split_half2.cuh"
 
 constexpr int GROUPS = SPLIT ? 3 : 4, RESIDENT_THREADS = 128 * GROUPS;  // fewer than there: more registers
 constexpr int CONVOLVING = 0, SCORING = 1, BLOCKS = 3;  // ranks in the cluster; blocks from SCORING on multiply

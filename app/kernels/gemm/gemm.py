@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from app.base.precision import epilogue_dtype
+from app.cuda.compiler import architecture_number
 from app.kernels.plain_problems import ITEMSIZE, Argument, max_workspace_images
 from app.kernels.problems import LONG_SUM, LinearProblem
 from app.kernels.tensor_cores import split_is_worthwhile
@@ -24,11 +25,13 @@ from app.kernels.variant import (
     ceil_div,
     configure_elementwise,
     elementwise_grid,
+    result_defines,
     type_defines,
 )
 
 MOST_IMAGES = 512  # whose parts of sums are in memory at a time
 MOST_CLASSES = 32  # most classes that a fused argmax can compare, within a warp
+WARPGROUPS = 90  # the architecture whose warpgroups multiply the same types
 SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
@@ -141,12 +144,18 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     spread = int("SPREAD" in parameters)
-    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax), "SPREAD": spread}
-    constants |= {"SPLIT": int(split), "W_PARTS": parts} | sum_part_define(problem, parameters)
+    constants: dict[str, str | int] = {**parameters, "SPREAD": spread, "SPLIT": int(split), "W_PARTS": parts}
+    constants |= result_defines(problem) | sum_part_define(problem, parameters)
     defines = type_defines(problem) | size_defines(problem) | constants
     if spread:
         return spread_parts(problem, defines, launch, "gemm_tensor_core_finish")
     return LaunchConfig(defines, (launch,))
+
+
+def _tensor_cores_are_worthwhile(problem: LinearProblem, arch: str) -> bool:
+    """Return False where splitting is slower, or where a kernel without the softmax is estimated to be faster."""
+    warpgroups = architecture_number(arch) == WARPGROUPS and problem.dtype != "tfloat32"
+    return split_is_worthwhile(problem, arch) and not (problem.softmax and warpgroups)
 
 
 def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
@@ -212,7 +221,7 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
     if problem.argmax and problem.outputs > parameters["BN"]:
         raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
     config = _configure_vector_tiles(problem, parameters, stages=2)
-    constants = sum_part_define(problem, parameters) | {"ARGMAX": int(problem.argmax)}
+    constants = sum_part_define(problem, parameters) | result_defines(problem)
     return LaunchConfig(config.defines | constants, config.actions)
 
 
@@ -268,7 +277,7 @@ ROWS: tuple[Variant, ...] = (
         min_arch=80,
         tunables={"BM": (32, 64, 128), "BN": (16, 32, 64, 128)} | dict.fromkeys(("BK", "WM", "WN"), (16, 32, 64)),
         defaults=_tensor_core_defaults,
-        worthwhile=split_is_worthwhile,
+        worthwhile=_tensor_cores_are_worthwhile,
         instructions="mma",
     ),
     _plain(

@@ -3,12 +3,14 @@
 // argmax by shuffles.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT; with ARGMAX also
-//       labels (rows) uint8: the column of the greatest stored value of each row, the first among equals.
+//       labels (rows) uint8: the column of the greatest stored value of each row, the first among equals; with SOFTMAX y
+//       is that of each row.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, THREADS threads. A row of the tile is held
 //         by BN / TN neighbouring lanes: argmax is a handful of shuffles.
 // The sum of an element runs over k in order, as in `naive`: both agree to the bit. A plan that has another kernel for
 // few images cuts long sums into PARTS.
 #include "parts.cuh"
+#include "row_softmax.cuh"
 
 constexpr int LANES_N = BN / TN;
 constexpr int THREADS = (BM / TM) * LANES_N;
@@ -88,11 +90,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long row = row0 + thread_m * TM + i;
         float best = __int_as_float(0xff800000);  // minus infinity
         int best_n = N;  // beaten by any column
+        auto column = [&](int j) { return column0 + thread_n * TN + j; };
+        auto score = [&](int j) {
+            return epilogue<HAS_BIAS, ACTIVATION>(found[i][j], HAS_BIAS ? bias[column(j)] : 0.0f);
+        };
+        auto exists = [&](int j) { return column(j) < N; };
+        float shares[TN];
+        if constexpr (SOFTMAX && LANES_N > 4) softmax_of_row<-4, -2, -1, 2, 1>(shares, score, exists);
+        else if constexpr (SOFTMAX) softmax_of_row<-2, -1, 2, 1>(shares, score, exists);  // of 16 columns
 #pragma unroll
         for (int j = 0; j < TN; j++) {
-            const int n = column0 + thread_n * TN + j;
+            const int n = column(j);
             if (n >= N) continue;
-            const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(found[i][j], HAS_BIAS ? bias[n] : 0.0f));
+            const OUTPUT value = OUTPUT(SOFTMAX ? shares[j] : score(j));
             if (row < rows) y[row * N + n] = value;
             if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
         }

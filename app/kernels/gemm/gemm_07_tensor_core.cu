@@ -3,8 +3,8 @@
 // off what they add: a stage of split operands is summed there, the stages in the usual way.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT: float16, or float for tfloat32; bias (N) float or null;
-//       y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored value of each row,
-//       the first one among equals. Shared tiles hold words: two float16 that follow each other along k, or one
+//       y (rows, N) OUTPUT, with SOFTMAX that of each row; with ARGMAX also labels (rows) uint8: the column of the
+//       greatest stored value of each row, the first one among equals. Shared tiles hold words: two float16 that follow each other along k, or one
 //       tfloat32. In words both kinds of mma are the same: 8 along k, one fragment layout.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, a warp for each WM x WN sums of the tile.
 // A plan that has another kernel for few images cuts long sums into PARTS. For some more images, they are SPREAD: a block
@@ -14,6 +14,7 @@
 #include "common.cuh"
 #include "mma.cuh"
 #include "parts.cuh"
+#include "row_softmax.cuh"
 
 constexpr int PER_WORD = sizeof(float) / sizeof(WEIGHT);
 constexpr int WORDS = BK / PER_WORD;
@@ -164,16 +165,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long row = row0 + warp_m + r * 8 + g;
         float best = __int_as_float(0xff800000);  // minus infinity
         int best_n = N;  // beaten by any column
+        auto column = [&](int c) { return column0 + warp_n + c / 2 * 8 + 2 * t + c % 2; };
+        auto sum = [&](int c) { return found[r / 2][c / 2][r % 2 * 2 + c % 2]; };
+        auto score = [&](int c) { return epilogue<HAS_BIAS, ACTIVATION>(sum(c), HAS_BIAS ? bias[column(c)] : 0.0f); };
+        float shares[MMAS_N < 4 ? 8 : 2 * MMAS_N];  // of at least 32 columns
+        auto exists = [&](int c) { return c < 2 * MMAS_N && column(c) < N; };
+        if constexpr (SOFTMAX) softmax_of_row<4, 2, -2, -1, 1>(shares, score, exists);
 #pragma unroll
         for (int c = 0; c < 2 * MMAS_N; c++) {
-            const int n = column0 + warp_n + c / 2 * 8 + 2 * t + c % 2;
+            const int n = column(c);
             if (n >= N) continue;
-            const float sum = found[r / 2][c / 2][r % 2 * 2 + c % 2];
 #if SPREAD
-            if (row < rows) parts[(row * PARTS + blockIdx.z) * N + n] = sum;
+            if (row < rows) parts[(row * PARTS + blockIdx.z) * N + n] = sum(c);
             continue;
 #endif
-            const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[n] : 0.0f));
+            const OUTPUT value = OUTPUT(SOFTMAX ? shares[c] : score(c));
             if (row < rows) y[row * N + n] = value;
             if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
         }

@@ -2,10 +2,12 @@
 // pieces of both matrices there.
 //
 // Data: x (images, INPUTS) INPUT; w packed (see warpgroup.py) float16; factors (OUTPUTS) from sums to values; bias (OUTPUTS) or
-//       null; y (images, OUTPUTS) OUTPUT; with ARGMAX also labels (images) uint8: the greatest of up to 16 stored values;
+//       null; y (images, OUTPUTS) OUTPUT, with SOFTMAX that of each image; with ARGMAX also labels (images) uint8: the
+//       greatest of up to 16 stored values;
 //       with several SLICES workspace slices (images, SLICES, OUTPUTS) float.
 // Launch: a block for ROWS images and TILE outputs: a warpgroup for 64 outputs, and 128 producer threads. Of few images,
 //         blockIdx.z = slice of a long sum; then one thread per element of y adds the slices.
+#include "row_softmax.cuh"
 #include "warpgroup_product.cuh"
 
 struct SharedStorage {
@@ -26,12 +28,18 @@ __device__ __forceinline__ void consume(OUTPUT *y, uint8 *labels, const float *f
         const int image = j / 2 * 8 + lane % 4 * 2 + j % 2;
         float best = __int_as_float(0xff800000);  // minus infinity
         int best_output = OUTPUTS;                // beaten by any output
+        auto score = [&](int half) {
+            const int o = output + half * 8, i = j / 2 * 4 + half * 2 + j % 2;
+            return ACTIVATION::of(sums[i] * __ldg(factors + o) + (HAS_BIAS ? __ldg(bias + o) : 0.0f));
+        };
+        float shares[2];
+        if constexpr (SOFTMAX)
+            softmax_of_row<1, -16, -8, -4>(shares, score, [&](int half) { return output + half * 8 < OUTPUTS; });
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int o = output + half * 8, i = j / 2 * 4 + half * 2 + j % 2;
+            const int o = output + half * 8;
             if (o >= OUTPUTS) continue;
-            const float result = sums[i] * __ldg(factors + o) + (HAS_BIAS ? __ldg(bias + o) : 0.0f);
-            const OUTPUT value = OUTPUT(ACTIVATION::of(result));
+            const OUTPUT value = OUTPUT(SOFTMAX ? shares[half] : score(half));
             if (image < rows) y[(long long)image * OUTPUTS + o] = value;
             if (ARGMAX && wins(float(value), o, best, best_output)) best = value, best_output = o;
         }

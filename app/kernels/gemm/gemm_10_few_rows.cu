@@ -2,8 +2,8 @@
 // read them, so each lane copies what it multiplies itself, far ahead, and no barrier stops the sum.
 //
 // Data: x (rows, DEPTH) INPUT; w packed (blocks of 32 columns, DEPTH / 4, 32, 4) float, padded with zeros; bias (N) or
-//       null; y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored value of each
-//       row, the first among equals; with several PARTS workspace parts (rows, PARTS, N) float.
+//       null; y (rows, N) OUTPUT, with SOFTMAX that of each row; with ARGMAX also labels (rows) uint8: the column of the
+//       greatest stored value of each row, the first among equals; with several PARTS workspace parts (rows, PARTS, N) float.
 // Launch: blockIdx.x = TM rows, blockIdx.y = 32 columns, blockIdx.z = part of the depth, one warp; with several PARTS
 //         then gemm_few_rows_finish with one thread per element of y.
 // The sum of an element runs over k in order, as in `naive`, or in parts as in parts.cuh: both agree to the bit.
@@ -11,6 +11,7 @@
 #include "common.cuh"
 #include "mma.cuh"
 #include "parts.cuh"
+#include "row_softmax.cuh"
 
 constexpr int CHUNK = 64, QUADS = CHUNK / 4, X_LOADS = CHUNK / 32;  // terms of the sum at a time
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
@@ -98,7 +99,11 @@ extern "C" __global__ void __launch_bounds__(32)
     const float shift = HAS_BIAS && column < N ? bias[column] : 0.0f;
 #pragma unroll
     for (int m = 0; m < TM; m++) {
-        const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sums[m], shift));
+        auto score = [&](int) { return epilogue<HAS_BIAS, ACTIVATION>(sums[m], shift); };
+        float share[1];
+        if constexpr (SOFTMAX)
+            softmax_of_row<-16, -8, -4, -2, -1>(share, score, [&](int) { return column < N; });
+        const OUTPUT value = OUTPUT(SOFTMAX ? share[0] : score(0));
         const bool exists = column < N && row0 + m < rows;
         if (exists) y[(row0 + m) * N + column] = value;
 #if ARGMAX

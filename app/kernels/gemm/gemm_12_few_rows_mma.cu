@@ -1,8 +1,8 @@
 // The kernel works like `few-rows`, but on tensor cores: a warp computes 8 NT columns of eight rows, in tfloat32.
 //
 // Data: x (rows, DEPTH) INPUT; w packed (blocks of 8 NT columns, DEPTH / 16, NT, 32 lanes, 4) float, padded with zeros;
-//       bias (N) or null; y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored
-//       value of each row, the first among equals; with several PARTS workspace parts (rows, PARTS, N) float. Lane
+//       bias (N) or null; y (rows, N) OUTPUT, with SOFTMAX that of each row; with ARGMAX also labels (rows) uint8: the
+//       column of the greatest stored value of each row, the first among equals; with several PARTS workspace parts (rows, PARTS, N) float. Lane
 //       4 g + t has rows t, t + 4, t + 8, t + 12 of column g.
 // Launch: blockIdx.x = eight rows, blockIdx.y = 8 NT columns, blockIdx.z = part of the depth, one warp; with several
 //         PARTS then gemm_few_rows_mma_finish with one thread per element of y.
@@ -11,6 +11,7 @@
 #include "common.cuh"
 #include "mma.cuh"
 #include "parts.cuh"
+#include "row_softmax.cuh"
 
 constexpr int ROWS = 8, CHUNK = 64, PAIRS = CHUNK / 16;  // terms of the sum at a time, 16 in two products
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
@@ -92,11 +93,18 @@ extern "C" __global__ void __launch_bounds__(32)
 #else
     float best = __int_as_float(0xff800000);  // minus infinity
     int best_column = N;                      // beaten by any column
+    auto column_of = [&](int i) { return column0 + i / 2 * 8 + 2 * t + i % 2; };
+    auto score = [&](int i) {
+        return epilogue<HAS_BIAS, ACTIVATION>(sums[i / 2][i % 2], HAS_BIAS ? bias[column_of(i)] : 0.0f);
+    };
+    float shares[8];  // of 32 columns
+    auto exists = [&](int i) { return i < 2 * NT && column_of(i) < N; };
+    if constexpr (SOFTMAX) softmax_of_row<4, 2, -2, -1, 1>(shares, score, exists);
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
-        const int column = column0 + i / 2 * 8 + 2 * t + i % 2;
+        const int column = column_of(i);
         if (column >= N) continue;
-        const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sums[i / 2][i % 2], HAS_BIAS ? bias[column] : 0.0f));
+        const OUTPUT value = OUTPUT(SOFTMAX ? shares[i] : score(i));
         if (row < rows) y[row * N + column] = value;
         if (ARGMAX && wins(float(value), column, best, best_column)) best = value, best_column = column;
     }

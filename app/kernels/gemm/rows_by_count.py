@@ -23,6 +23,7 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     ceil_div,
+    result_defines,
     type_defines,
     weight_reordering_packing,
 )
@@ -57,7 +58,7 @@ def _configure_warps(
     """
     rows, blocks = grid
     defines = type_defines(problem) | size_defines(problem) | constants | sum_part_define(problem, constants)
-    defines["ARGMAX"] = int(problem.argmax)
+    defines |= result_defines(problem)
     sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, 1))
     if defines["PART"] == problem.inputs:
         return LaunchConfig(defines, (sums,), packing=packing)

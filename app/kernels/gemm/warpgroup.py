@@ -6,11 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LONG_SUM, LinearProblem
+from app.kernels.scaling import LOW_SCALE, float16_parts, float32_bias, scale_per_output
 from app.kernels.variant import (
     BLOCK,
+    NO_BLOCKS,
     ONLY_HOPPER,
     Action,
     Grid,
@@ -23,6 +24,7 @@ from app.kernels.variant import (
     activation_name,
     ceil_div,
     elementwise_grid,
+    result_defines,
     wgmma_row,
 )
 
@@ -35,7 +37,6 @@ MOST_AHEAD = 13  # steps of images, in blocks with registers for them
 MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
 # Of a long sum a step takes 0.4 us if the block is alone, and all of fa19's 316 steps 125 us.
 LONG_STEPS, SLICE_STEPS = LONG_SUM // DEPTH, 8  # steps of a sum that is cut into slices, and of a slice
-NO_BLOCKS: Grid = (0, 0, 0)
 SPLIT_TILE = 128  # most outputs per block for split numbers that leave registers for the totals of slices
 FEW_IMAGES = 512  # up to so many images each slice has a block
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
@@ -156,7 +157,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         "OUTPUTS": problem.outputs,
         "OUTPUT": problem.output_dtype,
         "HAS_BIAS": int(problem.bias),
-        "ARGMAX": int(problem.argmax),
+        **result_defines(problem),
     }
     takes = (
         Argument("w", "float16", fixed=packed_size(problem)),

@@ -33,6 +33,19 @@ __device__ __forceinline__ float fast_exp2(float x) {
     return y;
 }
 
+// An activation to the precision of what is stored. Rounded: to float16 or fewer bits, else to float32.
+template <typename F, bool Rounded>
+__device__ __forceinline__ float activate(float x) {
+    if constexpr (Rounded && same_type<F, TANH>) {
+        const float e = fast_exp2(-2.885390082f * fabsf(x));
+        return copysignf(__fdividef(1.0f - e, 1.0f + e), x);
+    } else if constexpr (Rounded && same_type<F, SIGMOID>) {
+        return __fdividef(1.0f, 1.0f + fast_exp2(-1.442695041f * x));
+    } else {
+        return F::of(x);
+    }
+}
+
 // Whether (row, column) is a pixel of the image, height x width. With padding a window may begin before it and end beyond
 // it, on zeros; without padding nothing is asked: kernels look at pixels alone, or check that themselves.
 template <int Padding>

@@ -9,7 +9,6 @@
 #include "dependent_launch.cuh"
 #include "shared_storage.cuh"
 #include "stamps.cuh"
-#include "warpgroups.cuh"
 #include "wgmma.cuh"
 
 constexpr int WINDOW_ROW_BYTES = 6 * 16;                  // six windows

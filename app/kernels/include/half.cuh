@@ -86,3 +86,10 @@ __device__ __forceinline__ half2 pack_relu(float low, float high) {
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+
+// Two numbers of float32, each the sum of two float16: returns the high halves; low: what is left, times ``scale``.
+__device__ __forceinline__ half2 split_half2(float a, float b, half2 &low, float scale) {
+    const half2 high = pack_half2(a, b);
+    low = pack_half2(scale * (a - float(low_half(high))), scale * (b - float(high_half(high))));
+    return high;
+}

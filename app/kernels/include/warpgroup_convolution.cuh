@@ -4,41 +4,55 @@
 // are: the filters as core matrices, the pixels as [eight channels][row][column][channel], so that eight neighbours are
 // a core matrix wherever they start and a tap is another start address. Columns that a stride skips lie apart. Pooling
 // windows of two pixels fall to one thread. With PARTS 2 a channel is the sum of two float16; the products of a stage's
-// taps are summed by the tensor cores, which cut off what they add, and these sums in the usual way.
+// steps are summed by the tensor cores, which cut off what they add, and these sums in the usual way.
 //
-// Who includes it has defined WARPGROUPS, ROWS and CHUNKS, tiles of so many rows, PARTS, WEIGHT_PARTS, STAGES and
-// STAGE_TAPS, STREAMED, STAGED, MAPS_BYTES for a part of the maps, OUTPUT, and the struct Layer: CHANNELS, STAGED_HEIGHT and
+// With SPARSE, filters have two weights of every four channels (sparse_pair.py). The pixels then lie as [row][eight
+// channels][column][channel]: down a column of taps, all channels of one row and the next are core matrices at one
+// distance, and four of them are a step, whatever tap they belong to.
+//
+// Who includes it has defined WARPGROUPS, ROWS and CHUNKS, tiles of so many rows, PARTS, WEIGHT_PARTS, SPARSE, STAGES and
+// STAGE_STEPS, STREAMED, STAGED, MAPS_BYTES for a part of the maps, OUTPUT, and the struct Layer: CHANNELS, STAGED_HEIGHT and
 // STAGED_WIDTH (of what lies in shared memory, with borders), MAPS, KERNEL, STRIDE, HEIGHT and WIDTH (of the result),
 // POOLED_HEIGHT and POOLED_WIDTH, WINDOW, IS_MAX, WITH_BIAS, Activation. Its SharedStorage begins with FilterStorage.
 #pragma once
 #include "bulk_copy.cuh"
-#include "rounded_activation.cuh"
+#include "common.cuh"
 #include "shared_storage.cuh"
-#include "warpgroups.cuh"
 #include "wgmma.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS, TILE_MAPS = 64;
 
 // The maps: PLANES planes of eight channels; channels that do not exist are zeros. Tiles may reach beyond the last plane.
-constexpr int K_STEPS = (Layer::CHANNELS + 15) / 16, PLANES = 2 * K_STEPS, TAPS = Layer::KERNEL * Layer::KERNEL;
-constexpr int PHASE_BYTES = (Layer::STAGED_WIDTH + Layer::STRIDE - 1) / Layer::STRIDE * 16, ROW_BYTES = Layer::STRIDE * PHASE_BYTES;
-constexpr int PLANE_BYTES = Layer::STAGED_HEIGHT * ROW_BYTES;
+constexpr int PLANES = SPARSE ? (Layer::CHANNELS + 7) / 8 : (Layer::CHANNELS + 15) / 16 * 2;
+constexpr int PHASE_BYTES = (Layer::STAGED_WIDTH + Layer::STRIDE - 1) / Layer::STRIDE * 16;
+constexpr int LINE_BYTES = Layer::STRIDE * PHASE_BYTES;  // of a row of a plane
+constexpr int ROW_BYTES = SPARSE ? PLANES * LINE_BYTES : LINE_BYTES;
+constexpr int PLANE_BYTES = SPARSE ? LINE_BYTES : Layer::STAGED_HEIGHT * LINE_BYTES;
+
+// Steps of STEP_PLANES planes: runs of them lie one after another, of a tap or, sparse, of a column of taps.
+constexpr int TAPS = Layer::KERNEL * Layer::KERNEL, STEP_PLANES = SPARSE ? 4 : 2;
+constexpr int RUNS = SPARSE ? Layer::KERNEL : TAPS;
+constexpr int RUN_STEPS = ((SPARSE ? Layer::KERNEL : 1) * PLANES + STEP_PLANES - 1) / STEP_PLANES, STEPS = RUNS * RUN_STEPS;
 
 // Tiles: only columns that pooling reads.
 constexpr int USED_COLUMNS = Layer::WIDTH < Layer::POOLED_WIDTH * Layer::WINDOW ? Layer::WIDTH : Layer::POOLED_WIDTH * Layer::WINDOW;
 constexpr int STRIPS = (USED_COLUMNS + 7) / 8, MAP_TILES = (Layer::MAPS + TILE_MAPS - 1) / TILE_MAPS;
 constexpr int PIXEL_TILES = CHUNKS * STRIPS;
-constexpr int LAST_ROW = (CHUNKS * ROWS - 1) * Layer::STRIDE + Layer::KERNEL - 1;
+constexpr int LAST_ROW = (CHUNKS * ROWS - 1) * Layer::STRIDE + (SPARSE ? 0 : Layer::KERNEL - 1);
+constexpr int LAST_PLANE = SPARSE ? RUN_STEPS * STEP_PLANES - 1 : PLANES - 1;
 constexpr int LAST_COLUMN = STRIPS * 8 - 1 + (Layer::KERNEL - 1) / Layer::STRIDE;
-static_assert((PLANES - 1) * PLANE_BYTES + LAST_ROW * ROW_BYTES + (Layer::STRIDE - 1) * PHASE_BYTES + LAST_COLUMN * 16 + 16 <=
+static_assert(LAST_PLANE * PLANE_BYTES + LAST_ROW * ROW_BYTES + (Layer::STRIDE - 1) * PHASE_BYTES + LAST_COLUMN * 16 + 16 <=
                   MAPS_BYTES, "a tile ends beyond the maps");
 static_assert(Layer::WINDOW <= 2 && ROWS % Layer::WINDOW == 0, "a thread has whole windows");
 
-// The filters of a tile of maps: stages of STAGE_TAPS taps, each tap K_STEPS steps of 16 channels, high and low parts.
-constexpr int STEP_BYTES = TILE_MAPS * 16 * 2, TAP_BYTES = WEIGHT_PARTS * K_STEPS * STEP_BYTES;
-constexpr int STAGE_BYTES = STAGE_TAPS * TAP_BYTES, TILE_STAGES = TAPS / STAGE_TAPS;
+// The filters of a tile of maps: stages of STAGE_STEPS steps, of each run the high, then the low parts. Behind sparse ones
+// lies their metadata, a word of each thread for two steps.
+constexpr int STEP_BYTES = TILE_MAPS * 16 * 2, WORDS = SPARSE ? (STAGE_STEPS + 1) / 2 : 0, WORD_BYTES = 128 * 4;
+constexpr int STAGE_BYTES = WEIGHT_PARTS * STAGE_STEPS * STEP_BYTES + WORDS * WORD_BYTES, TILE_STAGES = STEPS / STAGE_STEPS;
 constexpr int ROUND_STAGES = MAP_TILES * PIXEL_TILES * TILE_STAGES;  // that a warpgroup's maps take
-static_assert(TAPS % STAGE_TAPS == 0, "stages are whole");
+static_assert(STEPS % STAGE_STEPS == 0 && (!SPARSE || WEIGHT_PARTS == 1), "stages are whole");
+constexpr bool WHOLE_RUNS = STAGE_STEPS % RUN_STEPS == 0;
+static_assert(WHOLE_RUNS || (SPARSE && RUN_STEPS % STAGE_STEPS == 0), "a stage is of whole runs, or part of one");
 
 struct alignas(16) FilterStorage {
     unsigned char filters[STREAMED ? STAGES * STAGE_BYTES : MAP_TILES * TILE_STAGES * STAGE_BYTES];
@@ -85,6 +99,14 @@ struct Filters {
         mbarrier_wait(filter_storage().full + pipe.stage, pipe.phase);
         return advance_desc(first, pipe.stage * STAGE_BYTES);
     }
+    // Loads this thread's metadata of a stage that is there.
+    __device__ __forceinline__ void load_words(unsigned (&words)[WORDS + 1], int map_tile, int stage) {
+        const int place = STREAMED ? pipe.stage : map_tile * TILE_STAGES + stage;
+        const unsigned char *first = filter_storage().filters + place * STAGE_BYTES + STAGE_STEPS * STEP_BYTES;
+#pragma unroll
+        for (int i = 0; i < WORDS; i++)
+            words[i] = load_metadata_word(first + i * WORD_BYTES + threadIdx.x % 128 * 4);
+    }
     // This warp is done with the stage. The last one brings the stage that takes its place, if there is another.
     __device__ __forceinline__ void release() {
         if (!STREAMED) return;
@@ -107,26 +129,38 @@ __device__ __forceinline__ int pixel_offset(int row, int column) {
 // The sums of one tile: 64 maps, ROWS rows of eight pixels from the one that ``pixels`` describes.
 __device__ __forceinline__ void multiply(float (&sums)[4 * ROWS], Filters &filters, int map_tile,
                                          unsigned long long pixels) {
-    constexpr bool AT_ONCE = PARTS == 1 && !STREAMED;  // without a wait between stages
-    constexpr int UNROLLED = AT_ONCE && TAPS * K_STEPS <= 64 ? TILE_STAGES : 1;
+    // Without a wait between stages. Metadata then alternates between registers, of which unrolled code alone has names.
+    constexpr bool AT_ONCE = PARTS == 1 && !STREAMED && (!SPARSE || STEPS <= 64);
+    constexpr int UNROLLED = AT_ONCE && STEPS <= 64 ? TILE_STAGES : 1;
     constexpr int PASSES = PARTS + WEIGHT_PARTS - 1;
+    unsigned words[2][WORDS + 1];
 #pragma unroll UNROLLED
     for (int stage = 0; stage < TILE_STAGES; stage++) {
         const unsigned long long filter = filters.wait(map_tile, stage);
+        unsigned(&metadata)[WORDS + 1] = words[AT_ONCE ? stage % 2 : 0];
+        if (SPARSE) {
+            if (AT_ONCE && stage > 1) wgmma_wait_older_groups();
+            filters.load_words(metadata, map_tile, stage);
+        }
         float partial[4 * ROWS] = {};
         float(&into)[4 * ROWS] = PARTS == 2 ? partial : sums;
         wgmma_fence();
 #pragma unroll
         for (int pass = PASSES - 1; pass >= 0; pass--)  // small terms first: 2 low filters, 1 low pixels
 #pragma unroll
-            for (int i = 0; i < STAGE_TAPS * K_STEPS; i++) {
-                const int tap = stage * STAGE_TAPS + i / K_STEPS, step = i % K_STEPS;
-                const int of_filter =
-                    i / K_STEPS * TAP_BYTES + (pass == 2 ? K_STEPS * STEP_BYTES : 0) + step * STEP_BYTES;
-                const int of_pixels = pixel_offset(tap / Layer::KERNEL, tap % Layer::KERNEL) + step * 2 * PLANE_BYTES +
-                                      (pass == 1 ? MAPS_BYTES : 0);
-                wgmma_f16(into, advance_desc(filter, of_filter), advance_desc(pixels, of_pixels),
-                          pass == PASSES - 1 && i == 0 && (PARTS == 2 || stage == 0));
+            for (int i = 0; i < STAGE_STEPS; i++) {
+                const int first = stage * STAGE_STEPS;
+                const int run = WHOLE_RUNS ? stage * (STAGE_STEPS / RUN_STEPS) + i / RUN_STEPS : first / RUN_STEPS;
+                const int step = WHOLE_RUNS ? i % RUN_STEPS : first % RUN_STEPS + i;
+                const int of_filter = (WEIGHT_PARTS * (i - i % RUN_STEPS) + i % RUN_STEPS) * STEP_BYTES +
+                                      (pass == 2 ? RUN_STEPS * STEP_BYTES : 0);
+                const int of_pixels = (SPARSE ? pixel_offset(0, run) : pixel_offset(run / Layer::KERNEL, run % Layer::KERNEL)) +
+                                      step * STEP_PLANES * PLANE_BYTES + (pass == 1 ? MAPS_BYTES : 0);
+                const unsigned long long a = advance_desc(filter, of_filter), b = advance_desc(pixels, of_pixels);
+                const bool clear = pass == PASSES - 1 && i == 0 && (PARTS == 2 || stage == 0);
+                if constexpr (!SPARSE) wgmma_f16(into, a, b, clear);
+                else if (i % 2) wgmma_f16_sparse<1>(into, a, b, metadata[i / 2], clear);
+                else wgmma_f16_sparse<0>(into, a, b, metadata[i / 2], clear);
             }
         wgmma_commit_group();
         if (!AT_ONCE) {

@@ -14,8 +14,8 @@
 // stages.
 #pragma once
 #include "common.cuh"
-#include "split_half2.cuh"
-#include "warpgroups.cuh"
+#include "half.cuh"
+#include "wgmma.cuh"
 
 constexpr int DEPTH = 64, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
 constexpr int STEPS = (INPUTS + DEPTH - 1) / DEPTH;

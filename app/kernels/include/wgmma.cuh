@@ -14,6 +14,10 @@
 #pragma once
 #include "async_copy.cuh"
 
+// The index of this thread's warpgroup. Through a shuffle the compiler knows that it is the same in the whole warp, and
+// keeps addresses that depend on it in uniform registers, where wgmma wants them.
+__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
+
 // A matrix descriptor: where an operand's core matrices lie: the first one, and how far the next is along k and along
 // rows (columns). In a cluster, an address has the block's number above what a descriptor has room for: cut it off.
 constexpr unsigned WITHIN_BLOCK = 0x3ffff;
@@ -23,6 +27,11 @@ __device__ __forceinline__ unsigned long long make_smem_desc(unsigned address, i
 // The descriptor of the same operand, ``bytes`` further on.
 __device__ __forceinline__ unsigned long long advance_desc(unsigned long long desc, int bytes) {
     return desc + (bytes >> 4);
+}
+
+// The descriptor of core matrices that lie ``bytes`` further apart along k.
+__device__ __forceinline__ unsigned long long strided_desc(unsigned long long desc, int bytes) {
+    return desc + (long long)(bytes >> 4) * 65536;
 }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -107,22 +116,33 @@ PRODUCT_F16(160, 80, "%80", "%81", "%82")
 PRODUCT_F16(192, 96, "%96", "%97", "%98")
 PRODUCT_F16(256, 128, "%128", "%129", "%130")
 
-// Sparse: d (64 x N) grows by A B, A 64 x 32 with two of every four columns in a row kept, B 32 x N. a: the kept 64 x 16
-// in shared memory. meta: see sparse_pair.py; Selector: which lanes provide it, 0 or 1. B is four core matrices along k.
-#define PRODUCT_F16_SPARSE(N, COUNT, A, B, META, CLEAR, SELECTOR)                                                      \
+// Sparse: d (64 x N) grows by A B, A with two of every four columns in a row kept: 64 x 32 of float16, or 64 x 64 of
+// bytes. a: the kept half in shared memory. meta: see sparse_pair.py; Selector: which lanes provide it, 0 or 1; of bytes
+// all do (see sparse_pair.py), and it is 0. B is four core matrices along k.
+#define PRODUCT_SPARSE(FUNCTION, TYPE, KIND, COUNT, SHAPE, SCALES, A, B, META, CLEAR, SELECTOR)                        \
     template <int Selector>                                                                                            \
-    __device__ __forceinline__ void wgmma_f16_sparse(float(&d)[COUNT], unsigned long long a, unsigned long long b,     \
-                                                     unsigned meta, bool clear) {                                      \
+    __device__ __forceinline__ void FUNCTION(TYPE(&d)[COUNT], unsigned long long a, unsigned long long b,              \
+                                             unsigned meta, bool clear) {                                              \
         asm volatile("{ .reg .pred grow; setp.eq.s32 grow, " CLEAR ", 0;\n"                                            \
-                     "wgmma.mma_async.sp.sync.aligned.m64n" #N "k32.f32.f16.f16 {" NAMES_##COUNT "}, " A ", " B        \
-                     ", " META ", " SELECTOR ", grow, 1, 1, 0, 0; }"                                                   \
-                     : SUMS_##COUNT("+f", d)                                                                           \
+                     "wgmma.mma_async.sp.sync.aligned." SHAPE " {" NAMES_##COUNT "}, " A ", " B ", " META              \
+                     ", " SELECTOR ", grow" SCALES "; }"                                                               \
+                     : SUMS_##COUNT(KIND, d)                                                                           \
                      : "l"(a), "l"(b), "r"(meta), "r"(int(clear)), "n"(Selector));                                     \
     }
-PRODUCT_F16_SPARSE(64, 32, "%32", "%33", "%34", "%35", "%36")
-PRODUCT_F16_SPARSE(128, 64, "%64", "%65", "%66", "%67", "%68")
-PRODUCT_F16_SPARSE(192, 96, "%96", "%97", "%98", "%99", "%100")
-PRODUCT_F16_SPARSE(256, 128, "%128", "%129", "%130", "%131", "%132")
+#define PRODUCT_F16_SPARSE(N, COUNT, ...) \
+    PRODUCT_SPARSE(wgmma_f16_sparse, float, "+f", COUNT, "m64n" #N "k32.f32.f16.f16", ", 1, 1, 0, 0", __VA_ARGS__)
+#define PRODUCT_S8_U8_SPARSE(N, COUNT, ...) \
+    PRODUCT_SPARSE(wgmma_s8_u8_sparse, int, "+r", COUNT, "m64n" #N "k64.s32.s8.u8", "", __VA_ARGS__)
+#define PRODUCTS_SPARSE(N, COUNT, ...) \
+    PRODUCT_F16_SPARSE(N, COUNT, __VA_ARGS__) PRODUCT_S8_U8_SPARSE(N, COUNT, __VA_ARGS__)
+PRODUCT_F16_SPARSE(40, 20, "%20", "%21", "%22", "%23", "%24")
+PRODUCT_F16_SPARSE(80, 40, "%40", "%41", "%42", "%43", "%44")
+PRODUCT_F16_SPARSE(96, 48, "%48", "%49", "%50", "%51", "%52")
+PRODUCT_F16_SPARSE(160, 80, "%80", "%81", "%82", "%83", "%84")
+PRODUCTS_SPARSE(64, 32, "%32", "%33", "%34", "%35", "%36")
+PRODUCTS_SPARSE(128, 64, "%64", "%65", "%66", "%67", "%68")
+PRODUCTS_SPARSE(192, 96, "%96", "%97", "%98", "%99", "%100")
+PRODUCTS_SPARSE(256, 128, "%128", "%129", "%130", "%131", "%132")
 
 // Waits for all products but those of the newest group: the older ones' registers of metadata are free then.
 __device__ __forceinline__ void wgmma_wait_older_groups() {
@@ -133,6 +153,11 @@ __device__ __forceinline__ uint2 load_metadata(const void *shared) {
     uint2 words;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(shared_address(shared)));
     return words;
+}
+__device__ __forceinline__ unsigned load_metadata_word(const void *shared) {
+    unsigned word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(shared)));
+    return word;
 }
 
 // Bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of a core

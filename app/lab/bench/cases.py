@@ -21,6 +21,7 @@ from app.planning.matching import Choices
 from app.terminal.console import MAX_BATCH
 
 MATRIX_OPERATIONS = ("conv", "gemm")
+SPARSE_FILTERS = "with 2:4 sparse filters"  # note of a time that belongs to a variant of no others
 
 
 class Item(Frozen):
@@ -71,7 +72,7 @@ def _pair_item(graph: Graph, at: int) -> Item:
     """Return the item of the two layers with epilogues that one kernel computes together, from step ``at`` on."""
     problems: dict[str, Problem] = {}
     taken = 0
-    for precision in (row for row in OFFERED if row.paired):
+    for precision in OFFERED:
         found = find_layer_pair(graph, at, _input_dtype(graph.steps, at, precision.stored), Choices(precision.name))
         if found is None:
             continue
@@ -163,18 +164,24 @@ def parse_variant_names(only: str | None) -> set[str] | None:
 def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None) -> list[tuple[Problem, Variant]]:
     """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder.
 
+    Variants for 2:4 sparse filters get the item's problem in this form.
     mine: the registry row of a user's kernel, which comes last.
     """
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     rows += [mine] if mine is not None and mine.operation == item.operation else []
-    return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
+    return [
+        (registry.served_form(row, problem), row)
+        for problem in item.problems.values()
+        for row in rows
+        if problem.dtype in row.dtypes
+    ]
 
 
-def reference_weights(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:
+def reference_weights(item: Item, graph: Graph | None) -> Parameters:
     """Return weights for the item's NumPy reference: the graph's, or random ones."""
     if graph is not None:
         return graph.parameters
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return {
         name: (rng.standard_normal(shape) / np.sqrt(max(prod(shape[:-1]), 1))).astype(np.float32)
         for layer in item.layers

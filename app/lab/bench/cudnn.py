@@ -32,7 +32,7 @@ def why_no_cudnn() -> str | None:
         return f"PyTorch does not load: {' '.join(str(error).split())}"
 
 
-def cudnn_result(problem: ConvProblem, **figures: Any) -> Result:
+def make_cudnn_result(problem: ConvProblem, **figures: Any) -> Result:
     """Return cuDNN's row for the problem with these figures, or with the reason why there are none."""
     return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
 
@@ -63,9 +63,9 @@ def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2
                     found[name] = clock.time_enqueued_work(call, noise, l2, actions=4 * -(-images // piece))
         best = min(found, key=lambda name: found[name].median)
         note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
-        return cudnn_result(problem, **found[best].json_row, note=note)
+        return make_cudnn_result(problem, **found[best].json_row, note=note)
     except torch.cuda.OutOfMemoryError:
-        return cudnn_result(problem, reason="PyTorch finds too little free device memory")
+        return make_cudnn_result(problem, reason="PyTorch finds too little free device memory")
     finally:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -14,6 +14,7 @@ from app.base.processor import core_count
 from app.commands.bench import BenchRequest
 from app.cuda import device
 from app.drawing import svg
+from app.kernels import registry
 from app.kernels.problems import Problem
 from app.lab.bench import cudnn, plots
 from app.lab.bench.cases import (
@@ -30,7 +31,7 @@ from app.lab.document import utc_date
 from app.lab.peers.peers import compare
 from app.lab.user_kernel.child import CardProcess
 from app.lab.user_kernel.record import describe_source, write_record
-from app.lab.user_kernel.row import UserVariant, opened_kernel
+from app.lab.user_kernel.row import UserVariant, open_user_kernel
 from app.lab.user_kernel.timing import FileTimer
 from app.main_job.statistics import describe_stopping_rule
 from app.network.graph import Graph, network_graph
@@ -76,7 +77,7 @@ def time_kernels(request: BenchRequest) -> int:
     """
     with ExitStack() as opened:
         with exit_on_interrupt():
-            mine = None if request.file is None else opened.enter_context(opened_kernel(request.file, request.like))
+            mine = None if request.file is None else opened.enter_context(open_user_kernel(request.file, request.like))
             job = job_from_request(request, mine)
             source = None if mine is None else describe_source(mine)
         if mine is not None and (no_gpu := device.why_no_gpu()) is not None:
@@ -198,8 +199,10 @@ def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned
     """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
     found: dict[Problem, dict[str, tuning.TunedResult]] = {}
     for served in tables:
+        variants = {row.name: row for row in registry.variants(served.operation)}
         for row in served.rows:
             if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
                 entry = tuning.TunedResult(dict(row.settings), row.ms, served.images)
-                found.setdefault(served.problems[row.dtype], {})[row.name] = entry
+                form = registry.served_form(variants[row.name], served.problems[row.dtype])
+                found.setdefault(form, {})[row.name] = entry
     return found

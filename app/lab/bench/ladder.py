@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -16,7 +17,7 @@ from app.cuda.memory import DeviceMemoryError
 from app.kernels.problems import ConvProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench import cudnn as library
-from app.lab.bench.cases import Item, item_variants, reference_weights
+from app.lab.bench.cases import SPARSE_FILTERS, Item, item_variants, reference_weights
 from app.lab.bench.compiling import WrongResult, failure_reason
 from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.bench.trial import Trial
@@ -67,8 +68,10 @@ class ItemTimer(Frozen):
 
     def _time_rows(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
-        for problem in item.problems.values():
-            served = [row for own, row in item_variants(item, self.only, self.mine) if own == problem]
+        pairs = item_variants(item, self.only, self.mine)
+        forms = ([own, *(form for form, _ in pairs if form.dtype == own.dtype)] for own in item.problems.values())
+        for problem in dict.fromkeys(chain.from_iterable(forms)):
+            served = [row for own, row in pairs if own == problem]
             cudnn = item.is_single_convolution and self.with_cudnn and BY_DTYPE[problem.dtype].cudnn
             if not served and not cudnn:
                 continue
@@ -89,7 +92,7 @@ class ItemTimer(Frozen):
     def _time_cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
         self.step()
         if problem.dtype == "tfloat32" and architecture_number(self.arch) < 80:
-            return library.cudnn_result(problem, reason=f"needs sm_80 or later, this is {self.arch}")
+            return library.make_cudnn_result(problem, reason=f"needs sm_80 or later, this is {self.arch}")
         return library.time_cudnn(problem, trial.images, trial.clock, self.noise, self.l2)
 
     def time_row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
@@ -98,7 +101,8 @@ class ItemTimer(Frozen):
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
         name = f"{row.name}, device debug" if debug else row.name
         settings = self.known.parameters(trial.problem, row, self.arch)
-        result = Result(kind, name, trial.problem.dtype, row.step, settings=settings)
+        note = SPARSE_FILTERS if row.sparse else ""
+        result = Result(kind, name, trial.problem.dtype, row.step, settings=settings, note=note)
         refusal = row.refusal_reason(trial.problem, self.arch, settings)
         if refusal is not None:
             return replace(result, reason=refusal)

@@ -27,7 +27,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
-from app.network.pruning import greatest_two
+from app.network.pruning import greatest_two_mask
 
 Array = Any  # of NumPy or CuPy
 
@@ -49,9 +49,9 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
     """
     match problem:
         case ConvProblem() | LinearProblem():
-            found = _layer_values_magnitudes(problem, x, *parameters)
+            found = _layer_values_and_magnitudes(problem, x, *parameters)
         case ConvPairProblem() | LinearPairProblem():
-            found = _pair_values_magnitudes(problem, x, *parameters)
+            found = _pair_values_and_magnitudes(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
             found = [_pool_padded_maps(problem, values) for values in (maps, abs(maps))]
@@ -81,17 +81,17 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
-def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
+def _layer_values_and_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
     """Return exact results and error magnitudes; for rounded or split operands also plain results (``Expected``)."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
         narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)
         kept = None if problem.dtype == "tfloat32" else narrow
         results.append(_compute_layer_float64(problem, narrow(x), narrow(w), bias, kept))
-    return results
+    return _probabilities(results) if isinstance(problem, LinearProblem) and problem.softmax else results
 
 
-def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
+def _pair_values_and_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
     """Return a pair's exact results, the magnitudes of its second layer, and a plain implementation's results.
 
     The plain implementation adds in float32 and stores each layer's result. Its sums use undivided pixels and are
@@ -112,10 +112,14 @@ def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array |
         operands = round_pair_operands(problem, half, plain, w, narrow)
         plain = _compute_layer_float64(half, *operands, bias, _operand_rounder("float32"), scale=scale)
         scale = 1.0
-    if isinstance(problem, LinearPairProblem) and problem.second.softmax:
-        exact, magnitude = _softmax_and_magnitude(exact, magnitude)
-        plain = _softmax_and_magnitude(plain, plain)[0]
-    return [exact, magnitude, plain]
+    results = [exact, magnitude, plain]
+    return _probabilities(results) if isinstance(problem, LinearPairProblem) and problem.second.softmax else results
+
+
+def _probabilities(results: list[Array]) -> list[Array]:
+    """Return exact results, magnitudes and perhaps plain results, (images, classes) each, of the scores' softmax."""
+    exact, magnitude, *plain = results
+    return [*_softmax_and_magnitude(exact, magnitude), *(_softmax_and_magnitude(one, None)[0] for one in plain)]
 
 
 def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
@@ -269,7 +273,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         if problem.exact:
             both = _round_weights_to_float16(both)
         if getattr(problem, "sparse", False) and both[2] is not None:
-            both[2] = np.where(greatest_two(both[2].reshape(len(both[2]), -1)).reshape(both[2].shape), both[2], 0)
+            both[2] = _two_of_four(both[2])
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):
@@ -279,11 +283,16 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         shape: tuple[int, ...] = (problem.channels, problem.kernel, problem.kernel, problem.maps)
     else:
         shape = (problem.inputs, problem.outputs)
-    magnitude = 128 if problem.input_dtype == "uint8" else 1
-    w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
+    w = rng.standard_normal(shape) / np.sqrt(prod(shape[:-1])) / (128 if problem.input_dtype == "uint8" else 1)
+    w = _two_of_four(w) if getattr(problem, "sparse", False) else w
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
     parameters = [w.astype(arguments["w"].dtype), bias]
     return _round_weights_to_float16(parameters) if getattr(problem, "exact", False) else parameters
+
+
+def _two_of_four(w: np.ndarray) -> np.ndarray:
+    """Return the filters (C, K, K, M) with the two greatest of every four input maps' weights."""
+    return np.where(greatest_two_mask(w.reshape(len(w), -1)).reshape(w.shape), w, 0)
 
 
 def _round_weights_to_float16(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -68,9 +68,10 @@ def peak_name(instructions: str, dtype: str) -> str:
     """Return the name of the peak to compare with a kernel that uses these instructions.
 
     For mma it is the type; for fma it is float32. Other families have names such as ``float16 hfma2`` and ``float16
-    wgmma``. int8 is also compared with ``float16 wgmma``.
+    wgmma``. int8 is also compared with ``float16 wgmma``, and so is tfloat32, which wgmma multiplies in float16.
     """
-    dtype = BY_DTYPE[dtype].fallback if dtype == INTEGERS else "float16" if dtype == "float16x2" else dtype
+    in_half = dtype == "float16x2" or (dtype == "tfloat32" and instructions == "wgmma")
+    dtype = BY_DTYPE[dtype].fallback if dtype == INTEGERS else "float16" if in_half else dtype
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
 
 
@@ -111,7 +112,7 @@ def achieved_rates(
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
     # Pooling, activations and so on compute in float32, whatever the storage type.
     multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
-    families = (instructions,) if instructions else ("mma", "wgmma")
+    families = (instructions,) if instructions else ("mma", "wgmma") if dtype != "tfloat32" else ("mma",)
     if dtype == "float16x2" and isinstance(problem, ConvProblem | LinearProblem) and instructions == "mma":
         dtype = "tfloat32"  # a layer alone is split into two of these
     known = [peaks["tflops"].get(peak_name(family if multiplies else "fma", dtype)) for family in families]
@@ -135,7 +136,7 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """Return the time in ms of the last earlier step in the same type; for the debug row, that of the same step.
+    """Return the time in ms of the last earlier step in the same type; for a debug row, of its own step.
 
     results: in the order of the ladder, with the debug row after its step.
     """

@@ -1,4 +1,4 @@
-"""Describe a user's kernel's place in a table of ``bench``: what it beats, what beats it, and what bounds it."""
+"""Describe a user's kernel's place in a table of ``bench``: slower steps, faster steps, and what bounds the kernel."""
 
 from collections.abc import Sequence
 

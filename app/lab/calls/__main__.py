@@ -11,8 +11,7 @@ from app.base.frozen import Frozen
 from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, install_exit_handlers
 from app.cuda import device
 from app.lab.bench import cudnn
-from app.lab.calls.callers import OurCaller, TorchPool
-from app.lab.calls.kinds import KINDS, NETWORK, parse_kinds
+from app.lab.calls.callers import KINDS, NETWORK, OurCaller, TorchPool, parse_kinds
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date
@@ -63,11 +62,11 @@ def run(request: CallsRequest) -> int:
         setup = card_setup(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
 
-            def step(what: str) -> None:
+            def show_step(what: str) -> None:
                 progress.set_postfix_str(what)
                 progress.update()
 
-            rows = [measure_kind(kind, setup, request.rounds, step) for kind in kinds]
+            rows = [measure_kind(kind, setup, request.rounds, show_step) for kind in kinds]
         setup.peers.close()
     only = f" --only {request.only}" if request.only else ""
     document: Calls = {

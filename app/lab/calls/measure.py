@@ -13,8 +13,19 @@ import numpy as np
 
 from app.base.clock import time_call
 from app.base.errors import UserError
-from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peer_precisions
-from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
+from app.lab.calls.callers import (
+    CARD,
+    COMPILE,
+    EAGER,
+    OURS,
+    PINNED,
+    Caller,
+    Kind,
+    TorchPool,
+    call_arrays,
+    image_indices,
+    peer_precisions,
+)
 from app.lab.peers.rounds import describe_error
 from app.main_job.statistics import median, speedup, summarise_samples
 from app.records.calls import Call
@@ -60,11 +71,13 @@ class Entrant:
     reason: str = ""
     samples: list[float] = field(default_factory=list)
 
-    def choose(self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]) -> None:
+    def choose_fastest_setting(
+        self, given: Sequence[Any], expected: Sequence[np.ndarray], show_step: Callable[[str], object]
+    ) -> None:
         """Check and time every setting; keep the fastest. A peer's error is recorded; an error of ours is a bug."""
         faults = []
         for setting, make in self.factories.items():
-            step(f"{self.engine} {self.precision}: {setting}")
+            show_step(f"{self.engine} {self.precision}: {setting}")
             try:
                 self._try_setting(setting, make(), given, expected)
             except Exception as error:
@@ -103,7 +116,7 @@ class Entrant:
                     self.samples.append(ms)
                     self.unsteady += not np.array_equal(labels_on_host(found), answer)
 
-    def row(self) -> CallerRow:
+    def result_record(self) -> CallerRow:
         """Return the record of this engine: times, setting, and numbers of labels that differ."""
         times = summarise_samples(self.samples) if self.samples else None
         if times is not None:
@@ -118,8 +131,8 @@ def labels_on_host(labels: Any) -> np.ndarray:
     return np.atleast_1d(np.asarray(found))
 
 
-def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
-    """Return the times of one kind of call for every engine. step: called with a description before each part."""
+def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str], object]) -> Call:
+    """Return the times of one kind of call for every engine. show_step: called before each part, with its name."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
@@ -136,8 +149,8 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], ob
     try:
         for entrant in entrants:
             setup.synchronize()  # a resident kernel may still run
-            entrant.choose(given, expected, lambda what: step(f"{kind.name}: {what}"))
-        step(f"{kind.name}: {rounds} rounds")
+            entrant.choose_fastest_setting(given, expected, lambda what: show_step(f"{kind.name}: {what}"))
+        show_step(f"{kind.name}: {rounds} rounds")
         for at in range(rounds):
             first = at % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
@@ -161,7 +174,7 @@ def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
         "what": kind.description,
         "images": kind.images,
         "precision": kind.precision,
-        "callers": [entrant.row() for entrant in entrants],
+        "callers": [entrant.result_record() for entrant in entrants],
         "best": best,
         "ratio": ratio,
         "tf32_ratio": _fastest_peer(medians, others[0], own)[1] if others else None,

@@ -11,6 +11,7 @@ from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.base.precision import storage_dtype
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
+from app.kernels.registry import served_form
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
 from app.lab.bench.oracle import apply_variant_bound, expected_results, random_images, random_parameters
@@ -37,6 +38,7 @@ SHAPES: dict[str, Sequence[Single]] = {
         LinearProblem(64, 33, input_dtype="uint8"),
         LinearProblem(136, 66, bias=True, activation="tanh"),  # for tiles of multiples of eight
         LinearProblem(45, 10, bias=True, argmax=True),
+        LinearProblem(40, 13, bias=True, argmax=True, softmax=True),
     ],
     "pool": [
         PoolProblem(3, 7, 9, 3, 2, True),
@@ -158,7 +160,7 @@ def describe_problem(problem: Problem) -> str:
         case LinearProblem():
             parts = [f"{problem.inputs} to {problem.outputs}"]
             parts += ["bias"] * problem.bias + [problem.activation] * bool(problem.activation)
-            parts += ["argmax"] * problem.argmax
+            parts += ["softmax"] * problem.softmax + ["argmax"] * problem.argmax
         case PoolProblem():
             parts = [f"C{problem.channels} {problem.height}x{problem.width} window {problem.window} S{problem.stride}"]
             parts += ["max" if problem.is_max else "mean"] + ["cut at the border"] * problem.ceil
@@ -178,10 +180,11 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
     found = []
     for dtype in row.dtypes:
-        problems = [problem_in_type(problem, dtype) for problem in SHAPES[row.operation]]
+        problems = [form_for(row, problem, dtype) for problem in SHAPES[row.operation]]
         served = [problem for problem in problems if row.refusal_reason(problem, arch) is None]
         if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
-            bounded = [replace(problem, bounded=True) for problem in problems if isinstance(problem, ConvProblem)]
+            single = [problem for problem in problems if isinstance(problem, ConvProblem)]
+            bounded = [replace(problem, bounded=True, exact=exact) for exact in (False, True) for problem in single]
             served = [problem for problem in bounded if row.refusal_reason(problem, arch) is None]
         found += served if dtype == row.dtypes[0] else served[:1]
     return [Case(row, problem, IMAGES[row.operation]) for problem in found]
@@ -190,7 +193,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
-        problems: list[Problem] = [_plainer_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
+        problems: list[Problem] = [_simplify_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
     else:
         graph = network_graph(network)
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
@@ -198,7 +201,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
         if item is None:
             known = choices_hint(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
-        problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
+        problems = [served_form(row, problem) for dtype, problem in item.problems.items() if dtype in row.dtypes]
     reasons = {problem: row.refusal_reason(problem, arch) for problem in problems}
     served = [problem for problem, reason in reasons.items() if reason is None]
     if not served:
@@ -207,7 +210,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
     return [Case(row, problem, 2) for problem in served]
 
 
-def _plainer_if_refused(row: Variant, problem: Single, arch: str) -> Single:
+def _simplify_if_refused(row: Variant, problem: Single, arch: str) -> Single:
     """Return the problem; without bias, or as a mean, if the row refuses it as it is."""
     if row.refusal_reason(problem, arch) is None:
         return problem
@@ -234,13 +237,17 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Single]:
         problem = LinearProblem(sizes[0], sizes[1], bias=True)
     if window > min(height, width):
         raise UserError(f"--shape {text}: the window must be at most as large as the image")
-    return (problem_in_type(problem, dtype) for dtype in row.dtypes)
+    return (form_for(row, problem, dtype) for dtype in row.dtypes)
 
 
-def problem_in_type(problem: Single, dtype: str) -> Single:
-    """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
+def form_for(row: Variant, problem: Single, dtype: str) -> Single:
+    """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes.
+
+    For a row of 2:4 sparse filters, the problem has such filters.
+    """
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored
-        return replace(problem, dtype=dtype, input_dtype=read, output_dtype=stored)
+        typed = replace(problem, dtype=dtype, input_dtype=read, output_dtype=stored)
+        return served_form(row, typed)
     return replace(problem, dtype=dtype)

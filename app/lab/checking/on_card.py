@@ -9,21 +9,22 @@ from app.cuda.memory import device_array
 from app.kernels.launch import Kernel
 from app.kernels.problems import Problem
 from app.lab.checking.cases import Case, Fault
-from app.lab.user_kernel.row import opened_kernel
+from app.lab.user_kernel.row import open_user_kernel
 
 GUARD = 256  # elements around an array that hold NaN, and that no kernel may write
 
 
 def run_case(case: Case, arch: str) -> list[np.ndarray]:
-    """Return the flat outputs of a run on the case's inputs, then on those of ``rerun_case``.
+    """Return the flat outputs of two runs, on the case's inputs and on the inputs of ``rerun_case``.
 
     Bytes that the first run did not write are 0xFF; the second finds the results of the first. Raise Fault if the
     kernel wrote around an output, or changed an input.
     """
     kernel = Kernel(case.row, case.problem, arch)
-    inputs = [None if array is None else _with_guards(array.size, array.dtype.name) for array in case.inputs()]
+    inputs = [None if array is None else _allocate_with_guards(array.size, array.dtype.name) for array in case.inputs()]
     outputs = [
-        _with_guards(argument.per_image * case.images, argument.dtype) for argument in kernel.arguments()[len(inputs) :]
+        _allocate_with_guards(argument.per_image * case.images, argument.dtype)
+        for argument in kernel.arguments()[len(inputs) :]
     ]
     launch = kernel.bind([None if each is None else each[0] for each in (*inputs, *outputs)], case.images)
     found = []
@@ -37,28 +38,28 @@ def run_case(case: Case, arch: str) -> list[np.ndarray]:
         launch(cupy.cuda.Stream.null.ptr, case.images)
         cupy.cuda.Stream.null.synchronize()
         found += [y.get() for y, _ in outputs]
-        if any(_is_changed(whole) for _, whole in (*outputs, *(pair for pair, _ in filled))):
+        if any(_guards_changed(whole) for _, whole in (*outputs, *(pair for pair, _ in filled))):
             raise Fault("it writes before the beginning or behind the end of an array")
         if any(array.get().tobytes() != content.tobytes() for (array, _), content in filled):
             raise Fault("it changes its images or parameters")
     return found
 
 
-def _with_guards(elements: int, dtype: str) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """Return an array of 0xFF bytes, and the larger array of them in whose middle it lies."""
+def _allocate_with_guards(elements: int, dtype: str) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """Return an array of 0xFF bytes, and the larger array that contains it with guard bytes on both sides."""
     whole = device_array(elements + 2 * GUARD, dtype)
     whole.data.memset(0xFF, whole.nbytes)
     return whole[GUARD:-GUARD], whole
 
 
-def _is_changed(whole: cupy.ndarray) -> bool:
+def _guards_changed(whole: cupy.ndarray) -> bool:
     edges = (whole[:GUARD].get(), whole[-GUARD:].get())
     return any((edge.view(np.uint8) != 0xFF).any() for edge in edges)
 
 
 def check_user_case(path: Path, like: str | None, problem: Problem, images: int, seed: int, arch: str) -> str | None:
     """Return the first error of a user's kernel for a problem, or None. Raises as ``run_case``, but no Fault."""
-    with opened_kernel(path, like) as row:
+    with open_user_kernel(path, like) as row:
         case = Case(row, problem, images, seed)
         try:
             return case.describe_error_of_two_runs(run_case(case, arch))

@@ -12,7 +12,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem
 from app.kernels.variant import Variant
-from app.lab.checking.cases import IMAGES, SHAPES, Case, Single, problem_in_type, small_cases
+from app.lab.checking.cases import IMAGES, SHAPES, Case, Single, form_for, small_cases
 
 DRAWN, TRIES = 3, 200
 
@@ -23,13 +23,13 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     Raises UserError, with the row's reason, if the row computes none of the shapes.
     """
     found = small_cases(row, arch)
-    usual = [problem_in_type(problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
+    usual = [form_for(row, problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
     known = {case.problem for case in found}
-    plain = [problem_in_type(form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
+    plain = [form_for(row, form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
     lost = sum(row.refusal_reason(problem, arch) is not None for problem in usual)
     added = (one for one in dict.fromkeys(plain) if one not in known and row.refusal_reason(one, arch) is None)
     found += [Case(row, problem, IMAGES[row.operation]) for problem in islice(added, lost)]
-    drawn = (problem_in_type(_random_problem(row.operation, rng), row.dtypes[0]) for _ in range(TRIES))
+    drawn = (form_for(row, _random_problem(row.operation, rng), row.dtypes[0]) for _ in range(TRIES))
     served = islice((problem for problem in drawn if row.refusal_reason(problem, arch) is None), DRAWN)
     most = 2 * IMAGES[row.operation]
     numbers = (most, *(int(number) for number in rng.integers(1, most, DRAWN - 1)))  # one more than usual

@@ -47,7 +47,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     observations are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals
     counts. It is too narrow if the parts are still correlated.
     """
-    measured = [_log_observations(*row) for row in rows]
+    measured = [_logarithms_and_error(*row) for row in rows]
     known = [values for values, _ in filter(None, measured)]
     critical = _critical_value(known) if known else 0.0
     found: list[Bounds | None] = []
@@ -61,7 +61,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     return found
 
 
-def _log_observations(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
+def _logarithms_and_error(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
     """Return the logarithms of all observations, (N,), and the change's standard error; None for too few samples."""
     if len(before) > 1:
         sides = [np.log([run.median for run in runs]) for runs in (before, after)]

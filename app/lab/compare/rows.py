@@ -1,4 +1,4 @@
-"""Read from each kind of report what was timed, with which settings and on which machine. Pure functions."""
+"""Read the timed rows, the settings and the machine from each kind of report, by pure functions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

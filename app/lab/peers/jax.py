@@ -92,7 +92,7 @@ class JaxEngine(Engine):
         # JAX waits for arrays, not for a device. The device finishes these arrays last.
         self._jax.block_until_ready((self._images, self._labels))
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         return np.asarray(self._labels)
 
     def poison_buffers(self) -> None:
@@ -166,7 +166,7 @@ def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
         case Pool():
             window, strides = (1, layer.window, layer.window, 1), (1, layer.effective_stride, layer.effective_stride, 1)
             shape = x.shape[3], *x.shape[1:3]
-            margins = ((0, 0), *layer.margins(shape), (0, 0))
+            margins = ((0, 0), *layer.window_overhangs(shape), (0, 0))
             if layer.is_max:
                 return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, margins)
             sums = lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, margins)

@@ -1,6 +1,7 @@
 """Run the application, through the main job's engine, as one of the compared engines."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import cupy
 import numpy as np
@@ -23,9 +24,16 @@ class OurEngine(Engine):
     """This program as an engine: end to end as in the main job; on the card with the whole batch as one chunk."""
 
     def __init__(
-        self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
+        self,
+        graph: Graph,
+        images: np.ndarray,
+        labels: np.ndarray,
+        precision: str,
+        arch: str,
+        known: Tuning,
+        sparse: bool = True,
     ) -> None:
-        execution = plan(graph, arch, Choices(precision, tuning=known))
+        execution = plan(graph, arch, Choices(precision, tuning=known, sparse=sparse))
         count = len(images)
         self.arithmetic = execution.arithmetic
         self._images, self._outputs, self._count = images, Outputs(labels, None), count
@@ -35,7 +43,7 @@ class OurEngine(Engine):
             raise UserError(f"{count:,} images do not fit in device memory at once")
         self._buffers = self._resident.stream_buffers[0]
         # Like PyTorch's best settings for few images: one graph spares the host a call for each kernel.
-        self._graph = KernelGraph() if count <= MOST and self._graphable() else None
+        self._graph = KernelGraph() if count <= MOST and self._can_use_graph() else None
         if self._graph is not None:
             for launch in self._buffers.launches:
                 launch.add_to(self._graph, count)
@@ -53,13 +61,13 @@ class OurEngine(Engine):
         for launch in self._buffers.launches:
             launch(self._buffers.stream.ptr, self._count)
 
-    def _graphable(self) -> bool:
+    def _can_use_graph(self) -> bool:
         return all(launch.launches_only_kernels for launch in self._buffers.launches)
 
     def synchronize(self) -> None:
         cupy.cuda.runtime.deviceSynchronize()
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         labels: np.ndarray = cupy.asnumpy(self._buffers.named[LABELS][: self._count])
         return labels
 
@@ -77,6 +85,13 @@ class OurEngine(Engine):
             self._graph.free()
         self._engine.close()
         self._resident.close()
+
+
+def runs_sparse_kernels(graph: Graph, precision: str, *, arch: str, known: Tuning) -> bool:
+    """Return whether this program runs the graph on kernels for 2:4 sparse weights."""
+    with suppress(UserError):  # said in the engine's own row
+        return any(node.variant.sparse for node in plan(graph, arch, Choices(precision, tuning=known)).nodes)
+    return False
 
 
 def _poison_arrays(arrays: Iterable[cupy.ndarray]) -> None:

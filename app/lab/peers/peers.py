@@ -23,10 +23,10 @@ from app.lab.bench import cudnn
 from app.lab.bench.cases import parse_batch_sizes
 from app.lab.document import utc_date
 from app.lab.peers import jax, torch
-from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant, describe_error, measure_in_turn
+from app.lab.peers.rounds import DENSE, OURS, Candidate, Engine, Entrant, describe_error, measure_in_turn
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import as_text, search_text, speedups_over_peers
-from app.network.graph import find_network
+from app.network.graph import Graph, find_network
 from app.planning import tuning
 from app.records.parts import Card
 from app.records.peers import Comparison, Peers, Row, Search
@@ -45,7 +45,7 @@ SOFTWARE = tuple(dict.fromkeys(chain(*PACKAGES.values(), ("numpy",))))
 
 
 class Job(Frozen):
-    """What a request compares. precisions: those of this program. engines: those to time, this program included."""
+    """What a request compares. precisions: this program's. engines: names of all engines to time, with this program."""
 
     networks: list[str]
     precisions: list[str]
@@ -57,7 +57,7 @@ class Job(Frozen):
         """Return the peers' precisions, each once."""
         return list(dict.fromkeys(BY_NAME[own].peers for own in self.precisions))
 
-    def ours(self, precision: str) -> list[str]:
+    def precisions_compared_with(self, precision: str) -> list[str]:
         """Return the precisions of this program that are compared with one of the peers' precisions."""
         return [own for own in self.precisions if OURS in self.engines and BY_NAME[own].peers == precision]
 
@@ -66,12 +66,22 @@ class EngineFactories(NamedTuple):
     """Functions that make engines. ours: makes this program's engine. peers: peer → setting → function.
 
     missing: why peers do not run here. check_card: function that raises an error if the card no longer answers.
+    runs_sparse: whether kernels for 2:4 sparse weights run a graph in a precision. Dense ones are then timed, too: the
+    peers have no others.
     """
 
     ours: Callable[..., Engine]
     peers: Mapping[str, Mapping[str, Callable[..., Engine]]]
     missing: Sequence[str]
     check_card: Callable[[], object]
+    runs_sparse: Callable[[Graph, str], bool] = lambda graph, precision: False
+
+    def our_candidates(self, graph: Graph, precision: str) -> Iterator[Candidate]:
+        """Yield this program's engine; if it runs sparse kernels, also with dense ones."""
+        make = partial(self.ours, precision=precision)
+        yield Candidate(OURS, "", precision, make)
+        if self.runs_sparse(graph, precision):
+            yield Candidate(OURS, DENSE, precision, partial(make, sparse=False))
 
 
 def compare(request: BenchRequest) -> int:
@@ -81,24 +91,25 @@ def compare(request: BenchRequest) -> int:
     with exit_on_interrupt():  # these load CuPy
         from cupy.cuda.runtime import deviceSynchronize
 
-        from app.lab.peers.ours import OurEngine
+        from app.lab.peers.ours import OurEngine, runs_sparse_kernels
 
     card = device.describe_gpu()
-    ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
+    here = {"arch": card["architecture"], "known": tuning.load(card["name"])}
     rounds = request.rounds or DEFAULT_ROUNDS
     searches = Searches(card["name"], {engine: installed_versions(PACKAGES[engine]) for engine in PEERS})
     with device.translate_gpu_errors(), redirect_output_to_stderr():
-        factories = find_engine_factories(job.engines, ours, deviceSynchronize)
+        factories = find_engine_factories(job.engines, partial(OurEngine, **here), deviceSynchronize)
+        factories = factories._replace(runs_sparse=partial(runs_sparse_kernels, **here))
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
-            def step(what: str) -> None:
+            def show_step(what: str) -> None:
                 progress.set_postfix_str(what)
                 progress.update()
 
             if request.search:
-                settings = searches.document([*search_settings(job, factories, searches, step)])
+                settings = searches.to_document([*search_settings(job, factories, searches, show_step)])
             else:
-                comparisons = [*compare_all(job, factories, searches, rounds, step)]
+                comparisons = [*compare_all(job, factories, searches, rounds, show_step)]
     if request.search:
         publish_report(settings, search_text, request.output)
         return 0
@@ -168,7 +179,7 @@ def find_engine_factories(
 
 
 def search_settings(
-    job: Job, factories: EngineFactories, searches: Searches, step: Callable[[str], object]
+    job: Job, factories: EngineFactories, searches: Searches, show_step: Callable[[str], object]
 ) -> Iterator[Search]:
     """Try each setting that was not tried yet and may be the fastest; yield the known times of each peer.
 
@@ -185,7 +196,7 @@ def search_settings(
                     searches.add(known, setting, [], needless)
                     continue
                 candidate = Candidate(engine, setting, precision, partial(make, precision=precision))
-                step(f"{known['network']}, {known['images']:,}: {candidate.title}")
+                show_step(f"{known['network']}, {known['images']:,}: {candidate.title}")
                 (entrant,) = _make_entrants([candidate], batch)
                 ms = entrant.try_briefly(batch)
                 searches.add(known, setting, ms, entrant.reason)
@@ -203,7 +214,7 @@ def search_settings(
 
 
 def compare_all(
-    job: Job, factories: EngineFactories, searches: Searches, rounds: int, step: Callable[[str], object]
+    job: Job, factories: EngineFactories, searches: Searches, rounds: int, show_step: Callable[[str], object]
 ) -> Iterator[Comparison]:
     """Time this program, the peers' fastest settings and eager PyTorch in turn; yield a comparison for each batch."""
     for batch in _iterate_batches(job, checked=True):
@@ -215,19 +226,18 @@ def compare_all(
             unknown[precision] = why_fastest_unknown(known, factories.peers)
             chosen = [] if unknown[precision] else fastest_settings(known, factories.peers)
             chosen += [(torch.TORCH, EAGER)] if torch.TORCH in factories.peers else []
-            candidates = [
-                Candidate(OURS, "", own, partial(factories.ours, precision=own)) for own in job.ours(precision)
-            ]
+            own = job.precisions_compared_with(precision)
+            candidates = [one for ours in own for one in factories.our_candidates(batch.graph, ours)]
             candidates += [
                 Candidate(engine, setting, precision, partial(factories.peers[engine][setting], precision=precision))
                 for engine, setting in dict.fromkeys(chosen)
             ]
             entrants = _make_entrants(candidates, batch)
 
-            def step_here(what: str, where: str = f"{network.name}, {images:,}") -> None:
-                step(f"{where}: {what}")
+            def show_step_of_batch(what: str, where: str = f"{network.name}, {images:,}") -> None:
+                show_step(f"{where}: {what}")
 
-            measure_in_turn(entrants, batch, rounds, step_here)
+            measure_in_turn(entrants, batch, rounds, show_step_of_batch)
             torch.free_compiled_code()
             rows += [entrant.result_row(batch) for entrant in entrants]
         yield {
@@ -264,7 +274,7 @@ def _make_entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entran
 
 
 def installed_versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
-    """Return the versions of those of the packages that are installed."""
+    """Return the versions of the installed packages among ``packages``."""
     found = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):

@@ -24,6 +24,7 @@ from app.network.graph import Graph
 from app.records.peers import Row
 
 OURS = "ours"
+DENSE = "dense"  # setting of ours: 2:4 sparse weights run on dense kernels
 LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within these limits
 WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each turn
 TURN_MS = 60.0  # per measurement and turn
@@ -56,7 +57,7 @@ class Engine(Protocol):
     def synchronize(self) -> None:
         """Wait until the device is idle."""
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         """Return a copy of the last pass's labels from the card: (N,) uint8."""
 
     def poison_buffers(self) -> None:
@@ -73,7 +74,7 @@ Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 
 class Candidate(Frozen):
-    """An engine to make and measure. setting: how a peer runs; empty for this program.
+    """An engine to make and measure. setting: how a peer runs; of this program empty or ``DENSE``.
 
     make: function that makes the engine from a graph, images (N, C, H, W) uint8 and the array for labels (N,) uint8,
     both page-locked.
@@ -94,7 +95,7 @@ class Candidate(Frozen):
 class Entrant:
     """A candidate that is being measured, and its results so far.
 
-    labels: those of its first timed run. unsteady: number of timed runs whose labels differ from them.
+    labels: result of the first timed run. unsteady: number of timed runs whose labels differ from these.
     """
 
     candidate: Candidate
@@ -175,7 +176,7 @@ class Entrant:
             for name, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
                 for index in range(UNTIMED + runs):
                     ms = self._time_measurement(name)
-                    labels = self.host_labels if name == END_TO_END else self.engine.card_labels()
+                    labels = self.host_labels if name == END_TO_END else self.engine.download_labels()
                     if index >= UNTIMED:
                         self.samples[name].append(ms)
                         self.labels = labels.copy() if self.labels is None else self.labels
@@ -217,19 +218,19 @@ class Entrant:
         return cast(Row, row)
 
 
-def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object]) -> None:
+def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, show_step: Callable[[str], object]) -> None:
     """Prepare all entrants, then run ``rounds`` rounds, each of which starts with another entrant.
 
-    step: called with a description before each preparation and each turn.
+    show_step: called with a description before each preparation and each turn.
     """
     try:
         for entrant in entrants:
-            step(entrant.candidate.title)
+            show_step(entrant.candidate.title)
             entrant.prepare(batch)
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                step(f"{entrant.candidate.title}, round {index + 1}")
+                show_step(f"{entrant.candidate.title}, round {index + 1}")
                 entrant.run_round()
     finally:
         for entrant in entrants:

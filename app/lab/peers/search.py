@@ -13,7 +13,7 @@ from app.files.writing import json_text
 from app.lab.document import FIGURES
 from app.network.network import Network
 from app.planning.tuning import table_file_name
-from app.records.derive import check_of
+from app.records.derive import check_for_type
 from app.records.peers import PeerSettings, Search
 
 Key = tuple[object, ...]
@@ -46,7 +46,7 @@ class Searches:
     def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
         """Store a setting's times on the card and end to end, or why there are none. Raises UserError.
 
-        It keeps what other processes have stored meanwhile for cards of the same name.
+        Times that other processes stored meanwhile for cards of the same name stay in the file.
         """
         self._found.setdefault(_search_key(search), search)
         self._merge(self._path)
@@ -54,15 +54,15 @@ class Searches:
             search["ms"][setting] = [round(one, 5) for one in ms]
         else:
             search["failed"][setting] = reason
-        store_private(self._path, json_text(self.document([*self._found.values()])))
+        store_private(self._path, json_text(self.to_document([*self._found.values()])))
 
-    def document(self, searches: list[Search]) -> PeerSettings:
+    def to_document(self, searches: list[Search]) -> PeerSettings:
         """Return the JSON document that holds the times of these peers' settings."""
         return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
 
     def _merge(self, path: Path) -> None:
         if may_exist(path) and (path != self._path or is_trusted(path)):
-            stored: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
+            stored: PeerSettings = read_json(path, check_for_type(PeerSettings), "delete it, and search again")
             for search in stored["searches"]:
                 known = self._found.setdefault(_search_key(search), search)
                 known["ms"] |= search["ms"]
@@ -74,9 +74,9 @@ def _search_key(search: Search) -> Key:
 
 
 def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
-    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if they are the same.
+    """Return the fastest (engine, setting) on the card and the fastest end to end; only one if they are the same.
 
-    settings: those of each peer that count; a file may have others.
+    settings: each peer's settings to consider; a file may have others.
     """
     ran = [
         (search["engine"], setting, ms)

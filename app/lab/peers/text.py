@@ -44,6 +44,8 @@ def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list
             "end_to_end_ms": None if reason else _fastest_peer("end_to_end_ms", own, peers),
             "reason": reason,
         }
+        if own["setting"]:
+            entry["setting"] = own["setting"]
         found.append(entry)
     return found
 
@@ -98,7 +100,7 @@ def _ratio_cells(entry: Ratio) -> list[str]:
     found = (entry["on_card_ms"], entry["end_to_end_ms"])
     slower = any(one is not None and one["ratio"] < 1 for one in found)
     return [
-        entry["precision"],
+        " ".join(filter(None, (entry["precision"], entry.get("setting")))),
         *("–" if one is None else format_factor(one["ratio"]) for one in found),
         entry["reason"] or "SLOWER" * slower,
     ]

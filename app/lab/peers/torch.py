@@ -152,7 +152,7 @@ class TorchEngine(Engine):
         if self._device == "cuda":
             self._torch.cuda.synchronize()
 
-    def card_labels(self) -> np.ndarray:
+    def download_labels(self) -> np.ndarray:
         copy: np.ndarray = self._labels.cpu().numpy()
         return copy
 

@@ -34,8 +34,7 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
 def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
     """Return a module that resizes images by PyTorch's interpolation; float errors may round halves the other way.
 
-    The course's rule cuts instead of rounding, so float errors could change whole values: it is computed in exact
-    integers.
+    The rule ``course`` truncates, so float errors could change values by 1: it is computed in exact integers.
     """
     layer = step.layer
     if not isinstance(layer, Resize):

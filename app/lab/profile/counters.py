@@ -1,4 +1,4 @@
-"""Collect hardware counters by Nsight Compute (``ncu``): of a run's kernels, or of every ladder step."""
+"""Collect hardware counters by Nsight Compute (``ncu``), and name those of a run's kernels."""
 
 from __future__ import annotations
 
@@ -8,27 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from tqdm import tqdm
-
-from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import BY_DTYPE
-from app.cuda import device
-from app.kernels import registry
-from app.kernels.variant import Variant, ceil_div
-from app.lab.document import describe_card, utc_date
-from app.network.graph import Graph
-from app.planning import tuning
-from app.planning.matching import Choices
-from app.planning.plan import plan
-from app.records.parts import Card
-from app.records.profile import Counters, StepRow
-from app.terminal.text import WIDTH, Column, fields, paragraph, table
 
 if TYPE_CHECKING:
     from app.lab.profile.spans import Span
@@ -187,114 +172,3 @@ def normalize_count(name: str, value: float, outputs: float) -> float:
     """Return a count in the unit that the pages show: per output, or in percent."""
     unit = COUNTERS[name].unit
     return value if unit == "%" else value * WEIGHTS[unit] / outputs
-
-
-def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return ncu's counts for each layer; empty unless its table has every launch. layers: that of each launch.
-
-    launches: number of the layer's launches. counts: events are summed over these; percentages are those of the launch
-    with the most instructions; None if the tool gave no number.
-    """
-    rows = parse_ncu_launches(text)
-    if len(rows) != len(layers):
-        return {}
-    found = {}
-    for layer in dict.fromkeys(layers):
-        own = [row for row, name in zip(rows, layers, strict=True) if name == layer]
-        instructions = COUNTERS["instructions"].metric
-        largest = max(own, key=lambda row: parse_number(row.get(instructions, "")) or 0)
-        counts = {
-            name: _metric_value([largest] if counter.unit == "%" else own, counter.metric)
-            for name, counter in COUNTERS.items()
-        }
-        found[layer] = {"launches": len(own), "counts": counts}
-    return found
-
-
-def _metric_value(rows: Sequence[Mapping[str, str]], metric: str) -> float | None:
-    values = [parse_number(row.get(metric, "")) for row in rows]
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-OPTIONS = {"conv": "conv", "gemm": "fc"}  # operation → the option that names its kernels
-SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
-
-
-def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Counters:
-    """Run ncu on every step of the ladders, on each layer that the step can compute. Needs a GPU.
-
-    name: of the network, or its file. batch: number of images. selected: the card, as ``--device`` names it. If nothing
-    was counted, the document's ``note`` gives the reason.
-    """
-    card = device.describe_gpu()
-    known = tuning.load(card["name"])
-    rows_of_ladders = (row for operation in OPTIONS for row in registry.variants(operation) if row.taught)
-    steps = [row for row in rows_of_ladders if not row.needs_cublas]
-    rows: list[StepRow] = []
-    note: str | None = None
-    for row in (bar := tqdm(steps, unit=" steps", disable=None)):
-        bar.set_postfix_str(row.name)
-        dtype = "float32" if "float32" in row.dtypes else row.dtypes[0]
-        chosen = Choices(BY_DTYPE[dtype].name, fuse=False, kernels={row.operation: row}, tuning=known)
-        try:
-            launched = [*launched_functions(graph, card["architecture"], chosen, row, batch)]
-        except UserError:
-            continue  # the step does not serve this network, or not on this card
-        text, note = run_ncu(
-            main_job_arguments(name, row, chosen.precision, batch, selected),
-            [entry for _, entry in launched],
-            [counter.metric for counter in COUNTERS.values()],
-        )
-        if note is not None:
-            break  # other steps would fail the same way
-        about = {"operation": row.operation, "name": row.name, "dtype": dtype, "images": batch}
-        found = counts_by_layer(text, [layer for layer, _ in launched])
-        rows += [cast(StepRow, {**about, "layer": layer, **values}) for layer, values in found.items()]
-    return {
-        "schema": "lenet5-inference/counters/1",
-        "date": utc_date(),
-        "device": cast(Card, card),
-        "network": graph.network.name,
-        "rows": rows,
-        "note": note,
-    }
-
-
-def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
-    """Yield layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
-    for node in plan(graph, arch, chosen).nodes:
-        if node.variant is row:
-            config = row.launch_config(node.problem, node.settings)
-            pieces = ceil_div(batch, config.images_at_a_time) if config.images_at_a_time else 1
-            yield from [(node.head.name, x.entry or row.entry) for x in config.launches if x.grid(batch)[0]] * pieces
-
-
-def main_job_arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
-    """Return arguments of ``main.py`` to run one batch in one piece, layer by layer, with this kernel."""
-    given = {
-        "batch": batch,
-        "chunk": batch,
-        "streams": 1,
-        "network": network,
-        "precision": precision,
-        OPTIONS[row.operation]: row.name,
-        "device": selected,
-    }
-    return ["profile", *(f"--{name}={value}" for name, value in given.items()), "--no-fuse"]
-
-
-def as_text(document: Counters, width: int = WIDTH) -> str:
-    """Return the document as text: a line of hardware counters in percent for each step and layer.
-
-    If the counters could not be read, the text gives the reason.
-    """
-    head = fields([("card", describe_card(document["device"])), ("network", document["network"])], width)
-    columns = [Column(name, left=True) for name in ("kernel", "layer")] + [Column(f"{name} %") for name in SHOWN]
-    rows = []
-    for row in document["rows"]:
-        counts = cast(Mapping[str, float | None], row["counts"])
-        shares = ["–" if counts[name] is None else f"{counts[name]:.1f}" for name in SHOWN]
-        rows.append([f"{row['operation']} {row['name']}", row["layer"], *shares])
-    notes = paragraph(document["note"], width) if document["note"] else []
-    return "\n".join([*head, "", *(table(columns, rows, width) if rows else []), *notes])

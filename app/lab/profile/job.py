@@ -20,10 +20,9 @@ from app.drawing.svg import style_sheet
 from app.drawing.warpgroups import draw_bus_chart, draw_warpgroup_timeline
 from app.files.writing import replace_atomically
 from app.lab.batch import random_images
-from app.lab.profile import api_calls, counters
+from app.lab.profile import api_calls, counters, every_step
 from app.lab.profile.text import as_text
-from app.main_job.overlap import covered_ms, overlap_ms
-from app.main_job.statistics import median
+from app.main_job.statistics import covered_ms, median, overlap_ms
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.choices import load_graph
@@ -48,14 +47,14 @@ def profile(request: ProfileRequest) -> int:
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
     if request.every_step:
-        _check_every_step(request)
+        _refuse_options_with_every_step(request)
     device.require_gpu("profile")
     if request.every_step:
         with device.translate_gpu_errors():
-            counted = counters.count_step_events(
+            counted = every_step.count_step_events(
                 graph, request.network.network or graph.network.name, request.batch, request.device
             )
-        publish_report(counted, counters.as_text, request.output)
+        publish_report(counted, every_step.as_text, request.output)
         return 0
     with device.translate_gpu_errors():
         document = _profile_run(request, graph, chosen, str(weights.path))
@@ -63,7 +62,7 @@ def profile(request: ProfileRequest) -> int:
     return 0
 
 
-def _check_every_step(request: ProfileRequest) -> None:
+def _refuse_options_with_every_step(request: ProfileRequest) -> None:
     """Raise UserError for options that ``--every-step`` sets by itself."""
     network, usual = request.network, NetworkRequest(network=request.network.network)
     for name, value in vars(network).items():

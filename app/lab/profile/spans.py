@@ -22,7 +22,7 @@ from app.kernels.by_count import LaunchByCount
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
 from app.lab.profile.api_calls import Function, cublas_if_loaded, wrap_attribute
-from app.main_job.overlap import serialise_intervals
+from app.main_job.statistics import serialise_intervals
 from app.planning.matching import Node
 
 COPIES = {
@@ -84,7 +84,7 @@ class Recorder:
     """Records runs of one engine, one after another. The first run creates the events; later runs reuse them.
 
     Because of the events, no kernel starts before the previous one has ended (``dependent_launch.cuh``). zero: the
-    host's clock when the spans' clock was at 0, accurate to some microseconds.
+    host's clock when the spans' clock was at 0, accurate to a few microseconds.
     """
 
     def __init__(self, engine: GpuEngine) -> None:

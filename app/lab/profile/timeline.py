@@ -83,6 +83,6 @@ def add_stamps(variant: Variant, shares: Shares) -> Variant:
 def read_stamps(kernel: Kernel, shares: Shares) -> np.ndarray:
     """Return the stamps of the last launch, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
     words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.max_stamp_count), np.uint64)
-    address = kernel.module().get_global_var("stamps")
+    address = kernel.load_module().get_global_var("stamps")
     runtime.memcpy(words.ctypes.data, address, words.nbytes, runtime.memcpyDeviceToHost)
     return words

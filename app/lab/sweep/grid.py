@@ -15,7 +15,7 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant
 from app.lab.bench.compiling import WrongResult
 from app.main_job.result import Timing
-from app.main_job.statistics import stored_samples
+from app.main_job.statistics import round_samples
 from app.planning.tuning import TunedResult, Tuning
 from app.records import sweep as records
 from app.records.sweep import Point, SkippedPoint
@@ -137,7 +137,7 @@ def make_sweep_target(
     always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
     valid = [parameters for parameters in always if row.refusal_reason(problem, arch, parameters) is None]
     target.grid = list({format_parameters(parameters): parameters for parameters in (*valid, *target.grid)}.values())
-    chosen = tuning.choose(problem, arch)
+    chosen = tuning.choose_kernel(problem, arch)
     if chosen is not None and row.automatic and chosen[0].name != row.name:
         target.rival = chosen
     return target
@@ -172,7 +172,7 @@ def measure_all(
             bar.set_description(target.layer)
             try:
                 with measuring(target) as measure:
-                    _measure_rival(target, measure)
+                    _measure_automatic_choice(target, measure)
                     for parameters in target.grid:
                         check()
                         _measure_point(target, parameters, measure)
@@ -196,14 +196,14 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
                 "parameters": parameters,
                 "ms": timing.median,
                 "spread_ms": timing.spread,
-                "samples": stored_samples(timing.samples),
+                "samples": round_samples(timing.samples),
                 "tflops": tflops,
                 "error_share": error,
             }
         )
 
 
-def _measure_rival(target: Target, measure: Measure) -> None:
+def _measure_automatic_choice(target: Target, measure: Measure) -> None:
     if target.rival is not None:
         with suppress(CannotRun, WrongResult):
             timing, _ = measure(*target.rival)

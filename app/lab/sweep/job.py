@@ -15,10 +15,12 @@ from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
+from app.lab.bench.cases import SPARSE_FILTERS
 from app.lab.sweep.grid import Measure, Target, make_sweep_target, measure_all, parse_settings
 from app.lab.sweep.pipeline import sweep_pipeline
 from app.lab.sweep.report import as_document, as_text, draw_heat_maps
 from app.network.graph import Graph, network_graph
+from app.network.pruning import prune_filters
 from app.planning import choices, tuning
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -76,7 +78,7 @@ def find_targets(
         fault = f"network {graph.network.name} has no {operation} layer '{request.layer}'"
         raise UserError(f"{fault}: {choices_hint(request.layer, layers)}")
     targets: list[Target] = []
-    notes: list[str] = []
+    notes = [f"{name} was timed {SPARSE_FILTERS}"] if row.sparse else []
     for layer in layers if request.layer is None else [request.layer]:
         try:
             problem = layer_problem(graph, layer, row, arch, precision, request.fused)
@@ -96,7 +98,7 @@ def find_targets(
 def sweep_precision(row: Variant, wanted: str | None) -> str:
     """Return the precision in which to sweep a kernel: the wanted one, else fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not compute in the wanted one; a plan would silently use another kernel's.
+    Raises UserError if the kernel does not support the wanted one, in which a plan would silently use another kernel.
     """
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *own):
@@ -108,8 +110,11 @@ def sweep_precision(row: Variant, wanted: str | None) -> str:
 
 
 def layer_problem(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
-    """Return the problem of a layer for this kernel: unfused, or fused as the main job fuses it."""
-    nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
+    """Return the problem of a layer for this kernel: unfused, or fused as the main job fuses it.
+
+    A kernel for 2:4 sparse filters gets the layer with its filters pruned.
+    """
+    nodes = plan(prune_filters(graph) if row.sparse else graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:
         if node.head.name == layer:
             return node.problem

@@ -12,7 +12,7 @@ from app.drawing.svg import save_chart
 from app.engine.request import STREAMS as DEFAULT_STREAMS
 from app.engine.request import default_chunk_size
 from app.lab.batch import random_images
-from app.main_job.statistics import speedup, stored_samples
+from app.main_job.statistics import round_samples, speedup
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan
@@ -45,7 +45,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
             outputs = engine.allocate_outputs(len(images))
             timing = measure.time_end_to_end(engine, images, outputs, REPEAT, WARMUP)
             use = measure.median_pipeline_usage(engine, images, outputs)
-            times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored_samples(timing.samples)}
+            times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": round_samples(timing.samples)}
             return {**times, "overlap": use["overlap"]}
 
     points = measure_all(grid, run)
@@ -117,9 +117,9 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
             f"{report['runs']} runs by the host clock",
             width,
         ),
-        *_figure_table(report, width, lambda point: format_ms(point["ms"])),
+        *_table_of_one_figure(report, width, lambda point: format_ms(point["ms"])),
         *paragraph("share of copy time behind kernels", width),
-        *_figure_table(report, width, lambda point: f"{point['overlap']:.0%}"),
+        *_table_of_one_figure(report, width, lambda point: f"{point['overlap']:.0%}"),
     ]
     best, default = report["best"], report["default"]
     last = ["-: does not fit in device memory"] if any(point["ms"] is None for point in report["points"]) else []
@@ -135,7 +135,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
     return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
 
 
-def _figure_table(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
+def _table_of_one_figure(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
     """Return a table of one figure of each point: a row per chunk size, a column per number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:

@@ -66,18 +66,18 @@ class CardProcess:
 
 def main() -> None:
     """Run a child process: call the functions that the parent names, until it ends."""
-    answer_requests(_answer)
+    answer_requests(_call_requested_function)
 
 
-def _answer(request: bytes) -> bytes:
+def _call_requested_function(request: bytes) -> bytes:
     function, arguments = pickle.loads(request)
     try:
         return pickle.dumps((VALUE, function(*arguments)))
     except Exception as error:
-        return pickle.dumps(_describe(error))
+        return pickle.dumps(_classify_error(error))
 
 
-def _describe(error: Exception) -> tuple[int, str]:
+def _classify_error(error: Exception) -> tuple[int, str]:
     """Return the kind of an error and its text in one line."""
     text = " ".join(str(error).split())
     if type(error).__name__ in ("DeviceMemoryError", "OutOfMemoryError"):

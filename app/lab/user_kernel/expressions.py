@@ -47,11 +47,11 @@ def parse_expressions(text: str) -> tuple[ast.expr, ...]:
     if not isinstance(body, ast.Call) or not isinstance(body.func, ast.Name) or body.keywords or not body.args:
         raise BadExpressionError(f"is no arithmetic: it may have {KNOWN}")
     for node in body.args:
-        _check(node)
+        _check_is_arithmetic(node)
     return tuple(body.args)
 
 
-def _check(node: ast.AST) -> None:
+def _check_is_arithmetic(node: ast.AST) -> None:
     """Raise BadExpressionError if the expression has anything but whole numbers, names and arithmetic."""
     match node:
         case ast.Constant(value=int() as value) if type(value) is int:
@@ -71,10 +71,10 @@ def _check(node: ast.AST) -> None:
         case _:
             raise BadExpressionError(f"has '{ast.unparse(node)[:40]}': it may have {KNOWN}")
     for part in parts:
-        _check(part)
+        _check_is_arithmetic(part)
 
 
-def names_in(node: ast.expr) -> set[str]:
+def names_in_expression(node: ast.expr) -> set[str]:
     """Return the names that an expression needs values of."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - FUNCTIONS.keys()
 
@@ -93,9 +93,9 @@ def evaluate(node: ast.expr, names: Mapping[str, int]) -> int:
         case ast.IfExp(test=test, body=body, orelse=other):
             found = evaluate(body if evaluate(test, names) else other, names)
         case ast.BinOp(left=left, op=op, right=right):
-            found = _apply(OPERATORS[type(op)], evaluate(left, names), evaluate(right, names))
+            found = _apply_operator(OPERATORS[type(op)], evaluate(left, names), evaluate(right, names))
         case ast.Call(func=ast.Name(id=name), args=[first, second]):
-            found = _apply(FUNCTIONS[name], evaluate(first, names), evaluate(second, names))
+            found = _apply_operator(FUNCTIONS[name], evaluate(first, names), evaluate(second, names))
         case _:
             raise AssertionError(ast.dump(node))
     if abs(found) >= MAX_VALUE:
@@ -103,7 +103,7 @@ def evaluate(node: ast.expr, names: Mapping[str, int]) -> int:
     return found
 
 
-def _apply(operator: Callable[[int, int], int], left: int, right: int) -> int:
+def _apply_operator(operator: Callable[[int, int], int], left: int, right: int) -> int:
     if right == 0 and operator in (floordiv, mod, ceil_div):
         raise BadExpressionError("divides by zero")
     if operator is pow and not 0 <= right <= MAX_POWER:

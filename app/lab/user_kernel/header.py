@@ -25,7 +25,7 @@ from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME
 from app.cuda.compiler import INCLUDE_DIR
-from app.lab.user_kernel.expressions import BadExpressionError, names_in, parse_expressions
+from app.lab.user_kernel.expressions import BadExpressionError, names_in_expression, parse_expressions
 
 MARK = "//@"
 KINDS = {"conv": "conv", "gemm": "gemm", "fc": "gemm", "pool": "pool"}
@@ -59,7 +59,7 @@ class Header(Frozen):
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
 
-    def word(self, key: str) -> str | None:
+    def single_word(self, key: str) -> str | None:
         """Return the only word of a key; None if the key is not there."""
         return self.words[key][0] if key in self.words else None
 
@@ -86,7 +86,7 @@ def read_header(name: str, text: str, like: str | None) -> Header:
         lines[key] = at
         try:
             if sign == "=":
-                (constants[key],) = _constant(key, value, len(constants))
+                (constants[key],) = _parse_constant(key, value, len(constants))
             elif key in ("block", "grid", "shared"):
                 expressions[key] = parse_expressions(value)
             else:
@@ -100,10 +100,10 @@ def read_header(name: str, text: str, like: str | None) -> Header:
     return header
 
 
-def _constant(name: str, value: str, count: int) -> tuple[ast.expr]:
+def _parse_constant(name: str, value: str, count: int) -> tuple[ast.expr]:
     if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,39}", name):
         raise BadExpressionError("is no name of a constant: use capitals, digits and _")
-    if name in RESERVED | _names_of_headers() or any(name in sizes for sizes in (*SIZES.values(), TYPE_BYTES)):
+    if name in RESERVED | _template_parameter_names() or any(name in sizes for sizes in (*SIZES.values(), TYPE_BYTES)):
         raise BadExpressionError("is taken by a size, a type or the kernels' headers: choose another name")
     if count >= MAX_CONSTANTS:
         raise BadExpressionError(f"is one constant too many: at most {MAX_CONSTANTS} fit in a header")
@@ -114,7 +114,7 @@ def _constant(name: str, value: str, count: int) -> tuple[ast.expr]:
 
 
 @cache
-def _names_of_headers() -> set[str]:
+def _template_parameter_names() -> set[str]:
     """Return the names of the parameters of templates in the headers, which no constant may replace."""
     texts = (path.read_text(encoding="utf-8") for path in INCLUDE_DIR.glob("*.cuh"))
     return {name for text in texts for line in _TEMPLATE.findall(text) for name in re.findall(r"\w+", line)}
@@ -166,7 +166,7 @@ def check_names(name: str, header: Header, operation: str) -> None:
     constants = [(key, (value,)) for key, value in header.constants.items()]
     for key, parts in [*constants, *header.expressions.items()]:
         known = sizes | {"images"} if key == "grid" else sizes
-        if unknown := sorted(set().union(*map(names_in, parts)) - known):
+        if unknown := sorted(set().union(*map(names_in_expression, parts)) - known):
             hint = choices_hint(unknown[0], sorted(known))
             raise UserError(f"{name}:{header.lines[key]}: {key}: unknown name '{unknown[0][:40]}': {hint}")
         if key in header.constants:

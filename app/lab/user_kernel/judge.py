@@ -38,16 +38,16 @@ class Judge(Trial):
             enough = has_enough_samples(samples, noise)
             if enough and compared:
                 return worst, Timing(tuple(samples))
-            self._renew(launch, POISONS[run if run < ALWAYS else int(self.rng.integers(len(POISONS)))])
+            self._fill_new_inputs(launch, POISONS[run if run < ALWAYS else int(self.rng.integers(len(POISONS)))])
             ms = self.clock.time_sample(lambda: launch(self.clock.stream.ptr, self.images), 1, l2, actions)
             compared = enough or run < ALWAYS or self.rng.random() < CHECKED
             if compared:
-                worst = max(worst, self._compare(launch))
+                worst = max(worst, self._compare_last_run(launch))
             if run > 0:  # the first loads code
                 samples.append(ms)
             run += 1
 
-    def _renew(self, launch: Launch, poison: int | None) -> None:
+    def _fill_new_inputs(self, launch: Launch, poison: int | None) -> None:
         """Fill x with new images and draw new parameters; fill the outputs with a byte, or leave them for None."""
         self.parameters = random_parameters(self.rng, self.problem)
         for array, content in zip(self.bound, launch.kernel.pack(self.parameters), strict=True):
@@ -63,6 +63,6 @@ class Judge(Trial):
                 y.data.memset(poison, y.nbytes)
         cupy.cuda.Device().synchronize()
 
-    def _compare(self, launch: Launch) -> float:
+    def _compare_last_run(self, launch: Launch) -> float:
         """Return the worst error ÷ the allowed error of the last run. Raises Wrong; nothing of it stays on the card."""
         return self.compare_outputs(launch.kernel.variant, cupy.asarray(self._places))

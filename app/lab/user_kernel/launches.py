@@ -62,7 +62,7 @@ def problem_sizes(problem: Problem) -> dict[str, int]:
     return found | {f"{one}_BYTES": ITEMSIZE[str(defines[one])] for one in TYPES if one in defines}
 
 
-def refusal(without: Sequence[str], problem: Any) -> str | None:
+def unsupported_feature_reason(without: Sequence[str], problem: Any) -> str | None:
     """Return why a kernel without these features cannot compute the problem, or None."""
     if getattr(problem, "argmax", False):
         return "does not take the argmax"
@@ -74,25 +74,25 @@ def constant_values(header: Header, problem: Problem) -> tuple[dict[str, int], d
     """Return the header's constants for a problem, and all names with their values. Raises Unfit."""
     names, constants = problem_sizes(problem), {}
     for name, expression in header.constants.items():
-        names[name] = constants[name] = _value(header, name, expression, names, 0, MAX_CONSTANT)
+        names[name] = constants[name] = _evaluate(header, name, expression, names, 0, MAX_CONSTANT)
     return constants, names
 
 
 def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
     """Return the configuration of one launch as the header describes it. Raises Unfit."""
     constants, names = constant_values(header, problem)
-    block = [_value(header, "block", one, names, 1, MAX_BLOCK) for one in header.expressions["block"]]
+    block = [_evaluate(header, "block", one, names, 1, MAX_BLOCK) for one in header.expressions["block"]]
     block += [1] * (3 - len(block))
     if prod(block) > MAX_BLOCK:
         raise Unfit(
             f"{header.name}:{header.lines['block']}: block has {prod(block):,} threads, more than {MAX_BLOCK:,}"
         )
-    shared = [_value(header, "shared", one, names, 0, 1 << 20) for one in header.expressions.get("shared", ())]
+    shared = [_evaluate(header, "shared", one, names, 0, 1 << 20) for one in header.expressions.get("shared", ())]
     taken = header.words.get("arguments", ())
     defines = {name: value for name, value in problem_defines(problem).items() if name not in taken}
     launch = KernelLaunch(
         prod(block),
-        partial(_grid, header, names),
+        partial(_evaluate_grid, header, names),
         scalars=tuple(names[name] for name in taken),
         shared_bytes=sum(shared),
         block=(block[0], block[1], block[2]),
@@ -100,19 +100,19 @@ def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
     return LaunchConfig(defines | {name: v for name, v in constants.items() if name not in taken}, (launch,))
 
 
-def _grid(header: Header, names: Mapping[str, int], images: int) -> Grid:
+def _evaluate_grid(header: Header, names: Mapping[str, int], images: int) -> Grid:
     """Return the grid for a number of images. Raises UserError if no card could launch it."""
     found = [1, 1, 1]
     for at, expression in enumerate(header.expressions["grid"]):
         try:
             most = MAX_GRID_Y if at else MAX_GRID_X
-            found[at] = _value(header, "grid", expression, {**names, "images": images}, 1, most)
+            found[at] = _evaluate(header, "grid", expression, {**names, "images": images}, 1, most)
         except Unfit as unfit:
             raise UserError(f"{unfit} ({'xyz'[at]}, {images:,} images)") from None
     return found[0], found[1], found[2]
 
 
-def _value(header: Header, key: str, expression: Any, names: Mapping[str, int], least: int, most: int) -> int:
+def _evaluate(header: Header, key: str, expression: Any, names: Mapping[str, int], least: int, most: int) -> int:
     try:
         found = 1 if expression is None else evaluate(expression, names)
     except BadExpressionError as error:
@@ -122,8 +122,8 @@ def _value(header: Header, key: str, expression: Any, names: Mapping[str, int], 
     return found
 
 
-def defaults_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
-    """Return another row's default parameters, with those that the header gives."""
+def default_parameters_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
+    """Return another row's default parameters; constants of the header replace those of the same name."""
     constants, _ = constant_values(header, problem)
     return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
 

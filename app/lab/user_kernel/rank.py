@@ -69,12 +69,12 @@ def build_ranking(folder: Path) -> Ranking:
         for layer, row in timed_rows(record):
             dtype = row["dtype"]
             key = card["name"], card["multiprocessors"], layer["problems"][dtype], dtype, layer["images"], l2
-            groups[key][record["source"]["sha256"]].append(_kernel(name, beside, record, layer, row))
+            groups[key][record["source"]["sha256"]].append(_kernel_without_place(name, beside, record, layer, row))
     if not groups and not unranked:
         raise UserError(f"{folder} has no records (*.json): write one by bench FILE.cu --record")
     names = "card", "multiprocessors", "problem", "dtype", "images", "l2"
     problems = [
-        dict(zip(names, key, strict=True)) | {"kernels": _places(group.values())}
+        dict(zip(names, key, strict=True)) | {"kernels": _rank_kernels(group.values())}
         for key, group in sorted(groups.items(), key=lambda item: item[0])
     ]
     return {
@@ -95,7 +95,7 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
     return True
 
 
-def _kernel(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
+def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
     """Return a timed row of the record in the file ``name`` as a kernel whose place is not known yet."""
     faster, slower = split_steps(layer["rows"], row)
     bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
@@ -112,23 +112,23 @@ def _kernel(name: str, beside: bool, record: KernelRecord, layer: Table, row: Ti
     }
 
 
-def _places(group: Collection[list[RankedKernel]]) -> list[RankedKernel]:
+def _rank_kernels(group: Collection[list[RankedKernel]]) -> list[RankedKernel]:
     """Return the fastest kernel of each source with its place and all names. group: kernels of one source together."""
     for same in group:
-        same.sort(key=_ms)
-    best = sorted((same[0] | {"handed_in": [one["handed_in"][0] for one in same]} for same in group), key=_ms)
-    return [kernel | {"place": 1 + sum(_ms(other) < _ms(kernel) for other in best)} for kernel in best]
+        same.sort(key=_median_ms)
+    best = sorted((same[0] | {"handed_in": [one["handed_in"][0] for one in same]} for same in group), key=_median_ms)
+    return [kernel | {"place": 1 + sum(_median_ms(other) < _median_ms(kernel) for other in best)} for kernel in best]
 
 
-def _ms(kernel: RankedKernel) -> float:
+def _median_ms(kernel: RankedKernel) -> float:
     return kernel["row"]["ms"]
 
 
 Cell = Callable[[RankedKernel], str]
 NAMES: tuple[tuple[Column, Cell], ...] = (
     (Column("place"), lambda one: str(one["place"])),
-    (Column("kernel", left=True), lambda one: _distinct(each["file"] for each in one["handed_in"])),
-    (Column("by", left=True), lambda one: _distinct(each["author"] or "no name" for each in one["handed_in"])),
+    (Column("kernel", left=True), lambda one: _join_names(each["file"] for each in one["handed_in"])),
+    (Column("by", left=True), lambda one: _join_names(each["author"] or "no name" for each in one["handed_in"])),
 )
 FIGURES = (
     *NAMES,
@@ -138,7 +138,7 @@ FIGURES = (
     (Column("bound of", left=True, optional=3), lambda one: one["row"]["rates"]["limit"]),
     (Column("× library", optional=2), lambda one: format_factor(one["row"]["rates"]["library_ratio"])),
     (Column("behind", left=True), lambda one: "".join(one["behind"][-1:])),
-    (Column("beats", left=True), lambda one: _first_of(one["beats"])),
+    (Column("beats", left=True), lambda one: _abbreviate_list(one["beats"])),
 )
 ORIGINS = (
     *NAMES,
@@ -151,18 +151,18 @@ ORIGINS = (
 )
 
 
-def _distinct(names: Iterable[str]) -> str:
-    """Return each name once; several belong to one source."""
+def _join_names(names: Iterable[str]) -> str:
+    """Return the names, each once, separated by commas; note that several names belong to one source."""
     found = [*dict.fromkeys(names)]
     return ", ".join(found) + " (one source)" * (len(found) > 1)
 
 
-def _first_of(steps: Sequence[str]) -> str:
+def _abbreviate_list(steps: Sequence[str]) -> str:
     return "".join(steps[:1]) + f" and {len(steps) - 1} more" * (len(steps) > 1)
 
 
 def describe_problem(one: RankedProblem) -> str:
-    """Return what all kernels of a ranking share."""
+    """Return a ranking's title: layer, number type, number of images, card and L2 state."""
     card = f"{one['card']} ({one['multiprocessors']} SMs)"
     return f"{one['problem']}, {SHORT[one['dtype']]}, {one['images']:,} images, {card}, {one['l2']} L2"
 
@@ -171,7 +171,7 @@ def as_text(document: Ranking, width: int = WIDTH) -> str:
     """Return a table for each ranking, and the files without a place."""
     columns = [column for column, _ in FIGURES]
     parts = [
-        [*paragraph(describe_problem(one), width), *table(columns, _rows(FIGURES, one), width)]
+        [*paragraph(describe_problem(one), width), *table(columns, _table_cells(FIGURES, one), width)]
         for one in document["problems"]
     ]
     parts += [paragraph(f"not ranked: {one['record']}: {one['reason']}", width) for one in document["unranked"]]
@@ -185,8 +185,8 @@ def build_html_page(document: Ranking) -> str:
     for one in document["problems"]:
         parts += [
             f"<h2>{escape(describe_problem(one))}</h2>",
-            _html_rows("Times", FIGURES, one),
-            _html_rows("Where they come from", ORIGINS, one),
+            _html_ranking_table("Times", FIGURES, one),
+            _html_ranking_table("Where they come from", ORIGINS, one),
         ]
     unranked = [[one["record"], one["reason"]] for one in document["unranked"]]
     parts += ["<h2>Not ranked</h2>"] * bool(unranked)
@@ -195,10 +195,10 @@ def build_html_page(document: Ranking) -> str:
     return html_page("Ranking of kernels", parts)
 
 
-def _rows(columns: Iterable[tuple[Column, Cell]], one: RankedProblem) -> list[list[str]]:
+def _table_cells(columns: Iterable[tuple[Column, Cell]], one: RankedProblem) -> list[list[str]]:
     return [[cell(kernel) for _, cell in columns] for kernel in one["kernels"]]
 
 
-def _html_rows(caption: str, columns: Sequence[tuple[Column, Cell]], one: RankedProblem) -> str:
+def _html_ranking_table(caption: str, columns: Sequence[tuple[Column, Cell]], one: RankedProblem) -> str:
     sides = "".join("l" if column.left else "r" for column, _ in columns)
-    return html_table(caption, [column.head for column, _ in columns], _rows(columns, one), sides)
+    return html_table(caption, [column.head for column, _ in columns], _table_cells(columns, one), sides)

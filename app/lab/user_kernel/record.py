@@ -18,7 +18,7 @@ from app.main_job.result import Timing
 from app.main_job.statistics import CLOCK_STEP_MS
 from app.records import bench as records
 from app.records.bench import Bench, TimedRow
-from app.records.derive import check_of
+from app.records.derive import check_for_type
 from app.records.parts import Peaks
 from app.records.user_kernels import KernelRecord, Source
 from app.terminal.output import write_json
@@ -28,7 +28,7 @@ REMEDY = "let bench FILE.cu --record write it again"
 
 
 def describe_source(row: UserVariant) -> Source:
-    """Return what a record says of a user's file."""
+    """Return the part of a record that identifies a user's file: its name, SHA-256 and the row that it names."""
     like = None if row.since is None else f"{row.operation}:{row.since}"
     return {"file": row.name, "sha256": source_sha256(row.file.read_text(encoding="utf-8")), "like": like}
 
@@ -86,20 +86,20 @@ def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
     return found
 
 
-def follows_from_samples(table: records.Table, peaks: Peaks) -> bool:
+def table_agrees_with_samples(table: records.Table, peaks: Peaks) -> bool:
     """Return whether a table has the figures that its problems and its rows' samples give. Raises various errors."""
     problems = {dtype: _parse_problem(key) for dtype, key in table["problems"].items()}
     rows = [Result(**{name: row[name] for name in ROW}) for row in table["rows"]]  # type: ignore[literal-required]
     derived = Table(table["item"], table["operation"], table["is_op"], table["images"], problems, tuple(rows))
-    return table_document(derived, peaks) == table and all(_agrees_with_samples(row) for row in rows if row.samples)
+    return table_document(derived, peaks) == table and all(_row_agrees_with_samples(row) for row in rows if row.samples)
 
 
 def _check_record(value: Any) -> KernelRecord:
-    record: KernelRecord = check_of(KernelRecord)(value)
+    record: KernelRecord = check_for_type(KernelRecord)(value)
     timed_rows(record)
     for table in record["bench"]["tables"]:
         try:
-            follows = follows_from_samples(table, record["bench"]["peaks"])
+            follows = table_agrees_with_samples(table, record["bench"]["peaks"])
         except (ArithmeticError, LookupError, TypeError, ValueError):  # of a problem that there is not
             follows = False
         if not follows:
@@ -107,8 +107,8 @@ def _check_record(value: Any) -> KernelRecord:
     return record
 
 
-def _agrees_with_samples(row: Result) -> bool:
-    """Return whether median, spread and number of runs are those of the samples, which are rounded."""
+def _row_agrees_with_samples(row: Result) -> bool:
+    """Return whether median, spread and number of runs agree with the samples, which are rounded."""
     again = Timing(tuple(row.samples)).json_row
     pairs = ((row.ms, again["ms"]), (row.spread_ms, again["spread_ms"]))
     same = all(abs((a or 0.0) - (b or 0.0)) <= 2 * CLOCK_STEP_MS and (a is None) == (b is None) for a, b in pairs)

@@ -15,8 +15,8 @@ from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.lab.user_kernel.header import KINDS, SIZES, Header, check_names, read_header
-from app.lab.user_kernel.launches import configure, configure_like, defaults_like, refusal
-from app.lab.user_kernel.source import has_ptx, read_source, without_comments
+from app.lab.user_kernel.launches import configure, configure_like, default_parameters_like, unsupported_feature_reason
+from app.lab.user_kernel.source import blank_comments, contains_ptx, read_source
 
 _BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
 _FUNCTION = re.compile(r"\b__global__\s+void\s+(\w+)\s*\(([^()]*)\)")
@@ -79,13 +79,13 @@ class UserVariant(Variant):
 
 
 @contextmanager
-def opened_kernel(path: Path, like: str | None = None) -> Iterator[UserVariant]:
+def open_user_kernel(path: Path, like: str | None = None) -> Iterator[UserVariant]:
     """Yield the row of a user's kernel; its file is a checked copy, which is removed when the block ends.
 
     like: the row whose launch it takes, such as ``conv:direct`` or ``direct``. Raises UserError in one line.
     """
     text = read_source(path)
-    code = without_comments(path.name, text)
+    code = blank_comments(path.name, text)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         row = _make_row(copy, text, code, read_header(path.name, text, like))
@@ -94,7 +94,7 @@ def opened_kernel(path: Path, like: str | None = None) -> Iterator[UserVariant]:
 
 
 def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
-    name, like = file.name, header.word("as")
+    name, like = file.name, header.single_word("as")
     row = None if like is None else find_row(like)
     operation = row.operation if row is not None else KINDS[header.words["kernel"][0]]
     check_names(name, header, operation)
@@ -102,11 +102,11 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
         found[1]: tuple(" ".join(one.split()) for one in found[2].split(",") if one.strip())
         for found in _FUNCTION.finditer(_BOUNDS.sub(" ", code))
     }
-    function = _entry(name, text, [*signatures], header.word("entry"), row)
+    function = _find_entry_point(name, text, [*signatures], header.single_word("entry"), row)
     told: dict[str, Any] = {
         "file": file,
         "function": function,
-        "has_ptx": has_ptx(code),
+        "has_ptx": contains_ptx(code),
         "signatures": tuple(signatures.items()),
     }
     told |= {"automatic": False, "taught": False, "summary": name}
@@ -116,12 +116,12 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
             raise UserError(f"{name}: types: {row.name} has no {other[0]}: leave the line out")
         given = {one.name: getattr(row, one.name) for one in fields(row)} | told
         given |= {"since": row.name, "dtypes": dtypes or row.dtypes}
-        given["defaults"] = partial(defaults_like, header, row)
+        given["defaults"] = partial(default_parameters_like, header, row)
         given["configure"] = partial(configure_like, header, row)
         return UserVariant(**given)
     if INTEGERS in dtypes:
         raise UserError(f"{name}: types: no kernel of a single layer computes in {INTEGERS}: name another type")
-    instructions = header.word("instructions") or "fma"
+    instructions = header.single_word("instructions") or "fma"
     return UserVariant(
         operation,
         0,
@@ -129,7 +129,7 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
         "a user's file",
         partial(configure, header),
         dtypes or ("float32",),
-        refuses=partial(refusal, header.words.get("without", ())),
+        refuses=partial(unsupported_feature_reason, header.words.get("without", ())),
         min_arch=_MIN_ARCH.get(instructions, 75),
         only_arch=90 if instructions == "wgmma" else None,
         instructions=instructions,
@@ -151,7 +151,7 @@ def find_row(like: str) -> Variant:
     return rows[technique]
 
 
-def _entry(name: str, text: str, functions: Sequence[str], wanted: str | None, row: Variant | None) -> str:
+def _find_entry_point(name: str, text: str, functions: Sequence[str], wanted: str | None, row: Variant | None) -> str:
     """Return the function to launch: the named one, that of the row, or the only one. Raises UserError."""
     if not functions or 'extern "C"' not in text:
         raise UserError(f'{name} has no kernel: begin its function with extern "C" __global__ void')

@@ -56,11 +56,11 @@ def read_source(path: Path) -> str:
 def check_source(name: str, text: str) -> None:
     """Raise UserError if the text may include files other than the kernels' headers, or hides what it does."""
     if splice := re.search(r"\\[ \t]*\n", text):
-        _refuse(name, text, splice.start(), "a line that ends in \\: write it in one line")
-    code = without_comments(name, text)
+        _raise_refusal(name, text, splice.start(), "a line that ends in \\: write it in one line")
+    code = blank_comments(name, text)
     for pattern, what in _REFUSED.items():
         if found := re.search(pattern, code):
-            _refuse(name, text, found.start(), f"{what}: a kernel needs none, leave it out")
+            _raise_refusal(name, text, found.start(), f"{what}: a kernel needs none, leave it out")
     for at, line in enumerate(code.splitlines(), 1):
         found = _DIRECTIVE.fullmatch(line)
         if found is not None:
@@ -84,8 +84,8 @@ def _check_directive(name: str, line: int, word: str, rest: str, written: str) -
         raise UserError(f"{place}: #{word[:40]} is refused: leave it out")
 
 
-def without_comments(name: str, text: str) -> str:
-    """Return the text with spaces in place of comments and of what is within quotation marks; its lines remain.
+def blank_comments(name: str, text: str) -> str:
+    """Return the text with spaces in place of comments and quoted text; line breaks remain.
 
     Raises UserError for raw strings, digit separators, and comments without an end.
     """
@@ -93,22 +93,22 @@ def without_comments(name: str, text: str) -> str:
     def blank(token: re.Match[str]) -> str:
         found = token[0]
         if found.endswith('R"'):
-            _refuse(name, text, token.start(), "a raw string: a kernel needs none, leave it out")
+            _raise_refusal(name, text, token.start(), "a raw string: a kernel needs none, leave it out")
         if found[-1] == "'" != found[0]:
-            _refuse(name, text, token.start(), "a ' behind a letter or digit: write numbers without it")
+            _raise_refusal(name, text, token.start(), "a ' behind a letter or digit: write numbers without it")
         kept = '"' if found[0] == '"' else " "
         return kept + re.sub(r"[^\n]", " ", found[1:-1]) + kept if len(found) > 1 else found
 
     code = _TOKENS.sub(blank, text)
     if "/*" in code:
-        _refuse(name, text, code.index("/*"), "a comment that has no end: close it by */")
+        _raise_refusal(name, text, code.index("/*"), "a comment that has no end: close it by */")
     return code
 
 
-def has_ptx(text: str) -> bool:
-    """Return whether the code, without comments, has PTX of its own, which only a GPU can run."""
+def contains_ptx(text: str) -> bool:
+    """Return whether the code, without comments, contains inline PTX, which only a GPU can run."""
     return bool(_ASM.search(text))
 
 
-def _refuse(name: str, text: str, at: int, what: str) -> None:
+def _raise_refusal(name: str, text: str, at: int, what: str) -> None:
     raise UserError(f"{name}:{text[:at].count(chr(10)) + 1}: has {what}")

@@ -1,4 +1,4 @@
-"""Write the file that a user's kernel starts from: a kernel of the ladder with a header that says what each line is."""
+"""Write a file to start a user's kernel from: a kernel of the ladder, with a header whose lines are explained."""
 
 import re
 from pathlib import Path
@@ -65,11 +65,11 @@ def write_template(path: Path, like: str) -> str:
     check_name(path)
     row = find_row(like)
     with replace_atomically(path, overwrite=False) as temporary:
-        temporary.write_text(template(row, path.name), encoding="utf-8")
+        temporary.write_text(kernel_template(row, path.name), encoding="utf-8")
     return f"wrote {path}, a copy of {row.operation} {row.name}: change it, then run\npython main.py check {path}"
 
 
-def template(row: Variant, name: str) -> str:
+def kernel_template(row: Variant, name: str) -> str:
     """Return the text of a file to start from."""
     text = row.path.read_text(encoding="utf-8")
     launch, features = LAUNCHES.get(row.entry), FEATURES[row.operation]

@@ -1,4 +1,4 @@
-"""Check and time a user's kernel for ``bench`` in a process of its own, which the kernel may crash."""
+"""Check and time a user's kernel for ``bench`` in a separate process, because the kernel may crash it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from app.lab.bench.results import FILE, Result
 from app.lab.checking.cases import describe_problem, type_names
 from app.lab.checking.user_cases import user_cases
 from app.lab.user_kernel.child import CardProcess, LostError
-from app.lab.user_kernel.row import UserVariant, opened_kernel
+from app.lab.user_kernel.row import UserVariant, open_user_kernel
 from app.main_job.result import Timing
 
 RUNS = 5  # times as long as for a check may the runs take that are timed
@@ -78,7 +78,7 @@ def time_in_process(
     """
     from app.lab.user_kernel.judge import Judge
 
-    with opened_kernel(path, like) as row:
+    with open_user_kernel(path, like) as row:
         judge = Judge(problem, images, arch)
         launch = judge.bind_variant(row)
         before = judge.clock.sm_clock_mhz()

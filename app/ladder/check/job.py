@@ -25,9 +25,9 @@ from app.lab.bench.compiling import WrongResult, failure_reason, first_compiler_
 from app.lab.checking.cases import Case, Fault, describe_problem, named_cases, small_cases, type_names
 from app.lab.checking.user_cases import user_cases, with_new_data
 from app.lab.user_kernel.child import CardProcess, LostError
-from app.lab.user_kernel.row import UserVariant, opened_kernel
+from app.lab.user_kernel.row import UserVariant, open_user_kernel
 from app.lab.user_kernel.template import write_template
-from app.ladder.check.loads import find_places, places_as_text
+from app.ladder.check.loads import rank_by_predicted_time, ranking_lines
 from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
@@ -54,7 +54,7 @@ def check(request: CheckRequest) -> int:
         print(write_template(request.init, request.like or DEFAULT))
         return 0
     if request.file is not None:
-        with opened_kernel(request.file, request.like) as row:
+        with open_user_kernel(request.file, request.like) as row:
             return _check_row(request, row)
     option, name = request.kernel_option
     found = registry.find_variant(OPERATIONS[option], name)
@@ -88,11 +88,11 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
     if isinstance(row, UserVariant) and not on_card and not any(verdicts):
         _require_compilation_for_card(row, cases[0])
-    document = _check_document(row, card["name"], cases, verdicts)
+    document = _build_document(row, card["name"], cases, verdicts)
     right = not any(verdict is not None for verdict in verdicts)
     if request.counts and right:
         _require_cpu_support(row)
-        document["places"] = find_places(row)
+        document["places"] = rank_by_predicted_time(row)
     publish_report(document, as_text, request.output)
     return int(not right)
 
@@ -205,7 +205,7 @@ def _check_file_on_card(row: UserVariant, like: str | None, cases: list[Case], a
                 yield str(reason)
 
 
-def _check_document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
+def _build_document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
     return {
         "schema": "lenet5-inference/check/1",
         "operation": row.operation,
@@ -250,5 +250,5 @@ def as_text(document: Check, width: int) -> str:
     verdict = RIGHT if right == len(shapes) else WRONG
     lines.append(f"{verdict}: {right} of {len(shapes)} shapes are right")
     if places := document.get("places"):
-        lines += ["", *places_as_text(places, document["operation"], document["kernel"], width)]
+        lines += ["", *ranking_lines(places, document["operation"], document["kernel"], width)]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Place a kernel among the steps without a GPU: count its loads while g++'s program runs, and predict its time."""
+"""Rank a kernel among the steps without a GPU: count its loads in a program built by g++, and predict its time."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ SLOWER = 5  # times as long a run may take that counts
 _COUNTS = re.compile(r"^COUNTS (?P<global>\d+) (?P<shared>\d+) (?P<constant>\d+)$", re.MULTILINE)
 
 
-def find_places(row: Variant) -> list[Place]:
+def rank_by_predicted_time(row: Variant) -> list[Place]:
     """Return the row and the steps of its operation in float32, the fastest predicted first.
 
-    The row's loads are counted as its program runs, those of the steps by the formulas of their lessons. Loads and
-    products alone give the times of all. Raises UserError.
+    The row's loads are counted while its program runs; the steps' loads come from the formulas of their lessons. All
+    times are predicted from loads and products alone. Raises UserError.
     """
     layer, images = LAYERS.get(row.operation, ("", 0))
     problem = dict(layer_problems(EXAMPLE, row.operation, TYPE)).get(layer)
@@ -46,17 +46,15 @@ def find_places(row: Variant) -> list[Place]:
     counts = {name: repr(loads) for name, loads in count_loads(row, problem, images).items()}
     steps = [step for step in ladder_steps(row.operation) if TYPE in step.row.dtypes and not step.row.needs_cublas]
     card = stored_card(EXAMPLE)
-    found = [_predict_place(card, steps[0], row, row.name, problem, counts)]
+    found = [_predict_row(card, steps[0], row, row.name, problem, counts)]
     for step in steps:
         if step.row.refusal_reason(problem, ARCH) is None:
             name = f"{step.row.step:02} {step.row.name}"
-            found.append(_predict_place(card, step, step.row, name, problem, step.lesson.counts))
+            found.append(_predict_row(card, step, step.row, name, problem, step.lesson.counts))
     return sorted(found, key=lambda place: place["predicted_ms"])
 
 
-def _predict_place(
-    card: Card, step: Step, row: Variant, name: str, problem: Product, counts: Mapping[str, str]
-) -> Place:
+def _predict_row(card: Card, step: Step, row: Variant, name: str, problem: Product, counts: Mapping[str, str]) -> Place:
     """Return a row's loads and predicted time. step: one that multiplies by the same instructions."""
     names = formula_values(row, problem, {}, BATCH, card.device["multiprocessors"])
     found = evaluate_counts(counts, problem, names, step.row.instructions, None)
@@ -87,7 +85,7 @@ def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]
     return {f"{memory}_loads": int(loads) / outputs for memory, loads in last.items()}
 
 
-def places_as_text(places: Sequence[Place], operation: str, name: str, width: int) -> list[str]:
+def ranking_lines(places: Sequence[Place], operation: str, name: str, width: int) -> list[str]:
     """Return the table of the places, and how to read it. name: the kernel that is marked in it."""
     columns = [Column("step", left=True), Column("global"), Column("shared"), Column("predicted ms"), Column("", True)]
     cells = [

@@ -7,7 +7,9 @@
 #include "host_mma.h"
 
 namespace host {
-enum Kind { HALVES, INTO_HALVES, BYTES, SPARSE };
+enum Kind { HALVES, INTO_HALVES, BYTES, SPARSE_HALVES, SPARSE_BYTES };
+inline bool is_sparse(Kind kind) { return kind == SPARSE_HALVES || kind == SPARSE_BYTES; }
+inline bool is_bytes(Kind kind) { return kind == BYTES || kind == SPARSE_BYTES; }
 struct Product {
     Kind kind;
     bool a_in_registers, clear;
@@ -24,9 +26,10 @@ struct Products {
 inline Products products[MOST_THREADS];  // by thread
 constexpr int ROW_BYTES_OF_K = 64;       // at most, of a row of A, or a column of B, in one product
 
-// A (64 rows) and B (up to 256 columns) of a product, read once for the warpgroup.
+// A (64 rows) and B (up to 256 columns) of a product, read once for the warpgroup; halves are converted once, too.
 struct Operands {
-    unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K], kept[64][16];  // of a sparse row: columns of A
+    unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K], kept[64][32];  // of a sparse row: columns of A
+    float a_numbers[64][ROW_BYTES_OF_K / 2], b_numbers[256][ROW_BYTES_OF_K / 2];
 };
 inline std::vector<Operands> operands[MOST_THREADS / 128];
 
@@ -51,13 +54,19 @@ inline void read_registers(unsigned char (*rows)[ROW_BYTES_OF_K], int first_thre
     }
 }
 
-// Which columns of A a sparse product has kept, by the metadata of the lanes that its selector names.
-inline void read_metadata(unsigned char (*kept)[16], int first_thread, std::size_t which) {
+// Which columns of A a sparse product has kept, by the metadata: each register has the places of eight fours, of two rows
+// in the lanes that the selector names; of bytes, of one row in all lanes.
+inline void read_metadata(unsigned char (*kept)[32], int first_thread, std::size_t which) {
     for (int t = 0; t < 128; t++) {
         const Product &product = products[first_thread + t].committed[which];
-        if (t % 4 / 2 != product.selector) continue;
-        for (int i = 0; i < 16; i++) {  // two rows, four fours, two kept of each
-            const int four = t % 2 * 4 + i / 2 % 4, row = t / 32 * 16 + t % 32 / 4 + i / 8 * 8;
+        const bool bytes = product.kind == SPARSE_BYTES;
+        if (product.selector != (bytes ? 0 : t % 4 / 2)) {
+            if (bytes) fail("multiplies bytes by a selector that is not 0");
+            continue;
+        }
+        for (int i = 0; i < 16; i++) {  // eight fours, two kept of each
+            const int lower = bytes ? t % 2 : i / 8, row = t / 32 * 16 + t % 32 / 4 + lower * 8;
+            const int four = bytes ? t % 4 / 2 * 8 + i / 2 : t % 2 * 4 + i / 2 % 4;
             const int place = product.meta >> 2 * i & 3, before = i % 2 ? product.meta >> 2 * (i - 1) & 3 : 0;
             if (i % 2 && place <= before) fail("multiplies by metadata whose places do not rise");
             kept[row][2 * four + i % 2] = 4 * four + place;
@@ -65,12 +74,10 @@ inline void read_metadata(unsigned char (*kept)[16], int first_thread, std::size
     }
 }
 
-inline float half_at(const unsigned char *row, int k) {
-    unsigned short bits;
-    std::memcpy(&bits, row + 2 * k, 2);
-    return of_half(bits);
+inline void convert_halves(float *numbers, const void *halves, int count) {
+    for (int i = 0; i < count; i++) numbers[i] = of_half(((const unsigned short *)halves)[i]);
 }
-inline float grown_by(float before, const float (&a)[16], const float (&b)[16]) {
+inline float grown_by(float before, const float *a, const float *b) {
     double terms[17] = {before};
     for (int k = 0; k < 16; k++) terms[1 + k] = double(a[k]) * b[k];
     return grown(terms);
@@ -79,25 +86,28 @@ inline float grown_by(float before, const float (&a)[16], const float (&b)[16]) 
 // This thread's part of a product: rows 16 w + g and 8 more, columns 8 j + 2 t and the next.
 inline void compute(const Product &product, const Operands &of) {
     const int t = threadIdx.x % 128, row0 = t / 32 * 16 + t % 32 / 4, column0 = t % 4 * 2;
-    float a[2][16], b[16];
-    for (int lower = 0; lower < 2 && product.kind != BYTES; lower++)
-        for (int k = 0; k < 16; k++) a[lower][k] = half_at(of.a[row0 + 8 * lower], k);
+    float chosen[16];  // of B, by a sparse row
     for (int j = 0; j < product.columns / 8; j++)
         for (int next = 0; next < 2; next++) {
             const unsigned char *column = of.b[8 * j + column0 + next];
-            for (int k = 0; k < 16 && product.kind != BYTES; k++) b[k] = half_at(column, k);
             for (int lower = 0; lower < 2; lower++) {
-                for (int k = 0; k < 16 && product.kind == SPARSE; k++)
-                    b[k] = half_at(column, of.kept[row0 + 8 * lower][k]);
-                if (product.kind == HALVES || product.kind == SPARSE) {
+                const float *a = of.a_numbers[row0 + 8 * lower], *b = of.b_numbers[8 * j + column0 + next];
+                if (product.kind == SPARSE_HALVES) {
+                    for (int k = 0; k < 16; k++) chosen[k] = b[of.kept[row0 + 8 * lower][k]];
+                    b = chosen;
+                }
+                if (product.kind == HALVES || product.kind == SPARSE_HALVES) {
                     float &sum = ((float *)product.sums)[4 * j + 2 * lower + next];
-                    sum = grown_by(product.clear ? 0 : sum, a[lower], b);
+                    sum = grown_by(product.clear ? 0 : sum, a, b);
                 } else if (product.kind == INTO_HALVES) {
                     unsigned short &sum = ((unsigned short *)product.sums)[2 * (2 * j + lower) + next];
-                    sum = to_half(grown_by(product.clear ? 0 : of_half(sum), a[lower], b));
+                    sum = to_half(grown_by(product.clear ? 0 : of_half(sum), a, b));
                 } else {
                     int &sum = ((int *)product.sums)[4 * j + 2 * lower + next], added = 0;
-                    for (int k = 0; k < 32; k++) added += (signed char)of.a[row0 + 8 * lower][k] * int(column[k]);
+                    for (int k = 0; k < 32; k++) {
+                        const int from = product.kind == BYTES ? k : of.kept[row0 + 8 * lower][k];
+                        added += (signed char)of.a[row0 + 8 * lower][k] * int(column[from]);
+                    }
                     sum = (product.clear ? 0 : sum) + added;
                 }
             }
@@ -145,12 +155,20 @@ inline void wgmma_s8_u8(int (&d)[Count], unsigned long long a, unsigned long lon
 
 template <int Selector, int Count>
 inline void wgmma_f16_sparse(float (&d)[Count], unsigned long long a, unsigned long long b, unsigned meta, bool clear) {
-    host::issue({host::SPARSE, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
+    host::issue({host::SPARSE_HALVES, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
+}
+template <int Selector, int Count>
+inline void wgmma_s8_u8_sparse(int (&d)[Count], unsigned long long a, unsigned long long b, unsigned meta, bool clear) {
+    host::issue({host::SPARSE_BYTES, false, clear, {}, a, b, d, 2 * Count, meta, Selector});
 }
 inline void wgmma_wait_older_groups() {}
 inline uint2 load_metadata(const void *shared) {
     __cvta_generic_to_shared(shared), __cvta_generic_to_shared((const char *)shared + 7);
     return *(const uint2 *)shared;
+}
+inline unsigned load_metadata_word(const void *shared) {
+    __cvta_generic_to_shared(shared);
+    return *(const unsigned *)shared;
 }
 
 // sums: of all products, in any order.
@@ -175,8 +193,11 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
             const host::Product &product = committed[i];
             if (product.a_in_registers) host::read_registers(operands[i].a, number, i);
             else host::read_operand(operands[i].a, 64, product.a_desc);
-            host::read_operand(operands[i].b, product.columns, product.b_desc, product.kind == host::SPARSE ? 4 : 2);
-            if (product.kind == host::SPARSE) host::read_metadata(operands[i].kept, number, i);
+            host::read_operand(operands[i].b, product.columns, product.b_desc, host::is_sparse(product.kind) ? 4 : 2);
+            if (host::is_sparse(product.kind)) host::read_metadata(operands[i].kept, number, i);
+            if (host::is_bytes(product.kind)) continue;
+            host::convert_halves(*operands[i].a_numbers, operands[i].a, sizeof operands[i].a / 2);
+            host::convert_halves(*operands[i].b_numbers, operands[i].b, product.columns * host::ROW_BYTES_OF_K / 2);
         }
     }
     host::meet(meeting);

@@ -117,7 +117,7 @@ def build_program(
     words = [*flags, "main.cpp", "-o", "kernel"]
     if shared:
         with _ONE_AT_A_TIME:
-            there = _compile_shared(COMPILER, tuple(flags)).name
+            there = _compile_common_part(COMPILER, tuple(flags)).name
         words += ["-include", f"{there}/system.h", f"{there}/runtime.o"]
     folder.mkdir(parents=True)
     _write_sources(folder, source, DECLARED if shared else AS_WRITTEN)
@@ -129,7 +129,7 @@ def build_program(
 
 
 @cache
-def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[str]:
+def _compile_common_part(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[str]:
     """Compile what all kernels share, which takes two thirds of the time for a kernel; return its folder.
 
     The folder contains system.h, a precompiled header of the system's headers, and runtime.o, the functions of the

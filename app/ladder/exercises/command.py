@@ -43,13 +43,13 @@ def learn(request: LearnRequest) -> int:
         lines = _hint_lines(exercise, progress)
     elif exercise is not None:
         lines = [f"python main.py learn next copies exercise {exercise.number} to this folder"]
-    publish_report(_learn_document(request.action, exercise, progress, lines), as_text, request.output)
+    publish_report(_build_document(request.action, exercise, progress, lines), as_text, request.output)
     return 0
 
 
 def _copy_exercise(exercise: Exercise) -> list[str]:
     """Write the exercise's file to the current folder unless it is there; return what to do next. Raises UserError."""
-    path, number = Path(exercise.file), exercise.number
+    path, number = Path(exercise.file_name), exercise.number
     done = "is here already and stays as it is"
     if not path.exists():
         with replace_atomically(path, overwrite=False) as temporary:
@@ -75,11 +75,11 @@ def _judge_solution(request: LearnRequest, exercise: Exercise | None, progress: 
     """Check the exercise's file in the current folder; record it if it is right. Return 0 if so, otherwise 1."""
     if exercise is None:
         raise UserError(f"{ALL_SOLVED}; to check one again name it: python main.py learn check 1")
-    path = Path(exercise.file)
+    path = Path(exercise.file_name)
     if not path.exists():
         remedy = f"python main.py learn next {exercise.number} copies it here, or change to the folder that has it"
         raise UserError(f"{path} is not in this folder: {remedy}")
-    unused = exercise.unused_word(read_source(path))
+    unused = exercise.find_unused_word(read_source(path))
     code = check(CheckRequest(file=path, device=request.device, output=request.output))
     if code == 0 and unused is None:
         progress = progress.with_solved(exercise)
@@ -100,7 +100,7 @@ def _judge_solution(request: LearnRequest, exercise: Exercise | None, progress: 
     return int(code != 0 or unused is not None)
 
 
-def _learn_document(action: str, exercise: Exercise | None, progress: Progress, lines: list[str]) -> Learn:
+def _build_document(action: str, exercise: Exercise | None, progress: Progress, lines: list[str]) -> Learn:
     return {
         "schema": "lenet5-inference/learn/1",
         "exercises": [

@@ -16,8 +16,8 @@ from app.base.errors import UserError, choices_hint, print_to_stderr
 from app.base.frozen import Frozen
 from app.files.cache import cache_dir, is_trusted, store_private
 from app.files.reading import may_exist, read_json
-from app.lab.user_kernel.source import without_comments
-from app.records.derive import check_of
+from app.lab.user_kernel.source import blank_comments
+from app.records.derive import check_for_type
 from app.records.parts import Count
 
 HERE = Path(__file__).parent
@@ -41,14 +41,14 @@ class Exercise(Frozen):
     hints: tuple[str, ...]
 
     @property
-    def file(self) -> str:
+    def file_name(self) -> str:
         """Return the file's name, in the learner's folder and here."""
         return f"{self.name}.cu"
 
     @property
     def text(self) -> str:
         """Return the exercise's file: the task and the broken or empty kernel."""
-        return (HERE / self.file).read_text(encoding="utf-8")
+        return (HERE / self.file_name).read_text(encoding="utf-8")
 
     @property
     def title(self) -> str:
@@ -58,11 +58,11 @@ class Exercise(Frozen):
     @property
     def solution(self) -> Path:
         """Return the path of a right kernel."""
-        return HERE / "solutions" / self.file
+        return HERE / "solutions" / self.file_name
 
-    def unused_word(self, text: str) -> str | None:
+    def find_unused_word(self, text: str) -> str | None:
         """Return the first word of ``uses`` that the code of a learner's file lacks, or None. Raises UserError."""
-        code = without_comments(self.file, text)
+        code = blank_comments(self.file_name, text)
         return next((word for word in self.uses if word not in code), None)
 
 
@@ -118,7 +118,7 @@ def read_progress() -> Progress:
     if not is_trusted(path) or not may_exist(path):
         return Progress()
     try:
-        stored: Stored = read_json(path, check_of(Stored), ANEW)
+        stored: Stored = read_json(path, check_for_type(Stored), ANEW)
     except UserError as error:
         print_to_stderr(f"note: {error}")
         return Progress()

@@ -200,8 +200,8 @@ class CrossEntropy:
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
         """Enqueue the kernel on the arrays logits, teacher, labels, items, slope and result.
 
-        teacher: the teacher's logits, or None. labels: those of all images, uint8. items: (images,) int32. slope:
-        receives the gradient. result: (2,) float64, receives loss / total and the number of correct answers.
+        teacher: the teacher's logits, or None. labels: of all images, uint8. items: (images,) int32. slope: receives
+        the gradient. result: (2,) float64, receives loss / total and the number of correct answers.
         """
         even = np.float32(smoothing / self._classes)
         own = np.float32(even + np.float32(1 - smoothing))

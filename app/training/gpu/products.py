@@ -24,7 +24,7 @@ from app.training.gpu.tiles import (
     Tile,
     best_split,
     best_tile,
-    slice_depth,
+    choose_k_slice,
     split_k_length,
     threads_per_sum,
 )
@@ -100,7 +100,7 @@ class ImplicitProduct:
         terms = problem.kernel**2 * inner
         self._rows, self._pixels = rows, pixels
         self._tile = best_tile(rows, TYPICAL_IMAGES * pixels, terms)
-        defines = conv_size_defines(problem) | self._tile.defines | epilogue | {"BK": slice_depth(inner, terms)}
+        defines = conv_size_defines(problem) | self._tile.defines | epilogue | {"BK": choose_k_slice(inner, terms)}
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:

@@ -96,7 +96,7 @@ def split_k_length(depth: int, parts: int) -> int:
     return max(ceil_div(ceil_div(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
 
 
-def slice_depth(inner: int, depth: int) -> int:
+def choose_k_slice(inner: int, depth: int) -> int:
     """Return how many k values to keep in shared memory at a time.
 
     This is the largest slice that divides ``inner``, the values per tap, or else the one that pads ``depth`` least.

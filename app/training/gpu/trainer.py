@@ -70,7 +70,7 @@ class DeviceNetwork:
         self._slopes = device_array(most, "float32"), device_array(most, "float32")
         self._loss = CrossEntropy(context.arch, model.classes)
 
-    def logits(self, batch: DeviceBatch) -> Any:
+    def compute_logits(self, batch: DeviceBatch) -> Any:
         """Enqueue the forward pass; return the array that receives the logits, float32."""
         self._inputs.forward(batch)
         for stage in self._stages:
@@ -83,7 +83,7 @@ class DeviceNetwork:
         result: (2,) float64; receives the batch's share of the mean loss over ``total`` images, and the number of its
         correct answers. teacher: the teacher's logits, or None.
         """
-        arrays = self.logits(batch), teacher, self._labels, batch.items, self._slopes[0], result
+        arrays = self.compute_logits(batch), teacher, self._labels, batch.items, self._slopes[0], result
         self._loss(batch.stream, batch.images, *arrays, total=total, smoothing=smoothing)
 
     def backward(self, batch: DeviceBatch) -> None:
@@ -135,7 +135,7 @@ class GpuTrainer:
             if items.size:
                 batch = DeviceBatch(self.stream, items, items.size, epoch)
                 total, smoothing = len(batches[number]), self.settings.smoothing
-                teacher = None if self._teacher is None else self._teacher.logits(batch)
+                teacher = None if self._teacher is None else self._teacher.compute_logits(batch)
                 self._network.forward(batch, result, total=total, smoothing=smoothing, teacher=teacher)
                 self._network.backward(batch)
             else:

@@ -20,10 +20,6 @@ from tests.support.shell import user_error
 ZIPPED = gzip.compress(idx(GREY), mtime=0)
 
 
-def by_columns(path: Path) -> None:
-    npy(np.asfortranarray(GREY))(path)
-
-
 def short_npy(path: Path) -> None:
     npy(GREY)(path)
     os.truncate(path, path.stat().st_size - 1)
@@ -58,16 +54,13 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "integers": (npy(GREY.astype("i4")), "is int32; store it as uint8, or as float32 or float64"),
     "one image": (npy(GREY[0]), r"has shape \(5, 7\); it must be \(N, H, W\) or"),
     "no channels": (npy(np.zeros((4, 5, 6, 7), np.uint8)), r"has shape \(4, 5, 6, 7\); it must be .* 1 or 3 channels"),
-    "by columns": (by_columns, r"is stored by columns; save it again with numpy.ascontiguousarray"),
+    "by columns": (npy(np.asfortranarray(GREY)), r"is stored by columns; save it again with numpy.ascontiguousarray"),
     "npy, too short": (short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a fresh copy"),
     "npy of objects": (content(b"\x93NUMPY\1\0\x10\0{'descr': '|O'}\n"), ": it is no array: .*; save it again"),
     "other names": (hdf5(GREY), "contains images, but no dataset x; store the images as x"),
     "a group": (group, "contains images, but no dataset x; store the images as x"),
     "in another file": (elsewhere, "dataset 'x' keeps its data in another file; store it"),
-    "hdf5, never written": (
-        lambda path: h5py.File(path, "w").create_dataset("x", (9, 5, 7), "u1").file.close(),
-        "stores 0;",
-    ),
+    "hdf5, never written": (unwritten, "stores 0;"),
     "hdf5, nothing": (hdf5(GREY[:0]), r"has shape \(0, 5, 7\); it must be .* at least one image"),
     "hdf5 of words": (hdf5(GREY.astype("u2")), "is uint16; store it as uint8"),
     "labels in three": (hdf5(GREY, np.zeros((50, 2, 2))), r"is float64 \(50, 2, 2\); it must be \(N, classes\)"),
@@ -212,7 +205,7 @@ def test_labels_that_are_no_labels(tmp_path: Path) -> None:
     ):
         hdf5(GREY, y)(path)
         with open_shard(path).open_reader() as reader:
-            assert user_error(partial(reader.labels, 0, 50)).startswith(message)
+            assert user_error(partial(reader.read_labels, 0, 50)).startswith(message)
 
 
 def test_labels_that_do_not_belong_to_the_shard(tmp_path: Path) -> None:

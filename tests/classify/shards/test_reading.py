@@ -126,7 +126,9 @@ def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.M
 def labels_of(shard: Shard) -> np.ndarray:
     """All labels, read in parts from the end."""
     with shard.open_reader() as opened_reader:
-        parts = [opened_reader.labels(first, min(13, shard.count - first)) for first in range(0, shard.count, 13)[::-1]]
+        parts = [
+            opened_reader.read_labels(first, min(13, shard.count - first)) for first in range(0, shard.count, 13)[::-1]
+        ]
     return np.concatenate(parts[::-1])
 
 
@@ -210,4 +212,4 @@ def test_what_no_caller_should_ask_for(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="images of this shard are"):
             opened_reader.read(0, np.empty((2, 1, 7, 5), np.uint8).transpose(0, 1, 3, 2))
         with pytest.raises(ValueError, match="unknown"):
-            opened_reader.labels(0, 1)
+            opened_reader.read_labels(0, 1)

@@ -36,7 +36,7 @@ assert not {"numpy", "cupy", "h5py"} & {*sys.modules}
 import numpy as np
 from lenet5_inference import Classifier, __version__
 from lenet5_inference.app import VERSION
-from lenet5_inference.app.commands.parsers import COMMANDS, parser_of
+from lenet5_inference.app.commands.parsers import COMMANDS, load_parser
 from lenet5_inference.app.ladder.stored import introduction_pages, stored_card
 
 with Classifier(device="cpu") as classifier:
@@ -49,7 +49,7 @@ for example in re.findall(r"```python\\n(.*?)```", Path(sys.argv[2]).read_text(e
     exec(example)
 assert labels.shape == (100,) and len(names) == 100 and halves[1].shape == (50,)
 for name in (*COMMANDS, "run"):
-    usage, _, text = parser_of(name).format_help().partition("\\n\\n")  # argparse breaks no option of the usage
+    usage, _, text = load_parser(name).format_help().partition("\\n\\n")  # argparse breaks no option of the usage
     wide = [line for line in text.splitlines() if len(line) > 80]
     assert not wide, wide
 assert not {"app", "data_tools"} & {name.partition(".")[0] for name in sys.modules}

@@ -24,9 +24,8 @@ from app.network.weights import load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, open_split
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import FLAT, multiplied, network, random_graph, random_images
-from tests.support.schemas import check_described, mistakes
+from tests.support.schemas import check_described, mistakes, printed_wide
 from tests.support.shell import Refuses, listing
-from tests.support.widths import printed_wide
 
 CPU = ["evaluate", "--device", "cpu"]
 Evaluate = Callable[..., dict[str, Any]]

@@ -15,8 +15,7 @@ from app.images.evaluate.text import as_text
 from app.records.evaluate import EvaluatedNetwork
 from data_tools.dataset import Dataset
 from tests.support.pages import Nesting
-from tests.support.schemas import mistakes
-from tests.support.widths import check_widths
+from tests.support.schemas import check_widths, mistakes
 
 HOSTILE = ("<script>alert('x')</script>", 'a "quoted" & <b>bold</b> name', "]]> --> 名前 'é'")
 RNG = np.random.default_rng(11)

@@ -18,7 +18,7 @@ import pytest
 
 from app.files.checks import BadValueError
 from app.records.classify import Answer, Unreadable
-from app.records.derive import check_of
+from app.records.derive import check_for_type
 from tests.images.predict.conftest import Predict
 from tests.images.predict.test_predict_pictures import ODD, save
 from tests.support.shell import COMMAND, INTERRUPTIBLE, ROOT
@@ -58,7 +58,7 @@ def test_lines_are_as_their_records_say(predict: Predict, given: Given, fashion:
     code, out, err = predict("-", "--format", "jsonl")
     *answers, gone, folder = lines(out)
     assert [os.fsencode(answer["path"]) for answer in answers] == names
-    for check, good in ((check_of(Answer), answers), (check_of(Unreadable), [gone, folder])):
+    for check, good in ((check_for_type(Answer), answers), (check_for_type(Unreadable), [gone, folder])):
         assert [check(line) for line in good] == good
         with pytest.raises(BadValueError):
             check({**good[0], "path": 1})

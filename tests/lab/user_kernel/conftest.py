@@ -7,14 +7,14 @@ import pytest
 
 from app.lab.user_kernel.child import CardProcess
 from app.lab.user_kernel.row import find_row
-from app.lab.user_kernel.template import template
+from app.lab.user_kernel.template import kernel_template
 
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """A user's file, a copy of ``direct``."""
     path = tmp_path / "mine.cu"
-    path.write_text(template(find_row("direct"), "mine.cu"))
+    path.write_text(kernel_template(find_row("direct"), "mine.cu"))
     return path
 
 

@@ -10,7 +10,7 @@ import pytest
 from app.base.errors import UserError
 from app.cli import main
 from app.lab.user_kernel.row import find_row
-from app.lab.user_kernel.template import template
+from app.lab.user_kernel.template import kernel_template
 from app.ladder.check.job import TOLD
 from app.ladder.emulation import program
 from tests.support.host_kernels import skip_without_compiler
@@ -130,7 +130,7 @@ def test_the_first_errors_are_told(place: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:warpgroup", "gemm:split-k", "conv:unrolled"])
 def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Tensor cores, Hopper's instructions, several launches, packed filters."""
-    (place / "mine.cu").write_text(template(find_row(row), "mine.cu"))
+    (place / "mine.cu").write_text(kernel_template(find_row(row), "mine.cu"))
     code, text, _ = run(capsys, "mine.cu", "--shape", "5,9,8,7,3,1" if row.startswith("conv") else "72,33")
     assert code == 0 and "WRONG" not in text
 

@@ -13,9 +13,9 @@ from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem
 from app.kernels.variant import ceil_div
 from app.lab.checking.cases import SHAPES
 from app.lab.checking.user_cases import user_cases
-from app.lab.user_kernel.expressions import BadExpressionError, evaluate, names_in, parse_expressions
-from app.lab.user_kernel.row import UserVariant, find_row, opened_kernel
-from app.lab.user_kernel.template import LAUNCHES, template
+from app.lab.user_kernel.expressions import BadExpressionError, evaluate, names_in_expression, parse_expressions
+from app.lab.user_kernel.row import UserVariant, find_row, open_user_kernel
+from app.lab.user_kernel.template import LAUNCHES, kernel_template
 from tests.support.shell import listing, user_error
 
 NAMES = {"OH": 24, "TILE": 16, "M": 5, "images": 3}
@@ -26,7 +26,7 @@ GOOD = "//@ kernel: conv\n//@ block: 256\n//@ grid: images, M\n"
 
 def value(text: str) -> int:
     (node,) = parse_expressions(text)
-    assert names_in(node) <= NAMES.keys()
+    assert names_in_expression(node) <= NAMES.keys()
     return evaluate(node, NAMES)
 
 
@@ -76,7 +76,7 @@ def test_arithmetic_agrees_with_python() -> None:
 def test_anything_else_is_no_arithmetic(text: str) -> None:
     with pytest.raises(BadExpressionError):
         for node in parse_expressions(text):
-            assert names_in(node) <= NAMES.keys(), "an unknown name, which the header refuses"
+            assert names_in_expression(node) <= NAMES.keys(), "an unknown name, which the header refuses"
             evaluate(node, NAMES)
         if text == "1,":  # a comma too many is as in Python
             raise BadExpressionError
@@ -84,7 +84,7 @@ def test_anything_else_is_no_arithmetic(text: str) -> None:
 
 def opened(path: Path, header: str, code: str = KERNEL, like: str | None = None) -> UserVariant:
     path.write_text(header + code)
-    with opened_kernel(path, like) as row:
+    with open_user_kernel(path, like) as row:
         return row
 
 
@@ -131,8 +131,8 @@ def test_another_rows_launch(tmp_path: Path) -> None:
 def test_a_launch_that_is_written_out_is_that_of_its_row(entry: str, tmp_path: Path) -> None:
     operation, _, name = entry.partition("_")
     row = find_row(f"{operation}:{name}")
-    (tmp_path / "new.cu").write_text(template(row, "new.cu"))
-    with opened_kernel(tmp_path / "new.cu") as own:
+    (tmp_path / "new.cu").write_text(kernel_template(row, "new.cu"))
+    with open_user_kernel(tmp_path / "new.cu") as own:
         assert own.dtypes == row.dtypes and own.entry == f"my_{operation}"
         for problem in SHAPES[operation]:
             if row.refusal_reason(problem, "sm_90a") is None:
@@ -143,7 +143,7 @@ def test_a_launch_that_is_written_out_is_that_of_its_row(entry: str, tmp_path: P
 
 @pytest.mark.parametrize("entry", LAUNCHES)
 def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
-    text = template(find_row(entry.replace("_", ":")), "new.cu")
+    text = kernel_template(find_row(entry.replace("_", ":")), "new.cu")
     more = re.findall(r"^//   (//@ (?:TILE|shared|without).*?)  ", text, re.MULTILINE)
     row = opened(tmp_path / "new.cu", "\n".join([*more, text]), "")
     aligned = re.search(r'^(extern "C" .*\()const .*\n( +)', text, re.MULTILINE)
@@ -156,8 +156,8 @@ def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
 def test_every_row_can_be_started_from(row: object, tmp_path: Path) -> None:
     assert isinstance(row, registry.Variant)
     path = tmp_path / "new.cu"
-    path.write_text(template(row, "new.cu"))
-    with opened_kernel(path) as own:
+    path.write_text(kernel_template(row, "new.cu"))
+    with open_user_kernel(path) as own:
         served = [one for one in SHAPES[row.operation] if row.refusal_reason(one, "sm_90a") is None]
         assert served == [one for one in SHAPES[row.operation] if own.refusal_reason(one, "sm_90a") is None]
         for problem in served:

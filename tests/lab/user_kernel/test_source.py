@@ -7,7 +7,7 @@ import pytest
 
 from app.cuda.compiler import INCLUDE_DIR
 from app.kernels import registry
-from app.lab.user_kernel.source import MAX_BYTES, check_source, has_ptx, read_source, without_comments
+from app.lab.user_kernel.source import MAX_BYTES, blank_comments, check_source, contains_ptx, read_source
 from tests.support.shell import user_error
 
 TRICKS = {
@@ -74,7 +74,7 @@ def test_a_trick_is_refused_in_one_line(code: str, tmp_path: Path) -> None:
 )
 def test_what_kernels_need_is_taken(code: str) -> None:
     check_source("mine.cu", code + "\n")
-    assert not has_ptx(without_comments("mine.cu", code))
+    assert not contains_ptx(blank_comments("mine.cu", code))
 
 
 def test_the_projects_own_kernels_are_taken() -> None:
@@ -87,7 +87,7 @@ def test_the_projects_own_kernels_are_taken() -> None:
 
 def test_ptx_is_noticed() -> None:
     for code in ('asm volatile("");', '__asm__("");', '__asm ("");', "#define P asm\n"):
-        assert has_ptx(without_comments("mine.cu", code))
+        assert contains_ptx(blank_comments("mine.cu", code))
 
 
 @pytest.mark.parametrize(

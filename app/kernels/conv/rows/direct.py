@@ -25,7 +25,6 @@ from app.kernels.variant import (
     Variant,
     ceil_div,
     conv_size_defines,
-    padding_define,
     type_defines,
     weight_reordering_packing,
 )
@@ -34,6 +33,11 @@ TILES = (8, 16, 24, 32)
 CONSTANT_BYTES = 64 << 10
 MAPS_LIMIT = f"at most {MAX_GRID_Y:,} maps (grid y)"
 CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
+
+
+def _padding_define(problem: ConvProblem) -> dict[str, str | int]:
+    """Return the constant PADDING. Kernels with run-time sizes take it too, so that 0 removes the border checks."""
+    return {"PADDING": problem.padding}
 
 
 def _map_count_refusal_reason(problem: ConvProblem) -> str | None:
@@ -128,12 +132,12 @@ def _configure_constant_slices(
 def _configure_image_loop(problem: ConvProblem, _: Parameters) -> LaunchConfig:
     pixels = ceil_div(prod(problem.conv_output_size), BLOCK)
     launch = KernelLaunch(BLOCK, lambda _: (pixels, problem.maps, 1), scalars=problem.sizes)
-    return LaunchConfig(type_defines(problem) | padding_define(problem), (launch,))
+    return LaunchConfig(type_defines(problem) | _padding_define(problem), (launch,))
 
 
 def _configure_direct(problem: ConvProblem, _: Parameters) -> LaunchConfig:
     launch = KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps), scalars=problem.sizes)
-    return LaunchConfig(type_defines(problem) | padding_define(problem), (launch,))
+    return LaunchConfig(type_defines(problem) | _padding_define(problem), (launch,))
 
 
 def _configure_shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
@@ -144,18 +148,18 @@ def _configure_shared_tile(problem: ConvProblem, parameters: Parameters) -> Laun
         scalars=(*problem.sizes, tile),
         shared_bytes=_tile_bytes(problem, tile) + _filter_bytes(problem),
     )
-    return LaunchConfig(type_defines(problem) | padding_define(problem), (launch,))
+    return LaunchConfig(type_defines(problem) | _padding_define(problem), (launch,))
 
 
 def _configure_constant_filters(problem: ConvProblem, _: Parameters) -> LaunchConfig:
-    defines = type_defines(problem) | padding_define(problem)
+    defines = type_defines(problem) | _padding_define(problem)
     return _configure_constant_slices(problem, defines, BLOCK, partial(_pixel_grid, problem), problem.sizes)
 
 
 def _configure_shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile = _check_tile_size(parameters)
     grid, scalars = partial(_tile_grid, problem, tile), (*problem.sizes, tile)
-    defines = type_defines(problem) | padding_define(problem)
+    defines = type_defines(problem) | _padding_define(problem)
     return _configure_constant_slices(problem, defines, tile**2, grid, scalars, _tile_bytes(problem, tile))
 
 

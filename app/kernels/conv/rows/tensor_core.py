@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.kernels.conv.rows.register_patch import REGISTERS, estimated_patch_time
-from app.kernels.fused.scaling import round_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
+from app.kernels.scaling import round_to_tf32, split_tf32
 from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
     MAX_GRID_Y,
@@ -132,13 +132,13 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
     words = FilterWords(problem, ck)
     if words.half and problem.channels > 1 and ck % 2:
         raise Unfit("float16 channels are staged in pairs")
-    if ck > _most_staged(problem):
+    if ck > _max_staged_channels(problem):
         raise Unfit(f"there are only {problem.channels} channels to stage")
     sums = _sums_per_thread(words, parameters)
     if sums > 128:
         raise Unfit(f"{sums} sums do not fit in a thread's registers")
     height, width = problem.conv_output_size
-    images, rows, columns = _pixel_tile(problem, 8 * nt * warps_n)
+    images, rows, columns = _tile_of_whole_windows(problem, 8 * nt * warps_n)
     in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
     # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
     run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
@@ -156,7 +156,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
     return TileLayout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
 
 
-def _most_staged(problem: ConvProblem) -> int:
+def _max_staged_channels(problem: ConvProblem) -> int:
     """Return the most channels that a step can stage: all of them, rounded up to pairs unless there is only one."""
     return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
 
@@ -169,7 +169,7 @@ def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
 @cache
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
     """Return the parameters with the least estimated time. CK may also be the number of all channels."""
-    most = _most_staged(problem)
+    most = _max_staged_channels(problem)
     tried = TENSOR_TUNABLES | {"CK": [*dict.fromkeys(ck for ck in (*TENSOR_TUNABLES["CK"], most) if ck <= most)]}
     points = (dict(zip(tried, values, strict=True)) for values in product(*tried.values()))
     return min(points, key=partial(_estimated_time, problem))
@@ -198,7 +198,7 @@ def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool,
     return layout.shared_bytes > MOST_SHARED, time / hidden
 
 
-def _pixel_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
+def _tile_of_whole_windows(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
     """Return the images, rows and columns of a block's tile: at most ``pixels`` pixels, in whole pooling windows.
 
     Raises Unfit if one pooling window has more pixels.
@@ -214,7 +214,7 @@ def _pixel_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
 
 
 def _whole_window_pixels(most: int, size: int, pool: int) -> int:
-    """Return the pixels along a side of a tile: ``size`` if it is at most ``most``, else the most whole windows."""
+    """Return the pixels along a tile's side: ``size``, or if that exceeds ``most``, as many whole windows as fit."""
     return size if size <= most else most // pool * pool
 
 

@@ -1,14 +1,16 @@
-"""Define the registry row of the kernel that computes one convolution of any size by warpgroups on Hopper."""
+"""Define the registry rows of the kernels that compute one convolution of any size by warpgroups on Hopper."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
+from math import inf
 
 import numpy as np
 
 from app.base.precision import storage_dtype
-from app.kernels.fused.scaling import float16_parts, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvProblem
+from app.kernels.scaling import float16_parts, scale_per_output
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -29,13 +31,13 @@ from app.kernels.warpgroup_convolution import (
     FilterRing,
     Tiles,
     WarpgroupConvolution,
+    beats_dense,
     collected_result_bytes,
     estimated_clocks,
     fitting_tiles,
-    pack_core_matrices,
-    pad_to_tiles,
     size_read_by_pooling,
 )
+from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
 MOST_CHUNKS = 8
 
@@ -51,6 +53,7 @@ def _warpgroup_convolution(problem: ConvProblem) -> WarpgroupConvolution:
         problem.pool,
         problem.activation_parts,
         problem.weight_parts,
+        problem.sparse,
     )
 
 
@@ -73,8 +76,8 @@ def _place_filters(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]
 
 
 @cache
-def _default_tiles(problem: ConvProblem) -> dict[str, int]:
-    """Return the tiles with the least estimated time, or the smallest if none fits."""
+def _best_tiles(problem: ConvProblem) -> tuple[Tiles, float]:
+    """Return the tiles with the least estimated time, and this time in clock cycles; the smallest if none fits."""
     convolution = _warpgroup_convolution(problem)
 
     def chunks(rows: int) -> range:
@@ -88,8 +91,18 @@ def _default_tiles(problem: ConvProblem) -> dict[str, int]:
         return bands * estimated_clocks(convolution, *found) * again**0.5
 
     found = fitting_tiles(lambda tiles: _place_filters(problem, tiles)[1], chunks)
-    tiles, _ = min(found, key=clocks, default=(Tiles(1, 8, 1), None))
+    timed = ((tiles, clocks((tiles, ring))) for tiles, ring in found)
+    return min(timed, key=lambda one: one[1], default=(Tiles(1, 8, 1), inf))
+
+
+def _default_tiles(problem: ConvProblem) -> dict[str, int]:
+    tiles, _ = _best_tiles(problem)
     return {"WARPGROUPS": tiles.warpgroups, "ROWS": tiles.rows, "CHUNKS": tiles.chunks}
+
+
+def _sparse_is_faster(problem: ConvProblem, _: str) -> bool:
+    dense = replace(problem, sparse=False)
+    return beats_dense(_warpgroup_convolution(dense), _best_tiles(dense)[1], _best_tiles(problem)[1])
 
 
 def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
@@ -106,37 +119,47 @@ def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     }
     bands = ceil_div(convolution.rows, tiles.rows * tiles.chunks)
     takes = (
-        Argument("w", "float16", fixed=convolution.filter_elements),
+        Argument("w", "float16", fixed=ring.filter_elements),
         Argument("factors", "float32", fixed=convolution.padded_maps),
         Argument("bias", "float32", fixed=convolution.padded_maps, optional=not problem.bias),
     )
     launch = KernelLaunch(
         128 * tiles.warpgroups, lambda n: (n * bands, 1, 1), shared_bytes=ring.shared_bytes, persistent=True
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(_pack_filters, problem)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(_pack_parameters, problem, ring)))
 
 
-def _pack_filters(problem: ConvProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Pack (w, bias) as [core matrices of w, factors, bias]; each map is scaled by a power of two."""
+def _pack_parameters(
+    problem: ConvProblem, ring: FilterRing, arrays: Sequence[np.ndarray | None]
+) -> list[np.ndarray | None]:
+    """Pack (w, bias) as [filters, factors, bias]; each map is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
     scaled = scaled.reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
-    return [pack_core_matrices(float16_parts(problem, scaled)), pad_to_tiles(1 / scales), pad_to_tiles(arrays[1])]
+    filters = pack_filters(_warpgroup_convolution(problem), ring, float16_parts(problem, scaled))
+    return [filters, pad_to_tiles(1 / scales), pad_to_tiles(arrays[1])]
 
 
+_row = partial(
+    wgmma_row,
+    "conv",
+    system="none of them",
+    configure=_configure,
+    dtypes=("float16", "float16x2"),
+    refuses=_refusal_reason,
+    tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS, "CHUNKS": (1, 2, 3, 4, 6, 8)},
+    defaults=_default_tiles,
+    pools=True,
+)
+LIMITS = f"{ONLY_HOPPER}; features, maps and channels that fill its tiles, pooling of 2 x 2"
 ROWS: tuple[Variant, ...] = (
-    wgmma_row(
-        "conv",
-        21,
-        "warpgroup",
-        system="none of them",
-        configure=_configure,
-        dtypes=("float16", "float16x2"),
-        since="tensor-core",
-        taught=False,
-        refuses=_refusal_reason,
-        limits=f"{ONLY_HOPPER}; features, maps and channels that fill its tiles, pooling of 2 x 2",
-        tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS, "CHUNKS": (1, 2, 3, 4, 6, 8)},
-        defaults=_default_tiles,
-        pools=True,
+    _row(step=21, technique="warpgroup", since="tensor-core", limits=LIMITS),
+    _row(
+        step=22,
+        technique="warpgroup_sparse",
+        since="warpgroup",
+        limits=f"{LIMITS}; 2:4 sparse filters",
+        sparse=True,
+        worthwhile=_sparse_is_faster,
+        work=lambda _: 1 / 2,
     ),
 )

@@ -1,0 +1,290 @@
+"""Kernels of any sizes with 2:4 sparse filters: every element, by processor and GPU; which weights run on them."""
+
+from dataclasses import replace
+from functools import reduce
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.cuda.device import why_no_gpu
+from app.kernels.plain_problems import GROUP, KEPT, ArgmaxProblem, is_two_of_four
+from app.kernels.problems import ConvPairProblem, ConvProblem, tuning_key
+from app.layers import Argmax, Conv2d, Flatten, Linear, MaxPool, Relu
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import ExecutionPlan, notices, plan
+from app.planning.tuning import TunedResult, Tuning
+from tests.support.convolutions import SPARSE
+from tests.support.kernel_cases import Case
+from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, launch
+from tests.support.kernel_grid import SPARSE_PAIRS, row_of, served, sparsely, typed
+from tests.support.kernel_oracle import check, expected, expected_of, layers_of, operands, run
+from tests.support.networks_for_tests import multiplied, network, random_graph, rounded
+from tests.support.on_processor import run_row, through
+from tests.support.scaled_networks import errors, images, plain_errors
+from tests.support.sparsity import two_of_four, with_sparse_conv2
+
+SINGLE, PAIR = row_of("conv", "warpgroup-sparse"), row_of("conv_pair", "wgmma-any-sparse")
+IMAGES = 9  # more than a round of two blocks
+ON = pytest.mark.parametrize("where", ["processor", pytest.param("card", marks=pytest.mark.gpu)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """All kernels of the selected tests, by all processors at once."""
+    if why_no_gpu() is None:
+        compile_selected(request)
+
+
+def results(case: Case, where: str, x: np.ndarray, arrays: list[np.ndarray | None]) -> np.ndarray:
+    """What the kernel makes of images and parameters as the problem takes them, flat, in poisoned memory."""
+    if where == "card":
+        return launch(kernel_of(case), x, arrays)[0]
+    return run_row(case.row, case.problem, x, arrays, dict(case.parameters))[0]
+
+
+def second(problem: Any) -> ConvProblem:
+    """The convolution whose filters are sparse."""
+    found: ConvProblem = problem.second if isinstance(problem, ConvPairProblem) else problem
+    return found
+
+
+def of_both(problems: list[Any]) -> list[Case]:
+    """A case for each problem that a row serves, in float16 or, if it is exact, in float16x2."""
+    cases = [
+        Case(PAIR if isinstance(one, ConvPairProblem) else SINGLE, typed(one, "float16x2" if one.exact else "float16"))
+        for one in problems
+    ]
+    return [case for case in cases if case.refusal is None]
+
+
+def half_exact(problem: Any) -> list[Any]:
+    """The problem in float16, and with exact weights in float16x2."""
+    bounded = {} if isinstance(problem, ConvPairProblem) else {"bounded": True}
+    return [problem, replace(problem, exact=True, **bounded)]
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("case", of_both([*SPARSE, *SPARSE_PAIRS]), ids=str)
+@ON
+def test_every_element(case: Case, where: str) -> None:
+    """With random patterns, of a batch that ends with a round that is not full, and of one image."""
+    x, arrays = host_arrays(case.problem, IMAGES)
+    wanted = expected(case.problem, IMAGES, case.row)
+    y = results(case, where, x, arrays)
+    check(y, case.problem, wanted)
+    part = results(case, where, x[:1], arrays)
+    np.testing.assert_array_equal(part, y[: len(part)])
+
+
+def test_the_grid_has_what_the_kernels_tell_apart() -> None:
+    """Filters that stay, unrolled or not, and a ring; stages of a column of taps, several, a part; ragged columns."""
+    seen: set[tuple[str, Any]] = set()
+    for case in of_both([*SPARSE, *SPARSE_PAIRS]):
+        one, defines = second(case.problem), case.row.launch_config(case.problem).defines
+        planes, stage = one.kernel * -(-one.channels // 8), int(defines["STAGE_STEPS"])
+        run = -(-planes // 4)
+        seen |= {("ragged", planes % 4 > 0), ("stride", one.stride), ("parts", defines["PARTS"])}
+        seen |= {("ring", defines["STREAMED"]), ("columns", min(stage / run, 2) if stage >= run else 0)}
+        seen |= {("channels", one.channels)} | {("long", not defines["STREAMED"] and run * one.kernel > 64)}
+    wanted = {"ragged": (False, True), "stride": (1, 2, 3), "parts": (1, 2), "ring": (0, 1), "columns": (0, 1, 2)}
+    wanted |= {"channels": (12, 24, 32, 64, 96, 128), "long": (True,)}
+    assert seen >= {(name, value) for name, values in wanted.items() for value in values}
+
+
+# --- Patterns: whole numbers, whose results are exact in any order of additions
+
+PATTERNED = [
+    ConvProblem(12, 9, 10, 33, 5, sparse=True, padding=1),
+    ConvProblem(32, 8, 11, 70, 3, 2, pool=2, pool_is_max=True, sparse=True),
+]
+PATTERNED_PAIRS = [
+    sparsely(
+        ConvPairProblem(
+            ConvProblem(1, 17, 14, 12, 3, activation="relu", input_dtype="uint8"),
+            ConvProblem(12, 15, 12, 65, 3, activation="relu", padding=1),
+        )
+    )
+]
+OF_PATTERNS = of_both([form for one in (*PATTERNED, *PATTERNED_PAIRS) for form in half_exact(one)])
+
+
+def whole_numbers(problem: Any, kept: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Images and filters of small whole numbers. kept: which weights (K, K, C, M) of the sparse filters stay."""
+    rng, last = np.random.default_rng(5), second(problem)
+    weights = rng.integers(1, 9, kept.shape) * rng.choice([-1.0, 1.0], kept.shape) * kept
+    if not isinstance(problem, ConvPairProblem):
+        return rng.integers(0, 3, (5, last.channels, last.height, last.width)).astype(np.float64), {"layer": weights}
+    first = problem.first
+    shape = (first.kernel, first.kernel, first.channels, first.maps)
+    x = np.where(rng.random((5, first.channels, first.height, first.width)) < 0.2, 2, 0).astype(np.uint8)
+    return x, {"layer1": rng.integers(0, 2, shape).astype(np.float64) / problem.pixel_scale, "layer2": weights}
+
+
+def patterns(channels: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Which weights (K, K, C, M) stay: the six pairs of places in every four, then random ones, down to none."""
+    found = []
+    for places in combinations(range(GROUP), KEPT):
+        kept = np.zeros((*shape[:2], channels // GROUP, GROUP, shape[3]), bool)
+        kept[:, :, :, places, :] = True
+        found.append(kept.reshape(shape))
+    rng = np.random.default_rng(6)
+    return found + [two_of_four(rng, shape) & (rng.random(shape) < density) for density in (1, 0.5, 0.05, 0)]
+
+
+@pytest.mark.parametrize("case", OF_PATTERNS, ids=str)
+@ON
+def test_all_patterns_exactly(case: Case, where: str) -> None:
+    """None of them hides another's mistake, and one weight at a wrong place shows in its map alone."""
+    problem, last = second(case.problem), case.problem
+    shape = problem.kernel, problem.kernel, problem.channels, problem.maps
+    for kept in patterns(problem.channels, shape):
+        assert is_two_of_four(kept)
+        x, parameters = whole_numbers(last, kept)
+        scaled = x.astype(np.float64) * getattr(last, "pixel_scale", 1)
+        wanted = run(layers_of(last), scaled, parameters)
+        assert np.abs(wanted).max() < 2048 and (wanted.any() or not kept.any())
+        arrays = [None if a is None else a.astype(np.float32) for a in device_parameters(last, parameters)]
+        x = x.astype(last.arguments()[0].dtype)
+        y = results(case, where, x, arrays)
+        np.testing.assert_array_equal(y, wanted.astype(y.dtype))
+    x, parameters = whole_numbers(last, kept := patterns(problem.channels, shape)[6])
+    name = "layer2" if isinstance(last, ConvPairProblem) else "layer"
+    moved = parameters[name].copy()
+    four = moved[1, 2, 4:8, 31]
+    place, empty = np.flatnonzero(kept[1, 2, 4:8, 31])[0], np.flatnonzero(~kept[1, 2, 4:8, 31])[0]
+    four[[place, empty]] = four[[empty, place]]
+    right, wrong = (
+        run(layers_of(last), x * getattr(last, "pixel_scale", 1), p) for p in (parameters, {**parameters, name: moved})
+    )
+    differs = (right != wrong).reshape(5, problem.maps, -1)
+    assert differs[:, 31].any() and not np.delete(differs, 31, axis=1).any()
+
+
+@pytest.mark.parametrize("case", OF_PATTERNS, ids=str)
+@pytest.mark.parametrize("factor", [1e-8, 1e-3, 1e8])
+@ON
+def test_weights_of_any_size(case: Case, factor: float, where: str) -> None:
+    """Those that float16 would round to zero, or to infinity; less where it stores the results."""
+    problem: Any = case.problem
+    if second(problem).output_dtype == "float16":
+        factor = min(max(factor, 1e-2), 1e2)
+    name = "layer2" if isinstance(problem, ConvPairProblem) else "layer"
+    x, parameters = operands(problem, 3)
+    scale = 2.0 ** round(np.log2(factor))
+    parameters = {**parameters, name: parameters[name] * scale}
+    arrays = [None if a is None else a.astype(np.float32) for a in device_parameters(problem, parameters)]
+    wanted = expected_of(problem, x.astype(np.float64), parameters)
+    check(results(case, where, x.astype(problem.arguments()[0].dtype), arrays), problem, wanted)
+
+
+# --- Which weights run on them
+
+
+def two_convolutions(maps: int = 32) -> Graph:
+    """A network of two convolutions, the second 2:4 sparse, in numbers that float16 holds."""
+    layers = Conv2d("conv1", maps, 3), Relu("relu1"), MaxPool("pool1", 2), Conv2d("conv2", 64, 3), Relu("relu2")
+    rest = MaxPool("pool2", 2), Flatten("flatten"), Linear("fc1", 10), Argmax("argmax")
+    return with_sparse_conv2(rounded(random_graph(network("two", (1, 28, 28), *layers, *rest))))
+
+
+def three_convolutions() -> Graph:
+    """A network of three, the last two 2:4 sparse: the third is a layer alone."""
+    layers = (Conv2d("conv1", 32, 3), Relu("relu1"), Conv2d("conv2", 32, 3), Relu("relu2"), MaxPool("pool2", 2))
+    rest = (Conv2d("conv3", 64, 3, padding=1), Relu("relu3"), Flatten("flatten"), Linear("fc1", 10), Argmax("argmax"))
+    graph = rounded(random_graph(network("three", (1, 28, 28), *layers, *rest), bias=False))
+    return with_sparse_conv2(graph, "conv3")
+
+
+POWERS = (0, 0, 0, 0), (-13, -13, 0, 13), (27, -27, 27, -27), (0, -27, 27, 0)
+
+
+def kernels(planned: ExecutionPlan) -> list[str]:
+    """The kernels of the convolutions."""
+    return [node.variant.name for node in planned.nodes if node.head.operation == "conv"]
+
+
+def told(planned: ExecutionPlan, choices: Choices) -> list[str]:
+    """The notes on sparse weights."""
+    return [note.split(" ")[0] for note in notices(planned, choices) if "2:4 sparse: half" in note]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32x"])
+def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not(precision: str) -> None:
+    graph, choices = three_convolutions(), Choices(precision)
+    planned = plan(graph, "sm_90a", choices)
+    assert kernels(planned) == ["wgmma-any-sparse", "warpgroup-sparse"]
+    assert told(planned, choices) == ["conv2", "conv3"]
+    for layer, wanted in (
+        ("conv2", ["wgmma-any", "warpgroup-sparse"]),
+        ("conv3", ["wgmma-any-sparse", "warpgroup"]),
+    ):
+        filters = graph.parameters[layer].copy()
+        filters[tuple(np.argwhere(filters == 0)[321])] = 0.5
+        planned = plan(replace(graph, parameters={**graph.parameters, layer: filters}), "sm_90a", choices)
+        assert kernels(planned) == wanted and len(told(planned, choices)) == 1
+    planned = plan(graph, "sm_90a", replace(choices, sparse=False))
+    assert kernels(planned) == ["wgmma-any", "warpgroup"] and not told(planned, choices)
+    assert not {"wgmma-any-sparse", "warpgroup-sparse"} & {*kernels(plan(graph, "sm_80", choices))}
+
+
+@pytest.mark.parametrize(
+    ("precision", "powers"),
+    [("fp16", {}), *(("fp32x", dict(zip(("conv1", "conv2", "conv3", "fc1"), own, strict=True))) for own in POWERS)],
+)
+def test_whole_networks_are_as_exact_as_plain_ones(precision: str, powers: dict[str, int]) -> None:
+    """Also with layers of 1e-8 to 1e8 times the usual weights, whose factors each kernel hands on to the next."""
+    graph = multiplied(three_convolutions(), **{name: 2.0**power for name, power in powers.items()})
+    planned = plan(graph, "sm_90a", Choices(precision))
+    assert kernels(planned) == ["wgmma-any-sparse", "warpgroup-sparse"]
+    nodes = [node for node in planned.nodes if not isinstance(node.problem, ArgmaxProblem)]
+    found = reduce(lambda x, node: through(node, x), nodes, images())
+    allowed = 2 * plain_errors(graph, images(), precision)
+    assert (errors(found.astype(np.float64), graph.reference(images())) <= allowed).all()
+
+
+def test_weights_that_float16_does_not_hold_are_dense_in_fp32x() -> None:
+    graph = three_convolutions()
+    changed = {name: graph.parameters[name] * np.float32(1.001) for name in ("conv2", "conv3")}
+    inexact = replace(graph, parameters={**graph.parameters, **changed})
+    assert kernels(plan(inexact, "sm_90a", Choices("fp32x"))) == ["wgmma-any", "warpgroup"]
+    assert kernels(plan(inexact, "sm_90a", Choices("fp16"))) == ["wgmma-any-sparse", "warpgroup-sparse"]
+
+
+def test_a_named_kernel_runs_if_it_serves_the_weights() -> None:
+    """A dense one on sparse weights, too, and a sparse one that would not be chosen."""
+    graph = three_convolutions()
+    for row in (row_of("conv", "warpgroup"), SINGLE):
+        assert kernels(plan(graph, "sm_90a", Choices("fp16", kernels={"conv3": row})))[1] == row.name
+    for row in (row_of("conv_pair", "wgmma-any"), PAIR):
+        assert kernels(plan(graph, "sm_90a", Choices("fp16", kernels={"conv_pair": row})))[0] == row.name
+    dense = replace(graph, parameters={**graph.parameters, "conv3": graph.parameters["conv3"] + np.float32(0.25)})
+    for given, choices in ((dense, Choices("fp16")), (graph, Choices("fp16", sparse=False))):
+        with pytest.raises(UserError, match=r"supports layer conv3 .*warpgroup-sparse serves 2:4 sparse filters alone"):
+            plan(given, "sm_90a", replace(choices, kernels={"conv3": SINGLE}))
+
+
+def test_a_sparse_kernel_that_is_not_faster_is_left_out() -> None:
+    """By its estimated time, of a filter of one pixel and 16 channels; and by measured times, if both were measured."""
+    assert PAIR.worthwhile(served(PAIR, "sm_90a")[2], "sm_90a")
+    pixel = typed(ConvProblem(16, 12, 12, 64, 1, sparse=True), "float16")
+    assert SINGLE.refusal_reason(pixel, "sm_90a") is None and not SINGLE.worthwhile(pixel, "sm_90a")
+    graph = two_convolutions()
+    problem = plan(graph, "sm_90a", Choices("fp16")).nodes[0].problem
+    assert isinstance(problem, ConvPairProblem) and problem.sparse
+
+    def chosen(sparse: float, dense: float) -> str:
+        times = {(problem, "wgmma-any-sparse"): sparse, (replace(problem, sparse=False), "wgmma-any"): dense}
+        entries = {tuning_key(one): {name: TunedResult({}, ms, 100)} for (one, name), ms in times.items()}
+        return plan(graph, "sm_90a", Choices("fp16", tuning=Tuning(entries))).nodes[0].variant.name
+
+    assert [chosen(1.0, 1.1), chosen(1.1, 1.0)] == ["wgmma-any-sparse", "wgmma-any"]
+
+
+def test_dense_problems_keep_their_keys() -> None:
+    """Of the tables of measured times."""
+    dense = ConvProblem(32, 12, 12, 64, 5)
+    assert "sparse" not in tuning_key(dense) and tuning_key(replace(dense, sparse=True)).endswith(" sparse=True")

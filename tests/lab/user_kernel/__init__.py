@@ -1,1 +1,0 @@
-"""Tests of kernels in files outside the tree."""

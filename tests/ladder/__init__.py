@@ -1,1 +1,0 @@
-"""The ladder's pages."""

@@ -1,1 +1,0 @@
-"""Kernels with one error each, which the sanitizers must catch; see tests/sanitize.py."""
