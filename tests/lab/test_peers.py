@@ -206,5 +206,5 @@ def test_a_search_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         found.append(json.loads(path.read_text(encoding="utf-8")))
         check_described(found[-1])
     searched, compared = found
-    (ratio,) = compared["comparisons"][0]["ratios"]
+    ratio = compared["comparisons"][0]["ratios"][0]  # on Hopper dense kernels have one, too
     assert ratio["reason"] == ("" if searched["searches"] else "no peer was timed")

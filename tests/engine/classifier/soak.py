@@ -84,7 +84,12 @@ class Soak:
             for precision in (precisions if self.device == "cuda" else ("auto",))
             if (case := self.case(network, precision)) is not None
         ]
-        self.resident = [case for case in self.cases if case.network == "lenet5" and case.precision in RESIDENT]
+        self.resident = [  # their kernels are dense
+            dense
+            for case in self.cases
+            if case.network == "lenet5" and case.precision in RESIDENT
+            if (dense := self.case("lenet5", case.precision, sparse=False)) is not None
+        ]
         if self.device == "cuda":
             self._add_arrays_of_the_card(wide)
         self.shared = Classifier(self.cases[0].network, device=device, precision=self.cases[0].precision)
@@ -99,10 +104,10 @@ class Soak:
         self.arrays["strided on the card"] = cupy.asarray(wide)[..., ::2]
         cupy.cuda.runtime.deviceSynchronize()
 
-    def case(self, network: str, precision: str) -> Case | None:
+    def case(self, network: str, precision: str, sparse: bool = True) -> Case | None:
         """What the engine makes of all images in one thread; None if a network does not run in a precision."""
         try:
-            graph, _, choices = load_graph(NetworkRequest(network=network, precision=precision))
+            graph, _, choices = load_graph(NetworkRequest(network=network, precision=precision, sparse=sparse))
             with open_engine(graph, choices, device=self.device) as engine:
                 labels, scores = engine.run(self.arrays["ordinary"])
         except UserError as error:

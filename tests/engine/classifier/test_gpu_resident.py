@@ -89,7 +89,7 @@ def test_bits_are_those_of_the_inner_loop(precision: str, seed: int) -> None:
 
 def test_every_form_of_call(resident: Classifier) -> None:
     images = random_images(LENET5, 2000)
-    with Classifier(device="cuda", precision=resident.precision) as other:
+    with Classifier(device="cuda", precision=resident.precision, sparse=False) as other:
         for given in (images[0, 0], images[:1], images[:8, 0], images[:9], images[:5] / 255, images, images[3, 0]):
             np.testing.assert_array_equal(resident(given), other(given))
             assert resident(given).shape == other(given).shape
