@@ -107,7 +107,7 @@ FEW = 60
 @pytest.mark.parametrize("dtype", [np.float32, np.int8])
 def test_random_patterns_are_recognised_and_one_weight_more_is_not(dtype: type) -> None:
     rng = np.random.default_rng(1)
-    filters = np.sign(drawn_two_of_four(rng)).astype(dtype)
+    filters: np.ndarray = np.sign(drawn_two_of_four(rng)).astype(dtype)
     assert is_two_of_four(filters)
     assert is_two_of_four(np.where(rng.random(filters.shape) < 0.5, filters, 0))  # fewer weights are right, too
     places = np.argwhere(filters == 0)
