@@ -42,7 +42,7 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
         rows = prod(shapes[0][:-1]) if prunes else 0
         products, across, before = _input_products(changed, graph, at, images, len(w))
         found = fit_weights(w, products, across @ w, rows)
-        plain = np.concatenate([np.where(greatest_two_mask(w[:rows]), w[:rows], 0), w[rows:]])
+        plain = np.concatenate([keep_greatest_two(w[:rows]), w[rows:]])
         parts = np.split(found.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
         arrays = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
         changed = replace(changed, parameters={**changed.parameters, **arrays})
@@ -61,10 +61,7 @@ def prune_filters(graph: Graph) -> Graph:
         for step in graph.steps
         if isinstance(step.layer, Conv2d) and step.in_shape[0] % GROUP == 0
     }
-    pruned = {
-        name: np.where(greatest_two_mask(w.reshape(-1, w.shape[-1])).reshape(w.shape), w, 0).astype(w.dtype)
-        for name, w in filters.items()
-    }
+    pruned = {name: keep_greatest_two(w.reshape(-1, w.shape[-1])).reshape(w.shape) for name, w in filters.items()}
     return replace(graph, parameters={**graph.parameters, **pruned})
 
 
@@ -87,11 +84,11 @@ def _relative_change(
     return (max(change, 0.0) / float(squares[2])) ** 0.5 if squares[2] > 0 else 0.0
 
 
-def greatest_two_mask(w: np.ndarray) -> np.ndarray:
-    """Return which weights (inputs, outputs) are among the two greatest magnitudes of their four inputs, as bools."""
+def keep_greatest_two(w: np.ndarray) -> np.ndarray:
+    """Return weights (inputs, outputs) of the same dtype: of every four inputs, all but the two greatest are zero."""
     groups = np.abs(w).reshape(-1, GROUP, w.shape[1])
     ranks = np.argsort(np.argsort(-groups, axis=1, kind="stable"), axis=1)
-    return (ranks < KEPT).reshape(w.shape)
+    return np.where((ranks < KEPT).reshape(w.shape), w, 0).astype(w.dtype)
 
 
 def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from app.kernels.problems import LinearProblem
 from app.kernels.scaling import InexactError, float16_parts, scale_per_output
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build_graph
-from app.network.pruning import fit_weights, greatest_two_mask, prune_filters, sparsify_layers
+from app.network.pruning import fit_weights, keep_greatest_two, prune_filters, sparsify_layers
 from app.network.reference import load_reference
 from app.network.rounding import DAMPING, quantise_convolution, round_layers, round_with_compensation
 from app.network.weights import load_weights, round_to_storage
@@ -172,7 +172,7 @@ def test_scores_of_other_images_are_closer_than_with_the_two_greatest() -> None:
         graph, parameters={**graph.parameters, **{k: v for e in (layer, *later) for k, v in e.arrays.items()}}
     )
     w = graph.parameters["conv2"]
-    plain = np.where(greatest_two_mask(w.reshape(-1, 64)).reshape(w.shape), w, 0)
+    plain = keep_greatest_two(w.reshape(-1, 64)).reshape(w.shape)
     assert is_two_of_four(layer.arrays["conv2"]) and is_two_of_four(plain)
     expected = graph.reference(held_out)
     alone = [replace(graph, parameters={**graph.parameters, **each}) for each in (layer.arrays, {"conv2": plain})]

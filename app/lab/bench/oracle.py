@@ -27,7 +27,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
-from app.network.pruning import greatest_two_mask
+from app.network.pruning import keep_greatest_two
 
 Array = Any  # of NumPy or CuPy
 
@@ -292,7 +292,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
 
 def _two_of_four(w: np.ndarray) -> np.ndarray:
     """Return the filters (C, K, K, M) with the two greatest of every four input maps' weights."""
-    return np.where(greatest_two_mask(w.reshape(len(w), -1)).reshape(w.shape), w, 0)
+    return keep_greatest_two(w.reshape(len(w), -1)).reshape(w.shape)
 
 
 def _round_weights_to_float16(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
