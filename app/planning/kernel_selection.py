@@ -130,7 +130,7 @@ class KernelSelector(Frozen):
         if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS and graph.quantised is not None:
             folded = graph.quantised.fold_input_limits(graph.parameters, heads[0].layer.name)
             stored = replace(graph, parameters=folded)
-        sparse = self.choices.sparse and is_two_of_four(stored.parameters[heads[1].layer.name])
+        sparse = self._is_sparse(heads[1], stored)
         for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
             served = self._choose_kernel(form, named)
             if served is None:
@@ -186,7 +186,7 @@ class KernelSelector(Frozen):
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
-        sparse = isinstance(problem, ConvProblem) and self._is_sparse(head)
+        sparse = isinstance(problem, ConvProblem) and self._is_sparse(head, self.graph)
         for form in layer_forms(problem, source, sparse=sparse):
             served = self._choose_kernel(form, named)
             if served is None:
@@ -197,9 +197,9 @@ class KernelSelector(Frozen):
                 return form, *served, given
         return None
 
-    def _is_sparse(self, convolution: LayerStep) -> bool:
-        """Return whether kernels for 2:4 sparse filters may compute the convolution."""
-        return self.choices.sparse and is_two_of_four(self.graph.parameters[convolution.layer.name])
+    def _is_sparse(self, step: LayerStep, stored: Graph) -> bool:
+        """Return whether kernels for 2:4 sparse filters may compute the layer, whose weights ``stored`` has."""
+        return self.choices.sparse and is_two_of_four(stored.parameters[step.layer.name])
 
     def _choose_kernel(self, form: Problem, named: Variant | None) -> tuple[Variant, dict[str, int]] | None:
         """Choose a kernel; None if there is none, or if it is sparse and was measured slower than a dense one."""
