@@ -1,7 +1,7 @@
 """Choose tiles and shared memory for ``include/warpgroup_convolution.cuh``."""
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
+from math import inf, prod
 
 from app.base.frozen import Frozen
 from app.kernels.plain_problems import ITEMSIZE
@@ -213,6 +213,19 @@ def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: Filt
 def beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
     """Return whether sparse filters are estimated to be faster than as dense ones: by wgmma, or else by mma."""
     return sparse_clocks < dense_clocks * (1.0 if dense.use >= LEAST_USE else dense.use / USE_OF_MMA)
+
+
+def fastest_tiles(
+    fit: Callable[[Tiles], FilterRing],
+    chunks: Callable[[int], Iterable[int]],
+    clocks: Callable[[Tiles, FilterRing], float],
+) -> tuple[Tiles, float]:
+    """Return the tiles with the least estimated time, and this time in clock cycles; the smallest if none fits.
+
+    fit, chunks: as in ``fitting_tiles``. clocks: returns the estimate.
+    """
+    timed = ((tiles, clocks(tiles, ring)) for tiles, ring in fitting_tiles(fit, chunks))
+    return min(timed, key=lambda one: one[1], default=(Tiles(1, 8, 1), inf))
 
 
 def fitting_tiles(

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache, partial
-from math import inf
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from app.kernels.warpgroup_convolution import (
     beats_dense,
     collected_result_bytes,
     estimated_clocks,
-    fitting_tiles,
+    fastest_tiles,
     size_read_by_pooling,
 )
 from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
@@ -87,9 +86,11 @@ def _best_tiles(problem: ConvPairProblem) -> tuple[Tiles, float]:
     The tiles are the smallest if none fits.
     """
     second = _second_convolution(problem)
-    found = fitting_tiles(lambda tiles: _place_filters(problem, tiles)[1], lambda rows: [ceil_div(second.rows, rows)])
-    timed = ((tiles, estimated_clocks(second, tiles, ring)) for tiles, ring in found)
-    return min(timed, key=lambda one: one[1], default=(Tiles(1, 8, 1), inf))
+    return fastest_tiles(
+        lambda tiles: _place_filters(problem, tiles)[1],
+        lambda rows: [ceil_div(second.rows, rows)],
+        partial(estimated_clocks, second),
+    )
 
 
 def _default_tiles(problem: ConvPairProblem) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from math import inf
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from app.kernels.warpgroup_convolution import (
     beats_dense,
     collected_result_bytes,
     estimated_clocks,
-    fitting_tiles,
+    fastest_tiles,
     size_read_by_pooling,
 )
 from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
@@ -83,16 +82,14 @@ def _best_tiles(problem: ConvProblem) -> tuple[Tiles, float]:
     def chunks(rows: int) -> range:
         return range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1)
 
-    def clocks(found: tuple[Tiles, FilterRing]) -> float:
+    def clocks(tiles: Tiles, ring: FilterRing) -> float:
         """Estimate the clock cycles of an image. Neighbouring bands load their common rows twice."""
-        rows = found[0].rows * found[0].chunks
+        rows = tiles.rows * tiles.chunks
         bands = ceil_div(convolution.rows, rows)
         again = bands * convolution.input_rows_for(rows) / convolution.input_rows_for(convolution.rows)
-        return bands * estimated_clocks(convolution, *found) * again**0.5
+        return bands * estimated_clocks(convolution, tiles, ring) * again**0.5
 
-    found = fitting_tiles(lambda tiles: _place_filters(problem, tiles)[1], chunks)
-    timed = ((tiles, clocks((tiles, ring))) for tiles, ring in found)
-    return min(timed, key=lambda one: one[1], default=(Tiles(1, 8, 1), inf))
+    return fastest_tiles(lambda tiles: _place_filters(problem, tiles)[1], chunks, clocks)
 
 
 def _default_tiles(problem: ConvProblem) -> dict[str, int]:
