@@ -279,6 +279,26 @@ def test_a_comparison_times_the_fastest_settings_and_eager(batch: Batch) -> None
     assert (small["images"], large["images"], large["digest"]) == (20, 40, LENET5.digest)
 
 
+def test_a_peer_that_breaks_the_card_ends_the_comparison(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, not a bug of this program's that then cannot free its arrays; another run takes the next setting."""
+    first = searches()
+    for setting, ms in {BROKEN: [0.5, 0.5], EAGER: [3.0, 4.0], FAST: [1.0, 1.0], SLOW: [2.0, 2.0]}.items():
+        first.add(known(first), setting, ms, "")
+    first.add(known(first, "jax"), "jit", [], "no JAX")
+    monkeypatch.setattr("sys.unraisablehook", None)
+    monkeypatch.setattr(OurFake, "close", lambda _: broken_card())
+    job = Job(["lenet5"], ["fp32"], [40], ["ours", "torch", "jax"])
+
+    def broken_card() -> None:
+        raise RuntimeError("illegal address")
+
+    with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
+        next(compare_all(job, factories(batch, [], broken_card), first, 1, lambda _: None))
+    assert fastest_settings([known(one, engine) for one in (first, searches()) for engine in FEW], FEW) == [
+        ("torch", FAST)
+    ]
+
+
 def test_the_command_searches(batch: Batch, some_card: None, benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "find_engine_factories", lambda *_: factories(batch, []))
     code, text, document = benched("--peers --search --batch 40 --precision fp32x")

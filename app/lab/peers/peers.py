@@ -23,7 +23,7 @@ from app.lab.bench import cudnn
 from app.lab.bench.cases import parse_batch_sizes
 from app.lab.document import utc_date
 from app.lab.peers import jax, torch
-from app.lab.peers.rounds import DENSE, OURS, Candidate, Engine, Entrant, describe_error, measure_in_turn
+from app.lab.peers.rounds import DENSE, OURS, Candidate, Engine, Entrant, check_card_after, measure_in_turn
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import as_text, search_text, speedups_over_peers
 from app.network.graph import Graph, find_network
@@ -202,21 +202,17 @@ def search_settings(
                 searches.add(known, setting, ms, entrant.reason)
                 if entrant.reason == ONE_PIECE:
                     continue
-                try:
-                    torch.free_compiled_code()
-                    factories.check_card()
-                except Exception as error:
-                    again = "what it did is stored: run the command again to go on with the other settings"
-                    raise UserError(
-                        f"{candidate.title} left the card unusable ({describe_error(error)}); {again}"
-                    ) from error
+                check_card_after(entrant, (torch.free_compiled_code, factories.check_card), "the other settings")
             yield known
 
 
 def compare_all(
     job: Job, factories: EngineFactories, searches: Searches, rounds: int, show_step: Callable[[str], object]
 ) -> Iterator[Comparison]:
-    """Time this program, the peers' fastest settings and eager PyTorch in turn; yield a comparison for each batch."""
+    """Time this program, the peers' fastest settings and eager PyTorch in turn; yield a comparison for each batch.
+
+    Raises UserError if a peer leaves the card unusable; its setting is then stored as one that failed.
+    """
     for batch in _iterate_batches(job, checked=True):
         network, images = batch.graph.network, len(batch.images)
         rows: list[Row] = []
@@ -237,7 +233,13 @@ def compare_all(
             def show_step_of_batch(what: str, where: str = f"{network.name}, {images:,}") -> None:
                 show_step(f"{where}: {what}")
 
-            measure_in_turn(entrants, batch, rounds, show_step_of_batch)
+            def check_after_peer(peer: Entrant, known: Sequence[Search] = known) -> None:
+                engine, setting = peer.candidate.engine, peer.candidate.setting
+                search = next(one for one in known if one["engine"] == engine)
+                store = partial(searches.add, search, setting, [], peer.reason)
+                check_card_after(peer, (factories.check_card,), "the next fastest setting", store)
+
+            measure_in_turn(entrants, batch, rounds, show_step_of_batch, check_after_peer)
             torch.free_compiled_code()
             rows += [entrant.result_row(batch) for entrant in entrants]
         yield {

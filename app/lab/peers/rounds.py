@@ -6,6 +6,7 @@ by their number. End to end, one call is timed from images in page-locked memory
 before it.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -218,23 +219,56 @@ class Entrant:
         return cast(Row, row)
 
 
-def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, show_step: Callable[[str], object]) -> None:
+def measure_in_turn(
+    entrants: Sequence[Entrant],
+    batch: Batch,
+    rounds: int,
+    show_step: Callable[[str], object],
+    check_after: Callable[[Entrant], object] = lambda _: None,
+) -> None:
     """Prepare all entrants, then run ``rounds`` rounds, each of which starts with another entrant.
 
-    show_step: called with a description before each preparation and each turn.
+    show_step: called with a description before each preparation and each turn. check_after: called with a peer that
+    failed; raises an error if the card no longer answers.
     """
+
+    def take_turn(entrant: Entrant, what: str, turn: Callable[[], object]) -> None:
+        show_step(entrant.candidate.title + what)
+        turn()
+        if entrant.reason and not entrant.is_ours:
+            check_after(entrant)
+
     try:
         for entrant in entrants:
-            show_step(entrant.candidate.title)
-            entrant.prepare(batch)
+            take_turn(entrant, "", partial(entrant.prepare, batch))
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                show_step(f"{entrant.candidate.title}, round {index + 1}")
-                entrant.run_round()
-    finally:
+                take_turn(entrant, f", round {index + 1}", entrant.run_round)
+    except BaseException:
         for entrant in entrants:
-            entrant.close()
+            with suppress(Exception):  # a card that no longer answers frees nothing; the first error says why
+                entrant.close()
+        raise
+    for entrant in entrants:
+        entrant.close()
+
+
+def check_card_after(
+    entrant: Entrant, checks: Sequence[Callable[[], object]], others: str, store: Callable[[], object] = lambda: None
+) -> None:
+    """Call the checks. If the card does not answer one, call ``store`` and raise UserError.
+
+    others: with what another run goes on.
+    """
+    try:
+        for check in checks:
+            check()
+    except Exception as error:
+        store()
+        sys.unraisablehook = lambda _: None  # else each array that CuPy cannot free prints a traceback
+        why = f"{entrant.candidate.title} left the card unusable ({describe_error(error)})"
+        raise UserError(f"{why}; what it did is stored: run the command again to go on with {others}") from error
 
 
 def describe_error(error: Exception) -> str:

@@ -76,13 +76,14 @@ def _search_key(search: Search) -> Key:
 def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
     """Return the fastest (engine, setting) on the card and the fastest end to end; only one if they are the same.
 
-    settings: each peer's settings to consider; a file may have others.
+    A setting that failed in a later run does not count. settings: each peer's settings to consider; a file may have
+    others.
     """
     ran = [
         (search["engine"], setting, ms)
         for search in searches
         for setting, ms in search["ms"].items()
-        if setting in settings[search["engine"]]
+        if setting in settings[search["engine"]] and setting not in search["failed"]
     ]
     best = [min(ran, key=lambda one: one[2][measure]) for measure in (0, 1) if ran]
     return list(dict.fromkeys((engine, setting) for engine, setting, _ in best))
