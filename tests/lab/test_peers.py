@@ -15,15 +15,16 @@ from app.cli import main
 from app.files import shipped
 from app.lab import batch as batch_module
 from app.lab.batch import Batch
-from app.lab.peers import peers
-from app.lab.peers.peers import EngineFactories, redirect_output_to_stderr
+from app.lab.peers import peers, torch
+from app.lab.peers.jax import SETTINGS as JAX_SETTINGS
+from app.lab.peers.peers import EAGER, EngineFactories, redirect_output_to_stderr
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.text import as_text, speedups_over_peers
 from app.main_job.statistics import summarise_samples
 from app.network.definitions import NETWORKS
 from app.network.toml import network_toml
 from tests.lab.conftest import Benched
-from tests.support.networks_for_tests import BARE
+from tests.support.networks_for_tests import BARE, random_graph
 from tests.support.peers_for_tests import CARD, OurFake, small_batch
 from tests.support.schemas import check_described, check_widths
 
@@ -208,3 +209,36 @@ def test_a_search_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     searched, compared = found
     ratio = compared["comparisons"][0]["ratios"][0]  # on Hopper dense kernels have one, too
     assert ratio["reason"] == ("" if searched["searches"] else "no peer was timed")
+
+
+def test_peers_that_cannot_run_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.lab.bench.cudnn.why_no_cudnn", lambda: None)
+    monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: "JAX sees no GPU")
+    found = peers.find_engine_factories(["ours", "torch", "jax"], OurFake, lambda: None)
+    assert found.missing == ["jax is left out: JAX sees no GPU"]
+    assert {name: [*settings] for name, settings in found.peers.items()} == {"torch": [*map(str, torch.SETTINGS)]}
+    monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: None)
+    found = peers.find_engine_factories(["jax"], OurFake, lambda: None)
+    assert not found.missing and {name: [*each] for name, each in found.peers.items()} == {"jax": [*JAX_SETTINGS]}
+
+
+WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUDA graph"
+
+
+@pytest.mark.parametrize(
+    ("network", "ms", "needless"),
+    [
+        ("lenet5", {}, 0),
+        ("mlp", {}, 11),  # every second one has the other layout
+        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 2.1]}, 2),  # compiled in two modes
+        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 1.9]}, 0),
+        ("lenet5", {PIECES: [1.1, 2.1]}, 0),
+    ],
+)
+def test_settings_that_cannot_be_the_fastest(network: str, ms: dict[str, list[float]], needless: int) -> None:
+    graph = random_graph(NETWORKS[network])
+    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_setting_needless(name, ms, graph))}
+    assert len(found) == needless and set(found.values()) <= {*torch.NEEDLESS}
+    assert all(("pieces" if ms else "channels last") in name for name in found)
+    assert not {WHOLE, PIECES, EAGER} & found.keys()
+    assert not torch.why_setting_needless("jit", ms, graph)

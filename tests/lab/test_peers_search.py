@@ -14,7 +14,6 @@ from app.files.cache import cache_dir
 from app.lab.batch import ONE_PIECE, Batch
 from app.lab.peers import peers, torch
 from app.lab.peers import search as module
-from app.lab.peers.jax import SETTINGS as JAX_SETTINGS
 from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search_settings, why_fastest_unknown
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.search import Searches, fastest_settings
@@ -22,7 +21,6 @@ from app.lab.peers.text import search_text
 from app.network.definitions import LENET5, NETWORKS
 from app.records.peers import Search
 from tests.lab.conftest import Benched
-from tests.support.networks_for_tests import random_graph
 from tests.support.peers_for_tests import CARD, FakeEngine, OurFake, small_batch
 from tests.support.schemas import check_widths, mistakes
 
@@ -136,28 +134,6 @@ def test_the_fastest_of_all_peers_by_each_measurement() -> None:
     first.add(known(first), BROKEN, [], "no such layout")
     assert not why_fastest_unknown(every, FEW)
     assert why_fastest_unknown([known(first, images=1)], {"torch": ()}) == "no setting of a peer runs"
-
-
-WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUDA graph"
-
-
-@pytest.mark.parametrize(
-    ("network", "ms", "needless"),
-    [
-        ("lenet5", {}, 0),
-        ("mlp", {}, 11),  # every second one has the other layout
-        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 2.1]}, 2),  # compiled in two modes
-        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 1.9]}, 0),
-        ("lenet5", {PIECES: [1.1, 2.1]}, 0),
-    ],
-)
-def test_settings_that_cannot_be_the_fastest(network: str, ms: dict[str, list[float]], needless: int) -> None:
-    graph = random_graph(NETWORKS[network])
-    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_setting_needless(name, ms, graph))}
-    assert len(found) == needless and set(found.values()) <= {*torch.NEEDLESS}
-    assert all(("pieces" if ms else "channels last") in name for name in found)
-    assert not {WHOLE, PIECES, EAGER} & found.keys()
-    assert not torch.why_setting_needless("jit", ms, graph)
 
 
 # --- searching and comparing ----------------------------------------------------------------------------------------
@@ -305,14 +281,3 @@ def test_the_command_searches(batch: Batch, some_card: None, benched: Benched, m
     assert code == 0 and document["schema"] == "lenet5-inference/peer-settings/1"
     assert [one["engine"] for one in document["searches"]] == ["torch", "jax"] and document["card"] == CARD["name"]
     assert text == search_text(document) + "\n" and ONE_PIECE not in text
-
-
-def test_peers_that_cannot_run_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.lab.bench.cudnn.why_no_cudnn", lambda: None)
-    monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: "JAX sees no GPU")
-    found = peers.find_engine_factories(["ours", "torch", "jax"], OurFake, lambda: None)
-    assert found.missing == ["jax is left out: JAX sees no GPU"]
-    assert {name: [*settings] for name, settings in found.peers.items()} == {"torch": [*map(str, torch.SETTINGS)]}
-    monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: None)
-    found = peers.find_engine_factories(["jax"], OurFake, lambda: None)
-    assert not found.missing and {name: [*each] for name, each in found.peers.items()} == {"jax": [*JAX_SETTINGS]}
