@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ COMPARED = {
     **{name: name for name in (*NETWORKS, "mlp")},
     **{path.stem: f"docs/networks/{path.name}" for path in sorted((FIGURES.parent / "networks").glob("*.toml"))},
 }
-PEERS_PREFIX = "h100_peers_"  # any file of this name may hold any of them; these are the usual ones
-PEERS = {network: f"{PEERS_PREFIX}{network}.json" for network in COMPARED}
+COMPARISONS = "*_peers_*.json"  # a card, and its comparisons; any file may hold any networks; these are the usual ones
+PEERS = {network: f"h200_peers_{network}.json" for network in COMPARED}
 SIZES = "1,100,10000"  # of batches
 # File → its document in app/records, and the command of main.py that makes it.
 FILES = {
@@ -56,6 +57,12 @@ class MissingError(UserError):
     """A JSON file does not exist yet."""
 
 
+def short_card_name(document: Row) -> str:
+    """Return the model of the card that a document was measured on: ``H100`` of NVIDIA H100 80GB HBM3."""
+    name: str = document["device"]["name"]
+    return name.removeprefix("NVIDIA ").partition(" ")[0]
+
+
 def command_for_file(name: str) -> str:
     """Return the command that writes a JSON file, a key of ``FILES`` or ``MODULES``."""
     command = f"-m {MODULES[name][1]}" if name in MODULES else f"main.py {FILES[name][1]} --overwrite"
@@ -64,7 +71,7 @@ def command_for_file(name: str) -> str:
 
 def check_for_file(name: str) -> Check:
     """Return the check for a JSON file's content. name: ``CYCLE``, a comparison's, or a key of ``FILES | MODULES``."""
-    if name.startswith(PEERS_PREFIX):
+    if fnmatch(name, COMPARISONS):
         return partial(check_document, "peers")
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
@@ -187,17 +194,18 @@ class Figures(dict[str, dict[str, Any]]):
             return None
 
     @property
-    def comparisons(self) -> dict[tuple[str, int, str], tuple[str, Row]]:
-        """Return the comparisons with other systems, by network, batch size and precision, each with its file's name.
+    def comparisons(self) -> dict[tuple[str, int, str, str], tuple[str, Row]]:
+        """Return the comparisons with other systems, each with its file's name.
 
-        Of several files, the latest counts.
+        The key is the network, the batch size, the precision and the card, such as ``H100``. Of several files, the
+        latest counts.
         """
-        stored = {path.name for path in self._folder.glob(f"{PEERS_PREFIX}*.json")}
-        names = sorted(name for name in {*stored, *self} if name.startswith(PEERS_PREFIX))
-        names.sort(key=lambda name: str(self[name]["date"]))
+        stored = {path.name for path in self._folder.glob(COMPARISONS)}
+        names = [name for name in {*stored, *self} if fnmatch(name, COMPARISONS)]
+        names.sort(key=lambda name: (str(self[name]["date"]), name))
         found = ((name, one) for name in names for one in self[name]["comparisons"])
         return {
-            (one["network"], one["images"], row["precision"]): (name, one)
+            (one["network"], one["images"], row["precision"], short_card_name(self[name])): (name, one)
             for name, one in found
             for row in one["rows"]
             if row["engine"] == OURSELVES

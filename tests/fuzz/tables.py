@@ -6,6 +6,7 @@ A cached kernel that is not exactly what was put there is none.
 import json
 import math
 import os
+from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -21,7 +22,7 @@ from app.network.graph import network_graph
 from app.planning import tuning
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS
-from docs.generate.figures import BENCH, FIGURES, FILES, PEERS_PREFIX, Figures, check_for_file
+from docs.generate.figures import BENCH, COMPARISONS, FIGURES, FILES, Figures, check_for_file
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 
@@ -55,16 +56,16 @@ def make_figures(folder: Path) -> Pair:
 
     The first line of a case names its file.
     """
-    names = [*FILES, *(path.name for path in FIGURES.glob(f"{PEERS_PREFIX}*"))]
+    names = [*FILES, *(path.name for path in FIGURES.glob(COMPARISONS))]
     good = {name: json.loads((FIGURES / name).read_text()) for name in names if (FIGURES / name).exists()}
     for bench in (good[name] for name in BENCH.values()):  # fewer rows, so that what matters is hit more often
         bench["tables"] = [{**table, "rows": table["rows"][:4]} for table in bench["tables"]]
         for part in (bench, *bench["batches"]):
             part["totals"] = part["totals"][:6]
-    compared = (one for name in good if name.startswith(PEERS_PREFIX) for one in good[name]["comparisons"])
+    compared = (one for name in good if fnmatch(name, COMPARISONS) for one in good[name]["comparisons"])
     for row in (row for one in compared for row in one["rows"]):
         for measured in (row["on_card_ms"], row["end_to_end_ms"]):
-            if measured is not None:
+            if measured is not None and "samples" in measured:
                 measured["samples"] = measured["samples"][:3]
     checked = {name: check_for_file(name)(document) for name, document in good.items()}
     blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
