@@ -16,7 +16,7 @@ from app.base.interrupts import exit_ignoring_signals
 from app.files.writing import replace_atomically
 from app.network import definitions
 from app.terminal.console import Parser, run_guarded
-from docs.generate import calls, pictures, records, scale, steps, systems, tables, targets
+from docs.generate import calls, goals, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ SYSTEMS = Document(
     ROOT / "docs" / "systems.md",
     {
         "commands": systems.commands_block,
-        "goals": systems.goals_table,
+        "goals": goals.goals_table,
         **{network: partial(systems.network_section, network) for network in definitions.SYSTEMS},
     },
 )

@@ -207,10 +207,14 @@ def test_the_latest_run_of_each_row_counts(no_figures: Figures, tmp_path: Path, 
     assert commands.count("bench --peers --network") == len(COMPARED) - 2
 
 
-def test_a_peer_without_times_says_why(no_figures: Figures, tmp_path: Path, release: Path) -> None:
+def test_a_peer_without_times_or_with_wrong_labels_says_so(no_figures: Figures, tmp_path: Path, release: Path) -> None:
     broken: Any = row_of("torch", "default, contiguous", "fp16", None, reason="out of memory")
-    store(DOCUMENT | {"comparisons": [comparison([*ROWS, broken])]}, tmp_path / PEERS["mlp"])
+    wrong: Any = row_of("torch", "default, channels last", "fp16", 1, 1, changed=101)
+    rounded: Any = row_of("torch", "reduce-overhead, contiguous", "fp16", 1, 1, changed=100)
+    store(DOCUMENT | {"comparisons": [comparison([*ROWS, broken, wrong, rounded])]}, tmp_path / PEERS["mlp"])
     made = " ".join(SYSTEMS.render_block("mlp", no_figures).split())
+    says = "torch.compile default, channels last in fp16 gave other labels than the float64 reference for 101 of 10,000"
+    assert made.count(says) == made.count("gave other labels") == 1
     assert made.count("torch.compile default, contiguous in fp16 has no times: out of memory.") == 1
 
 

@@ -1,0 +1,79 @@
+"""Write docs/systems.md's table of required times beside ours."""
+
+from typing import NamedTuple
+
+from app.lab.peers.text import MEASURES
+from app.terminal.text import format_factor, format_ms
+from docs.generate.figures import Figures
+from docs.generate.systems import END_TO_END, ON_CARD, ordered_comparisons, our_row, pair_with_fastest_peer
+from docs.generate.tables import markdown_table, wrap_paragraph
+
+LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # times as fast as the fastest peer
+LEAST_MLP = LEAST | {END_TO_END: 1.1}  # the bus bounds it
+BEYOND_CARD_MS = 0.2  # the largest allowed end-to-end time minus time on the card
+
+
+class Goal(NamedTuple):
+    """Required times in ms for ``images`` images. on_card, end_to_end: (longest allowed, desired).
+
+    If end_to_end is empty, ``BEYOND_CARD_MS`` limits it.
+    """
+
+    network: str
+    precision: str
+    on_card: tuple[float, ...]
+    end_to_end: tuple[float, ...] = ()
+    images: int = 10_000
+
+
+GOALS = (
+    Goal("lenet5", "fp16", (0.095, 0.082), (0.180, 0.170)),
+    Goal("lenet5", "fp32x", (0.190, 0.160), (0.215, 0.195)),
+    Goal("lenet5", "int8", (0.074, 0.065), (0.178, 0.168)),
+    Goal("lenet5", "fp16", (), (0.018, 0.015), 1),
+    Goal("lenet5", "fp32x", (), (0.030, 0.025), 1),
+    Goal("fa19", "fp16", (1.3, 0.8)),
+    Goal("fa19", "fp32x", (3.2, 2.0)),
+    Goal("k7", "fp16", (1.7, 1.1)),
+    Goal("k7", "fp32x", (4.2, 2.8)),
+    Goal("minidnn86", "fp16", (1.0, 0.5)),
+    Goal("minidnn86", "fp32x", (1.8, 1.0)),
+    Goal("mlp", "fp16", (0.020, 0.012), (0.185, 0.165)),
+    Goal("mlp", "fp32x", (0.030, 0.020), (0.185, 0.165)),
+)
+
+
+def goals_table(figures: Figures) -> str:
+    """Return each required time beside ours, and our speed-up over the fastest peer."""
+    head = ["network", "card", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
+    rows = []
+    for goal in GOALS:
+        for (network, images, precision, card), (_, one) in ordered_comparisons(figures):
+            if (network, images, precision) != (goal.network, goal.images, goal.precision):
+                continue
+            if not our_row(one, precision).get(ON_CARD):
+                continue
+            on_card = pair_with_fastest_peer(one, precision, ON_CARD)
+            beyond = ((on_card.ours or 0) + BEYOND_CARD_MS,)
+            asked = {ON_CARD: goal.on_card, END_TO_END: goal.end_to_end or beyond}
+            where = f"`{network}`" + ", one image" * (images == 1)
+            for measure, title in ((measure, title) for measure, title in MEASURES.items() if asked[measure]):
+                found, times = pair_with_fastest_peer(one, precision, measure), asked[measure]
+                least = (LEAST_MLP if network == "mlp" else LEAST)[measure]
+                must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
+                in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
+                ahead = "" if found.ratio is None else _yes_or_no(found.ratio >= least)
+                cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
+                rows.append([where, card, precision, title, *cells])
+    rule = (
+        'Each row gives our measured time, the longest time allowed (must) and the desired one (aim). "× fastest '
+        'other" is the time of the fastest other system in the same precision (for fp32x, in fp32) ÷ ours, beside the '
+        "least ratio allowed. "
+        "For a network whose requirements name no end-to-end time, the longest one allowed is its measured time on the "
+        f"card plus {BEYOND_CARD_MS:g} ms."
+    )
+    return f"{wrap_paragraph(rule)}\n\n{markdown_table(head, rows, 4)}"
+
+
+def _yes_or_no(fulfilled: bool) -> str:
+    return "yes" if fulfilled else "**no**"
