@@ -41,7 +41,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     side has one report, or each has two or more. Equal arguments give equal intervals.
 
     With several reports per side, the runs' medians are the observations, so the interval includes the scatter between
-    runs. With one row it is Student's interval for their logarithms.
+    runs. With one row it is Student's t confidence interval for the difference between the means of their logarithms.
 
     With one report per side, only the noise within the runs is known. Successive samples are correlated, so the
     observations are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals

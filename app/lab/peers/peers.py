@@ -85,7 +85,10 @@ class EngineFactories(NamedTuple):
 
 
 def compare(request: BenchRequest) -> int:
-    """Time all engines, print and write. Return 1 if this program's labels were wrong, else 0. Raises UserError."""
+    """Time all engines, or with ``--search`` the peers' untried settings; print and write the document.
+
+    Return 1 if this program's labels were wrong in a comparison, else 0. Raises UserError.
+    """
     job = job_from_request(request)
     device.require_gpu("bench")
     with exit_on_interrupt():  # these load CuPy
@@ -224,10 +227,9 @@ def compare_all(
             chosen += [(torch.TORCH, EAGER)] if torch.TORCH in factories.peers else []
             own = job.precisions_compared_with(precision)
             candidates = [one for ours in own for one in factories.our_candidates(batch.graph, ours)]
-            candidates += [
-                Candidate(engine, setting, precision, partial(factories.peers[engine][setting], precision=precision))
-                for engine, setting in dict.fromkeys(chosen)
-            ]
+            for engine, setting in dict.fromkeys(chosen):
+                make = partial(factories.peers[engine][setting], precision=precision)
+                candidates.append(Candidate(engine, setting, precision, make))
             entrants = _make_entrants(candidates, batch)
 
             def show_step_of_batch(what: str, where: str = f"{network.name}, {images:,}") -> None:

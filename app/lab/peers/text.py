@@ -1,4 +1,4 @@
-"""Compute ratios between engines, and format the documents of ``bench --peers`` as text. Pure functions."""
+"""Compute this program's speed-ups over the peers, and format the documents of ``bench --peers`` as text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,7 +27,8 @@ SEARCHES = (
 def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list[Ratio]:
     """Return the fastest peer's median ÷ ours, by measurement, for each of our rows that ran.
 
-    unknown: the peers' precision → why their fastest settings are not known; these precisions get no ratio.
+    unknown: for each precision of the peers, why their fastest settings are not known; empty if they are. Without these
+    settings, or after a failure of one of these peers, ratios are None and ``reason`` says why.
     """
     found = []
     for own in rows:
