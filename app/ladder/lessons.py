@@ -157,7 +157,8 @@ def colour_lines(source: str) -> Sequence[str]:
     return made.splitlines()
 
 
-def diff_lines(old: str, new: str) -> list[Line]:
+@cache
+def diff_lines(old: str, new: str) -> Sequence[Line]:
     """Return the lines of both files as in a diff, without the comments at their heads.
 
     A removed line comes directly before the similar line that replaces it.

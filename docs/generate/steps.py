@@ -25,7 +25,7 @@ def step_sections(operation: str, figures: Figures) -> str:
 
 def _step_section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
-    layers = [*card.layers(step)]
+    layers = card.layers(step)
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names
     since = f" `{row.name}` continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")

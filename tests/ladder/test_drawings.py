@@ -21,7 +21,7 @@ LABELLED = {"plain", "shared", "taps", "cells", "arrow", "tip"}
 
 def drawn(card: Card, name: str) -> tuple[Drawing, Layer]:
     """The drawing of a step on its second layer of the first network, as its page shows it."""
-    layers = [*card.layers(BY_NAME[name])]
+    layers = card.layers(BY_NAME[name])
     layer = next((one for one in layers if one.name == "conv2"), layers[0])
     return tiles.draw_step(BY_NAME[name], layer.names), layer
 
@@ -109,7 +109,7 @@ SIZES = ("columns", "tall", "wide")
 
 
 def test_warps_have_32_threads_whatever_the_tile(card: Card) -> None:
-    step, layer = BY_NAME["conv-shared-tile"], next(card.layers(BY_NAME["conv-shared-tile"]))
+    step, layer = BY_NAME["conv-shared-tile"], card.layers(BY_NAME["conv-shared-tile"])[0]
     for tile in (8, 16, 24, 32):
         drawing = tiles.draw_step(step, {**layer.names, "TILE": tile})
         (cell,) = {one["height"] for one in shapes(drawing, "warp")}

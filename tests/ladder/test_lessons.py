@@ -50,7 +50,7 @@ def test_every_row_has_a_lesson_and_every_lesson_a_row() -> None:
 @STEPS
 def test_predictions_are_bounds_and_say_what_bounds(step: Step, card: Card) -> None:
     """No measured time is below its prediction; the part that the lesson names is the longest on some layer."""
-    layers = [*card.layers(step)]
+    layers = card.layers(step)
     assert layers and set(step.lesson.bounded_by) <= {*PARTS}
     for layer in layers:
         assert layer.ms is None or layer.ms >= layer.prediction.ms, layer.title
@@ -73,7 +73,7 @@ def test_sentences_can_be_filled_and_hold_no_figures_by_hand(step: Step, card: C
 @STEPS
 def test_what_multiplies_is_as_much_as_a_lesson_says(step: Step, card: Card) -> None:
     """Nearly all instructions multiply in a hottest loop alone; most may in the whole kernel, where sums are long."""
-    layers = [*card.layers(step)]
+    layers = card.layers(step)
     for sentence in re.split(r"(?<=[.:])\s", f"{step.lesson.bound} {step.lesson.proof}"):
         if re.search(r"[Nn]early (all|every)", sentence) and "instruction" in sentence:
             assert "hottest loop" in sentence
@@ -187,7 +187,7 @@ def test_counters_are_shown_beside_predictions(card: Card) -> None:
 def test_shares_of_the_measured_time_stand_in_for_counters(card: Card) -> None:
     uncounted = replace(card, counters={})
     pages, step = Pages(uncounted, "test"), BY_NAME["conv-direct"]
-    layers = [*uncounted.layers(step)]
+    layers = uncounted.layers(step)
     row = re.search(r"In place of counters.*?Load pipe[^<]*</th>(.*?)</tr>", pages.step_page(step).html, re.DOTALL)
     assert row and re.findall(r">(\d+)%<", row[1]) == [
         f"{100 * layer.prediction.parts['loads'] / layer.ms:.0f}" for layer in layers if layer.ms
@@ -215,7 +215,7 @@ def test_a_thread_waits_once_for_all_of_its_outputs() -> None:
 def test_products_of_warpgroups_take_the_clocks_that_their_tiles_are_chosen_by(card: Card) -> None:
     """Of reading and of multiplying, each for all products of an image: the sparse ones read longer."""
     for name, terms in (("conv-warpgroup", 16), ("conv-warpgroup-sparse", 32)):
-        layer = next(card.layers(BY_NAME[name]))
+        layer = card.layers(BY_NAME[name])[0]
         pixels, names = 8 * layer.names["ROWS"], {**layer.names}
         for count, formula in BY_NAME[name].lesson.counts.items():
             names[count] = evaluate_formula(formula, names | {"products": layer.counts["products"]})
