@@ -2,7 +2,6 @@
 
 import json
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from app.drawing import interactives
 from app.kernels import registry
 from app.kernels.problems import ConvProblem
-from tests.support.pages import Nesting, opened
+from tests.support.pages import Nesting, evaluate_in_page
 
 CONV1 = ConvProblem(1, 28, 28, 32, 5)
 SHARED = Path(__file__).parents[2] / "app/kernels/include"
@@ -85,14 +84,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (folder / "scripts" / file).write_text(text, encoding="utf-8")
     body = "".join(map(interactives.interactive_html, interactives.INTERACTIVES))
     asked = ", ".join(f"{name}: {expression}" for name, expression in ASKED.items())
-    script = f"document.getElementById('report').textContent = JSON.stringify({{{asked}}});"
     head = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><style>{interactives.page_style_sheet()}</style>'
-    report = f'<pre id="report"></pre><script>window.addEventListener("load", () => {{ {script} }});</script>'
-    (folder / "page.html").write_text(f"{head}{body}{report}", encoding="utf-8")
-    page = opened(folder / "page.html", folder / "profile")
-    assert page.console == []
-    (told,) = re.findall(r'<pre id="report">(.*?)</pre>', page.html, re.DOTALL)
-    result: dict[str, Any] = json.loads(unescape(told))
+    result: dict[str, Any] = evaluate_in_page(head + body, f"{{{asked}}}", folder)
     return result
 
 
@@ -161,9 +154,3 @@ def test_three_products_are_nearly_as_exact_as_float32(found: dict[str, Any]) ->
 
 def test_typed_numbers_change_the_table(found: dict[str, Any]) -> None:
     assert found["typed"]["facts"][0] == "1.00097656" and "none" in found["typed"]["facts"]
-
-
-def test_the_console_is_heard(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text('<script>console.error("one"); throw new Error("two")</script>')
-    said = opened(tmp_path / "page.html", tmp_path / "profile").console
-    assert [word in line for word, line in zip(("one", "two"), said, strict=True)] == [True, True]

@@ -96,7 +96,7 @@ def test_times_are_those_of_the_stored_runs(step: Step, site: Path, card: Card) 
             rows = [row for row in table["rows"] if row["name"] == step.row.name and row["dtype"] == step.dtype]
             if rows and "+" not in table["item"] and table["operation"] == step.row.operation:
                 assert format_ms(rows[0]["ms"]) in text
-    layers = [*card.layers(step)]
+    layers = card.layers(step)
     assert all(format_ms(layer.prediction.ms) in text for layer in layers)
     assert any(layer.ms for layer in layers) or "has not been measured" in text
 
@@ -245,7 +245,8 @@ LOOKED_AT = ("index", "conv-direct", "learn", "playground", "pictures", "interac
 
 def test_a_browser_shows_the_pages_without_a_complaint(site: Path, tmp_path: Path) -> None:
     """All in frames of one: Chromium starts once. The last one fails, which shows that frames are heard."""
-    (tmp_path / "bad.html").write_text("<!DOCTYPE html><title>x</title><script>throw Error('heard')</script>")
+    bad = "<script>console.error('one'); throw Error('two')</script>"
+    (tmp_path / "bad.html").write_text(f"<!DOCTYPE html><title>x</title>{bad}")
     pages = [*((site / f"{name}.html").as_uri() for name in LOOKED_AT), (tmp_path / "bad.html").as_uri()]
     loaded = "<script>let loaded = 0;</script><p id='loaded'></p>"
     noted = "onload='document.getElementById(\"loaded\").textContent = ++loaded'"
@@ -253,7 +254,7 @@ def test_a_browser_shows_the_pages_without_a_complaint(site: Path, tmp_path: Pat
     (tmp_path / "all.html").write_text(f"<!DOCTYPE html><title>x</title>{loaded}{frames}")
     found = opened(tmp_path / "all.html", tmp_path / "profile")
     assert f'<p id="loaded">{len(pages)}</p>' in found.html
-    assert [line.partition(",")[0] for line in found.console] == ['"Uncaught Error: heard"']
+    assert [line.partition(",")[0] for line in found.console] == ['"one"', '"Uncaught Error: two"']
     for name in LOOKED_AT:
         title = re.findall(r"<h1[^>]*>(.*?)</h1>", (site / f"{name}.html").read_text("utf-8"), re.DOTALL)
         assert title and unescape(re.sub(r"<[^>]+>", "", title[0])).strip(), name
