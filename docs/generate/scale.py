@@ -124,13 +124,11 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 def _cluster_rate(found: Row) -> float:
     """Return the images per second whose labels Dask can transfer, if each piece is full."""
-    rate: float = max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"] * GPU_PIECE
-    return rate
+    return float(max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"]) * GPU_PIECE
 
 
 def _storing_rate(found: Row) -> float:
-    rate: float = STORED / found["store_s"]
-    return rate
+    return STORED / float(found["store_s"])
 
 
 def _format_bytes(count: float) -> str:
