@@ -162,10 +162,11 @@ def test_ticks_are_round_and_cover_the_axis() -> None:
     assert [svg.tick_text(tick) for tick in (0.01, 1, 1000)] == ["0.01", "1", "1,000"]
 
 
-def test_the_style_sheet_has_colours_for_both_grounds_and_for_print() -> None:
-    sheets = re.split(r"@media ", svg.style_sheet())
-    assert [sheet.split(" {")[0] for sheet in sheets[1:]] == ["(prefers-color-scheme: dark)", "print"]
-    assert len({len(re.findall(r"--chart-\d:", sheet)) for sheet in sheets}) == 1
+def test_the_style_sheet_has_colours_for_both_grounds_and_prints_on_the_light_one() -> None:
+    light, dark, paper = re.split(r"@media ", svg.style_sheet())
+    assert dark.startswith("screen and (prefers-color-scheme: dark) {") and paper.startswith("print {")
+    colours = [re.findall(r"--chart-\w+(?=:)", sheet) for sheet in (light, dark, paper)]
+    assert len(colours[0]) == 12 and colours[0] == colours[1] and {*colours[2]} <= {*colours[0]}
 
 
 SVG = "{http://www.w3.org/2000/svg}"
