@@ -266,14 +266,10 @@ def test_a_picture_of_another_run_is_found(tmp_path: Path, figures_folder: Path)
     assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)[:2]
 
 
-def _stored(name: str) -> Any:
-    return json.loads((FIGURES / f"h100_{name}.json").read_text(encoding="utf-8"))
-
-
 def _tables(document: Path, block: str) -> list[list[str]]:
     """Cells of all table rows in a block."""
     (text,) = re.findall(rf"<!-- {block}:begin -->\n(.*?)<!-- {block}:end -->", document.read_text("utf-8"), re.DOTALL)
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.M)]
+    return [cells(line) for line in re.findall(r"^\|.*\|$", text, re.M)]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +290,8 @@ def test_quoted_times_are_those_of_the_stored_reports(document: str, block: str,
             if (precision, kind) == ("int8", "one image"):
                 assert not cell
                 continue
-            stored = _stored(f"lenet5_{precision}" + "_batch1" * (kind == "one image"))[TIMES[kind]]
-            assert cell.split()[0] == f"{stored['p50']:.3f}", (what, precision)
+            name = f"h100_lenet5_{precision}" + "_batch1" * (kind == "one image")
+            stored = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+            assert cell.split()[0] == f"{stored[TIMES[kind]]['p50']:.3f}", (what, precision)
             checked += 1
     assert checked == 3 * len(columns) - 1

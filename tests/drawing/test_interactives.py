@@ -18,24 +18,21 @@ SHARED = Path(__file__).parents[2] / "app/kernels/include"
 HEADERS = "".join((SHARED / f"{name}.cuh").read_text("utf-8") for name in ("conv_pair", "conv_pair_warpgroups"))
 
 
-class Fragment(Nesting):
-    """Collects the words of a fragment, whose elements must nest; scripts aside."""
+class Cells(Nesting):
+    """Collects the texts of a fragment's lines and cells; its elements must nest."""
 
     def __init__(self, html: str) -> None:
-        self.words: list[str] = []
-        self.cells: list[str] = []
+        self.texts: list[str] = []
         super().__init__(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         super().handle_starttag(tag, attrs)
         if tag in ("li", "td", "th"):
-            self.cells.append("")
+            self.texts.append("")
 
     def handle_data(self, data: str) -> None:
-        if "script" not in self.open:
-            self.words += data.split()
         if {"li", "td", "th"} & {*self.open}:
-            self.cells[-1] += data
+            self.texts[-1] += data
 
 
 def drive(first: str, inputs: dict[int, object]) -> str:
@@ -89,13 +86,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("name", interactives.INTERACTIVES)
-def test_the_page_reads_without_scripts(name: str) -> None:
-    fragment = Fragment(interactives.interactive_html(name))
-    assert len(fragment.words) > 100
-    assert f'src="scripts/{name}.js"' in interactives.interactive_html(name)
-
-
 def test_the_scripts_know_the_kernels_sizes() -> None:
     texts = interactives.script_texts()
     steps = {row.name: row for row in registry.variants("conv")}
@@ -114,7 +104,7 @@ def test_at_first_the_scripts_say_what_the_page_said(found: dict[str, Any]) -> N
         (shown,), (written,) = (
             re.findall(facts, text, re.DOTALL) for text in (section, interactives.interactive_html(name))
         )
-        assert Fragment(shown).cells == Fragment(written).cells
+        assert Cells(shown).texts == Cells(written).texts
 
 
 def test_sliders_light_what_im2col_reads(found: dict[str, Any]) -> None:

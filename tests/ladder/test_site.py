@@ -26,7 +26,7 @@ from app.ladder.lessons import (
 )
 from app.ladder.pages import MARK, write_site
 from app.ladder.pictures import ExtraPage
-from app.ladder.stored import heading_anchor, to_html
+from app.ladder.stored import to_html
 from app.terminal.text import format_ms
 from docs.generate.site import COMMAND
 from tests.support.pages import Nesting, opened
@@ -81,6 +81,8 @@ def test_a_page_has_every_part(step: Step, site: Path) -> None:
         root = ElementTree.fromstring(drawn)
         assert root.get("role") == "img" and len(root.get("aria-label", "")) > 30
     assert LEAST <= parts["change"].count('class="line ') <= MOST
+    assert ("removed lines are" in parts["change"]) == ('class="line minus"' in parts["change"])
+    assert ("… stands for" in parts["change"]) == ('class="line gap"' in parts["change"])
     assert "multiply-adds" in parts["count"] and "bytes through device memory" in parts["count"]
     assert "Predicted" in parts["time"] and "Measured" in parts["time"]
     assert step.since is None or f"What bounded step {step.since.title}: " in parts["change"]
@@ -125,13 +127,6 @@ def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: St
     assert not [line.text for line in shown if line.change == "-" and line.text.strip(" {}") in stays - beside]
     ends = [line for line, after in pairwise([*shown, shown[0]]) if after.change == GAP] + shown[-1:]
     assert not [line.text for line in ends if line.change in ("-", GAP)]
-
-
-@STEPS
-def test_a_page_explains_the_signs_that_its_excerpt_has(step: Step, site: Path) -> None:
-    text = section((site / f"{step.page_name}.html").read_text(encoding="utf-8"), "change")
-    assert ("removed lines are" in text) == ('class="line minus"' in text)
-    assert ("… stands for" in text) == ('class="line gap"' in text)
 
 
 @STEPS
@@ -225,7 +220,7 @@ def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) 
             '</thead>\n<tbody>\n<tr>\n<th scope="row">1</th>\n<td><code>2</code></td>\n</tr>\n</tbody>\n</table></div>',
         ),
         ("<!-- [[[cog x() ]]] -->\nsaid\n<!-- [[[end]]] -->", "<p>said</p>"),
-        ("text\n# Head\nmore", '<p>text</p>\n<h1 id="head">Head</h1>\n<p>more</p>'),
+        ("text\n# One, two-fold\nmore", '<p>text</p>\n<h1 id="one-two-fold">One, two-fold</h1>\n<p>more</p>'),
         (
             "<details><summary>Why</summary>\n\nSo.\n\n</details>",
             "<details><summary>Why</summary>\n<p>So.</p>\n</details>",
@@ -234,10 +229,6 @@ def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) 
 )
 def test_constructs(text: str, html: str) -> None:
     assert to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
-
-
-def test_names_of_headings() -> None:
-    assert heading_anchor("Pooling, element-wise, softmax") == "pooling-element-wise-softmax"
 
 
 LOOKED_AT = ("index", "conv-direct", "learn", "playground", "pictures", "interactives")
