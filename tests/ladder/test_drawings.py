@@ -11,9 +11,7 @@ from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.ladder import tiles
 from app.ladder.card import Card, Layer
 from app.ladder.lessons import Step, all_steps
-
-BY_NAME = {step.page_name: step for step in all_steps()}
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
+from tests.ladder.conftest import BY_NAME, STEPS
 
 # Kinds of shapes that have words beside them, which no legend repeats.
 LABELLED = {"plain", "shared", "taps", "cells", "arrow", "tip"}

@@ -38,9 +38,7 @@ def test_the_first_page_opens_with_the_journey(site: Path, card: Card) -> None:
     for chart in charts:
         rows = re.findall(r'<a href="(.*?)\.html">(.*?)</a>', chart, re.DOTALL)
         assert [titles[slug] for slug, _ in rows] == [title for title in titles.values() if title in times]
-        for slug, row in rows:
-            assert "<rect" in row and f"{format_number(times[titles[slug]])} ms" in row
-        assert sum(' open"' in row for _, row in rows) >= 2
+        assert all(f"{format_number(times[titles[slug]])} ms" in row for slug, row in rows)
     assert [re.findall(r'width="(\d+)"', chart)[0] for chart in charts] == ["870", "340"]  # for screens, for phones
 
 

@@ -29,11 +29,11 @@ from app.ladder.pictures import ExtraPage
 from app.ladder.stored import to_html
 from app.terminal.text import format_ms
 from docs.generate.site import COMMAND
+from tests.ladder.conftest import BY_NAME, STEPS
 from tests.support.pages import Nesting, opened
 
 MOST_BYTES = 8_000_000
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
 
 
 class Reader(Nesting):
@@ -138,7 +138,7 @@ def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(s
 
 def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
     """Step 3's page lost its second barrier, and showed its store as removed."""
-    step = next(step for step in all_steps() if step.page_name == "conv-shared-tile")
+    step = BY_NAME["conv-shared-tile"]
     shown = [(line.change, line.text.strip()) for line in excerpt_lines(step)]
     assert sum(text.startswith("__syncthreads()") for change, text in shown if change == "+") == 2
     assert not any(change == "-" and text.startswith(("y[", "OUTPUT(")) for change, text in shown)
@@ -181,7 +181,7 @@ def test_times_of_a_step_stand_under_their_layers(card: Card, site: Path) -> Non
     text = (site / "index.html").read_text(encoding="utf-8")
     (row,) = re.findall(r'<tr><th scope="row"><a href="conv-warpgroup.html">.*?</tr>', text)
     conv1, conv2 = re.findall(r'<td class="number">(.*?)</td>', row)
-    step = next(step for step in all_steps() if step.page_name == "conv-warpgroup")
+    step = BY_NAME["conv-warpgroup"]
     (layer,) = (layer for layer in card.layers(step) if layer.network == "lenet5")
     assert layer.name == "conv2" and conv1 == "" and format_ms(layer.prediction.ms) in conv2
 
