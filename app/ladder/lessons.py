@@ -127,7 +127,6 @@ def read_lesson(row: Variant) -> Lesson:
     return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})
 
 
-LEAST, MOST = 8, 24
 GAP = "…"
 ALIKE = 0.6  # least similarity of a removed line and the line that replaces it
 

@@ -1,4 +1,4 @@
-"""Hold the counts that lessons give by formula against the hardware counters that are stored for the same layers."""
+"""Compare the counts that lessons give by formula with the hardware counters that are stored for the same layers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,7 +103,7 @@ SLOWER = {
 
 
 def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]:
-    """Return the layers with counters, per output. The last layer is left out: ten outputs fill no tile."""
+    """Yield each layer with its counters per output, but the last layer, whose ten outputs fill no tile."""
     for layer in card.layers(step):
         if layer.counters and layer.name != "fc2":
             outputs = layer.names["OUTPUTS"] * layer.counters["images"]
@@ -111,8 +111,8 @@ def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]
             yield layer, {name: normalize_count(name, value, outputs) for name, value in counts.items()}
 
 
-def test_steps_are_called_as_here() -> None:
-    """What is said of a step that has another name now would be held against nothing."""
+def test_the_tables_name_steps_that_exist() -> None:
+    """The entries of a renamed step would be compared with nothing."""
     assert {*EXCEPTIONS, *READ_AGAIN, *CHANGES, *ON_FIRST} <= {step.page_name for step in all_steps()}
 
 

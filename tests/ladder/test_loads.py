@@ -60,7 +60,7 @@ def test_what_a_kernel_prints_is_no_count(mine: Path) -> None:
         assert count_loads(row, problem, 1)["global_loads"] == 1600
 
 
-def test_a_copy_lies_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_is_ranked_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "1,7,9,3,3,1", "--device", "cpu"]
     assert main(["check", str(mine), *shape, "--counts", "--json", "check.json"]) == 0
     text = capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_a_copy_lies_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[s
     assert found["03 shared-tile"]["global_loads"] < 0.2 < found["mine.cu"]["global_loads"]
 
 
-def test_a_wrong_kernel_gets_no_place(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_kernel_is_not_ranked(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine.write_text(mine.read_text().replace("REAL sum = 0;", "REAL sum = 1;"))
     assert main(["check", str(mine), "--shape", "1,7,9,3,3,1", "--device", "cpu", "--counts", "--json", "-"]) == 1
     assert "places" not in json.loads(capsys.readouterr().out)
@@ -87,7 +87,7 @@ def test_a_wrong_kernel_gets_no_place(mine: Path, capsys: pytest.CaptureFixture[
         ("--conv half2 --shape 1,7,9,3,3,1", "but half2 computes in float16, not float32: leave it out"),
     ],
 )
-def test_what_has_no_place_is_refused(options: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_that_cannot_be_ranked_is_refused(options: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     skip_without_compiler()
     code = main(["check", *options.split(), "--device", "cpu", "--counts"])
     check_error(code, *capsys.readouterr(), re.escape(said))

@@ -15,8 +15,6 @@ from app.ladder.counting import PARTS
 from app.ladder.lessons import (
     GAP,
     LADDERS,
-    LEAST,
-    MOST,
     Step,
     all_steps,
     changed_line_count,
@@ -33,6 +31,7 @@ from tests.ladder.conftest import BY_NAME, STEPS
 from tests.support.pages import Nesting, opened
 
 MOST_BYTES = 8_000_000
+LEAST, MOST = 8, 24  # lines of an excerpt
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
 
 
