@@ -202,7 +202,7 @@ def drawn_pictures(samples: Split) -> dict[str, Image.Image]:
         for ground in GROUNDS
     }
     found |= {path.name: Image.open(path) for path in sorted(PHOTOS.iterdir())}
-    for edge in (1, 9, 130):
+    for edge in (1, 9, 60):
         found[f"one colour {edge}"] = Image.new("RGB", (edge, 2 * edge), (200, 120, edge))
         found[f"noise {edge}"] = Image.fromarray(rng.integers(0, 256, (edge + 5, edge, 3)).astype(np.uint8))
     found["own"], found["negated"] = (Image.fromarray(image) for image in (samples.images[1], 255 - samples.images[2]))
