@@ -26,7 +26,7 @@ from tests.support.pictures import GROUNDS, photo
 PURE = tuple(name for name in playground.SCRIPTS if name != "page")
 SHAPE = (1, 28, 28)
 PHOTOS = Path(__file__).parents[2] / "docs" / "photos"
-ROUNDED = 1  # of 255: sums in another order
+PIXEL_TOLERANCE = 1  # of 255: sums in another order
 
 
 @pytest.fixture(scope="module")
@@ -243,4 +243,4 @@ def test_pictures_are_prepared_as_predict_does(samples: Split, graph: Graph, tmp
     each = "const found = prepare.preparePicture(picture, 28, invert); return { ...found, pixels: [...found.pixels] };"
     found = evaluate(page_script(PURE), f"[{listed}].map(([picture, invert]) => {{ {each} }})", tmp_path)
     for (name, picture, invert), one in zip(cases, found, strict=True):
-        check_prepared(one, prepared_rows_first(picture, invert), graph, f"{name}, {invert}", ROUNDED)
+        check_prepared(one, prepared_rows_first(picture, invert), graph, f"{name}, {invert}", PIXEL_TOLERANCE)

@@ -22,7 +22,7 @@ from tests.ladder.test_playground import PHOTOS, SHAPE, check_prepared
 from tests.support.pages import evaluate_in_page
 from tests.support.pictures import KINDS, saved
 
-MOST = 4  # of 255: a browser decodes JPEG files by itself, and Pillow may resize columns first
+PIXEL_TOLERANCE = 4  # of 255: a browser decodes JPEG files by itself, and Pillow may resize columns first
 
 
 def without_policy(site: Path) -> str:
@@ -55,7 +55,8 @@ ASK_FILE = """(async () => {
   const find = (id) => document.getElementById(id), found = [];
   const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
   for (const [name, type, content] of FILES) {
-    const given = new DataTransfer(), before = find("prepared").textContent = "";
+    const given = new DataTransfer();
+    find("prepared").textContent = "";
     given.items.add(new File([network.bytesOf(content)], name, { type }));
     find("file").files = given.files;
     find("file").dispatchEvent(new Event("change"));
@@ -66,8 +67,6 @@ ASK_FILE = """(async () => {
   }
   return found;
 })()"""
-
-
 DRAW = """(async () => {
   const find = (id) => document.getElementById(id), canvas = find("drawing"), box = canvas.getBoundingClientRect();
   const lit = () => playground.pixels.reduce((a, b) => a + b, 0);
@@ -94,8 +93,6 @@ DRAW = """(async () => {
   found.wide = document.documentElement.scrollWidth;
   return found;
 })()"""
-
-
 # The page in frames: windows cannot be as narrow as a phone, and Chromium starts once for all.
 FRAMES = """(async () => {
   const inFrame = async (width, scripts) => {
@@ -156,7 +153,7 @@ def test_a_picture_that_is_opened_is_classified_as_by_predict(
         wanted = prepare_picture(read_picture(tmp_path / name), SHAPE)
         inverted, *doubts = one["said"].partition(": ")[2].removesuffix(".").split(", ")
         one |= {"inverted": inverted == "negated", "doubts": doubts}
-        check_prepared(one, wanted, graph, name, MOST)
+        check_prepared(one, wanted, graph, name, PIXEL_TOLERANCE)
         label = graph.reference(wanted.pixels[None]).argmax()
         assert weights.classes and one["answer"].startswith(f"{weights.classes[label]}, "), name
 
