@@ -16,12 +16,12 @@ def page_style_sheet() -> str:
     return f"{style_sheet()}{(FOLDER / 'interactive.css').read_text(encoding='utf-8')}"
 
 
-def interactive_html(name: str, folder: str = "scripts") -> str:
-    """Return one interactive as HTML. folder: address of the scripts relative to the page."""
+def interactive_html(name: str) -> str:
+    """Return one interactive as HTML, which loads its script from the folder ``scripts`` beside the page."""
     html = (FOLDER / f"{name}.html").read_text(encoding="utf-8")
-    return f'{html}<script src="{folder}/{name}.js" defer></script>\n'
+    return f'{html}<script src="scripts/{name}.js" defer></script>\n'
 
 
 def script_texts() -> dict[str, str]:
-    """Return the text of each script by file name, to write into the folder that the HTML names."""
+    """Return the text of each script by file name, to write into that folder."""
     return {f"{name}.js": (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in INTERACTIVES}

@@ -61,7 +61,7 @@ def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequ
 
 
 def _is_free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
-    return panel.contains_box(box) and not any(box.overlaps_box(other) for other in taken)
+    return panel.contains_box(box) and not any(map(box.overlaps_box, taken))
 
 
 def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:

@@ -3,7 +3,7 @@
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape, unescape
@@ -193,7 +193,7 @@ class Drawing:
             self.parts.append(path(f"{across}{down}", "cells"))
         self._grow_to_contain(x + width, y + height)
 
-    def add_rectangle(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
+    def add_rectangle(self, x: float, y: float, width: float, height: float, kind: str, title: str) -> None:
         """Draw a rectangle. kind: its CSS class. title: what it shows, for its tooltip and the legend."""
         if title and title not in self.keys.setdefault(kind, []):
             self.keys[kind].append(title)
@@ -205,7 +205,7 @@ class Drawing:
         self.parts.append(text(words, x, y, kind, anchor))
         self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
 
-    def add_text_lines(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
+    def add_text_lines(self, x: float, y: float, *lines: str, kind: str = "") -> None:
         """Write lines of text below one another."""
         for number, words in enumerate(lines):
             self.add_text(x, y + 17 * number, words, kind)

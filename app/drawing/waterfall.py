@@ -48,9 +48,9 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
     ]
 
 
-def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
+def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float, name: str = "budget") -> str:
     """Return as SVG what each stage adds. copy_ms: time to copy the images alone over the bus, drawn as a line."""
-    high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
+    high = 1.02 * max(*(stage.ms for stage in stages), copy_ms)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)
     parts = [svg.text(title, 8, 20, "head")]
@@ -73,16 +73,14 @@ def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = 
         ]
         rates.append(svg.text(f"{said} ms", end + 6, top + HEIGHT / 2 + 4))
         before = stage.ms
-    if copy_ms is not None:
-        x = scale(copy_ms)
-        parts.append(svg.path(f"M{x:.5g} {TOP - 8}V{bottom}", "mark dashed"))
-        parts.append(svg.text(f"the bus alone: {svg.format_number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
+    x = scale(copy_ms)
+    parts.append(svg.path(f"M{x:.5g} {TOP - 8}V{bottom}", "mark dashed"))
+    parts.append(svg.text(f"the bus alone: {svg.format_number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
     parts += rates  # above that line
-    bus = "" if copy_ms is None else f" The images alone take {svg.format_number(copy_ms)} ms over the bus."
     told = "; ".join(f"{_stage_tooltip(stage)} ({stage.what})" for stage in stages)
-    return svg.picture(
-        name, title, f"Bars, each from where the one above ends. {told}.{bus}", LEFT + WIDTH + RIGHT, bottom + 28, parts
-    )
+    bus = f"The images alone take {svg.format_number(copy_ms)} ms over the bus."
+    description = f"Bars, each from where the one above ends. {told}. {bus}"
+    return svg.picture(name, title, description, LEFT + WIDTH + RIGHT, bottom + 28, parts)
 
 
 def _stage_tooltip(stage: Stage) -> str:

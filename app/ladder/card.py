@@ -1,8 +1,8 @@
 """Collect one card's measurements for the pages: times of ``bench``, loops of machine code, hardware counters."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from app.base.frozen import Frozen
@@ -101,12 +101,21 @@ class Card(Frozen):
             sms * SM_LIMITS.get(number, SM_LIMITS[90])[0],
         )
 
-    def layers(self, step: Step) -> Iterator[Layer]:
-        """Yield each layer that the step can compute, network by network, with the step's counts and measurements."""
-        for network in self.networks:
-            for item, problem in layer_problems(network, step.row.operation, step.dtype):
-                if found := self._layer_of_step(step, network, item, problem):
-                    yield found
+    def layers(self, step: Step) -> Sequence[Layer]:
+        """Return each layer that the step can compute, network by network, with the step's counts and measurements."""
+        if step.page_name not in self._layers_of_steps:
+            self._layers_of_steps[step.page_name] = [
+                found
+                for network in self.networks
+                for item, problem in layer_problems(network, step.row.operation, step.dtype)
+                if (found := self._layer_of_step(step, network, item, problem))
+            ]
+        return self._layers_of_steps[step.page_name]
+
+    @cached_property
+    def _layers_of_steps(self) -> dict[str, Sequence[Layer]]:
+        """The layers of each step that was asked for, by the step's page: several tables of a page ask for them."""
+        return {}
 
     def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
         bench, problem = self.benches[network], served_form(step.row, problem)

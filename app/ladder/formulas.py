@@ -111,11 +111,9 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "conflicts": bank_conflict_cycles,
     "cycles": shared_load_cycles,
     "input_products": input_transform_products,
-    "lines": cache_lines_touched,
     "max": max,
     "min": min,
     "pixel_lines": warp_cache_lines,
-    "round": round,
     "vector": widest_vector_load,
 }
 

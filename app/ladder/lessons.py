@@ -127,7 +127,6 @@ def read_lesson(row: Variant) -> Lesson:
     return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})
 
 
-LEAST, MOST = 8, 24
 GAP = "…"
 ALIKE = 0.6  # least similarity of a removed line and the line that replaces it
 
@@ -157,7 +156,8 @@ def colour_lines(source: str) -> Sequence[str]:
     return made.splitlines()
 
 
-def diff_lines(old: str, new: str) -> list[Line]:
+@cache
+def diff_lines(old: str, new: str) -> Sequence[Line]:
     """Return the lines of both files as in a diff, without the comments at their heads.
 
     A removed line comes directly before the similar line that replaces it.

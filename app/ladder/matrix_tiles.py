@@ -54,12 +54,10 @@ def draw_matrix_product(
     drawing.add_text_lines(
         left + columns * cell + 16,
         top + 12,
-        [
-            f"{threads:,} threads a block",
-            f"a thread's outputs: {tall} × {wide}",
-            f"a term: {tall} + {wide} values read,",
-            products,
-        ],
+        f"{threads:,} threads a block",
+        f"a thread's outputs: {tall} × {wide}",
+        f"a term: {tall} + {wide} values read,",
+        products,
     )
     return drawing
 
@@ -103,13 +101,11 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
     drawing.add_text_lines(
         left + 8 * cell + 18,
         top + 12,
-        [
-            "lane 5 of 32: 4 + 2 words in, 4 sums",
-            f"one instruction of a warp: {128 * terms:,} multiply-adds",
-            f"a warp: {down} × {across} of these tiles",
-            f"each word of the left serves {across} tiles,",
-            f"each of the top {down}",
-        ],
+        "lane 5 of 32: 4 + 2 words in, 4 sums",
+        f"one instruction of a warp: {128 * terms:,} multiply-adds",
+        f"a warp: {down} × {across} of these tiles",
+        f"each word of the left serves {across} tiles,",
+        f"each of the top {down}",
     )
     return drawing
 
@@ -128,7 +124,7 @@ def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
             drawing.add_text(x + 170, 36, "memory", "quiet", "middle")
             drawing.add_text(x + 170, 84, between[number], "quiet", "middle")
     if terms:
-        drawing.add_text_lines(0, 112, [f"an image's {pixels:,} values become {terms * columns:,}"])
+        drawing.add_text_lines(0, 112, f"an image's {pixels:,} values become {terms * columns:,}")
     return drawing
 
 
@@ -157,7 +153,7 @@ def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows
         f"consumer threads multiply {tile} outputs x {rows} images from it by wgmma."
     )
     drawing.add_rectangle(0, 20, 130, 60, "neighbour", "threads that bring pieces of both matrices")
-    drawing.add_text_lines(10, 46, [f"{producers} producers", "copy ahead"])
+    drawing.add_text_lines(10, 46, f"{producers} producers", "copy ahead")
     for number in range(stages):
         drawing.add_rectangle(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
         drawing.add_text(208 + number * 40, 55, str(number + 1), "", "middle")
@@ -166,5 +162,5 @@ def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows
     drawing.add_arrow(132, 50, 186, 50)
     drawing.add_arrow(right, 50, right + 50, 50)
     drawing.add_rectangle(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
-    drawing.add_text_lines(right + 64, 46, [f"{consumers} consumers: wgmma,", f"{tile} outputs × {rows} images"])
+    drawing.add_text_lines(right + 64, 46, f"{consumers} consumers: wgmma,", f"{tile} outputs × {rows} images")
     return drawing

@@ -116,7 +116,7 @@ class Pages:
 
     def step_page(self, step: Step) -> Page:
         """Return the page of a step: its lesson, drawing, changed lines, and counts and times on the card's layers."""
-        layers = [*self.card.layers(step)]
+        layers = self.card.layers(step)
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
         order, since, parts = [*all_steps()], step.since, excerpt_lines(step)
         at = order.index(step)

@@ -34,7 +34,7 @@ class ExtraPage(Frozen):
 def pictures_page(card: Card) -> ExtraPage:
     """Return the page with the charts of the card's measurements."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
-    layers = [(step, [*card.layers(step)]) for step in ladder_steps("conv")]
+    layers = [(step, card.layers(step)) for step in ladder_steps("conv")]
     for network in card.networks:
         parts += _ladder_charts(card, network, layers)
     parts += _fast_path_charts(card)
@@ -60,7 +60,7 @@ def draw_journey(card: Card) -> Journey | None:
     A step has one bar, in the number format that its page shows. Return None if no step was measured.
     """
     network = card.networks[0]
-    layers = [(step, [*card.layers(step)]) for step in ladder_steps("conv")]
+    layers = [(step, card.layers(step)) for step in ladder_steps("conv")]
     formats = {step.row.name: step.dtype for step, _ in layers}
     bars = _ladder_bars(card, network, layers)
     own = sorted((bar for bar in bars if bar.step and formats[bar.name] == bar.dtype), key=lambda bar: bar.step or 0)

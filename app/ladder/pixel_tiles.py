@@ -10,10 +10,6 @@ ROOM = 210  # pixels of the longer side of a grid
 FOOT = 26
 
 
-def _cell_size(*sizes: int) -> float:
-    return max(min(ROOM / max(sizes), 18), 1.5)
-
-
 def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
     """Mark the threads of the first warp, whose numbers run row by row."""
     left = WARP
@@ -66,7 +62,7 @@ def _draw_windows(
     heads: titles of input and outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
     """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
-    cell = _cell_size(high, wide)
+    cell = max(min(ROOM / max(high, wide), 18), 1.5)
     drawing.add_text(0, 12, heads[0], "head")
     drawing.add_grid(0, 22, high, wide, cell, kind)
     if kind == "shared":
@@ -85,7 +81,7 @@ def _draw_windows(
     drawing.add_arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
     drawing.add_grid(0, foot, kernel, kernel, min(cell, 10), "taps")
-    drawing.add_text_lines(kernel * min(cell, 10) + 12, foot + 12, tap_notes)
+    drawing.add_text_lines(kernel * min(cell, 10) + 12, foot + 12, *tap_notes)
     return drawing
 
 
@@ -116,11 +112,9 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
     drawing.add_text_lines(
         kernel * 10 + 12,
         foot + 12,
-        [
-            f"a row of taps: {rows} × {wide} values + {kernel} × {maps} taps = {reads} read",
-            f"{products} multiply-adds, {products / reads:.1f} for each value read",
-            f"{threads:,} threads a block",
-        ],
+        f"a row of taps: {rows} × {wide} values + {kernel} × {maps} taps = {reads} read",
+        f"{products} multiply-adds, {products / reads:.1f} for each value read",
+        f"{threads:,} threads a block",
     )
     return drawing
 
@@ -163,9 +157,7 @@ def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
     drawing.add_text_lines(
         0,
         foot,
-        [
-            f"{count} multiplications for two outputs, instead of {2 * kernel}",
-            f"a thread: one point, {maps} maps, a column of {rows} rows; {threads:,} threads a block",
-        ],
+        f"{count} multiplications for two outputs, instead of {2 * kernel}",
+        f"a thread: one point, {maps} maps, a column of {rows} rows; {threads:,} threads a block",
     )
     return drawing

@@ -25,7 +25,7 @@ def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows
     )
     drawing.add_text(0, 12, "A: 64 maps × 16 channels", "head")
     drawing.add_grid(0, TOP, 16, 4, CELL, "taps")
-    drawing.add_text_lines(0, TOP + 16 * CELL + 18, ["filters of one tap,", "shared memory"], "quiet")
+    drawing.add_text_lines(0, TOP + 16 * CELL + 18, "filters of one tap,", "shared memory", kind="quiet")
     left = 4 * CELL + 150
     drawing.add_text(left, 12, f"B: 16 channels of {height} × {width} pixels, shared memory", "head")
     drawing.add_grid(left, TOP, height, width, CELL, "shared")
@@ -46,8 +46,9 @@ def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows
     drawing.add_text_lines(
         out,
         TOP + 16 * CELL + 18,
-        [f"{warpgroups} warpgroups a block, each with its", "own pixels; all read the same filters"],
-        "quiet",
+        f"{warpgroups} warpgroups a block, each with its",
+        "own pixels; all read the same filters",
+        kind="quiet",
     )
     return drawing
 
@@ -90,10 +91,8 @@ def draw_sparse_operands(columns: int) -> Drawing:
     drawing.add_text_lines(
         0,
         foot,
-        [
-            f"one product: 64 maps × 32 channels × {columns} pixels, in the {columns // 2} clocks of 16 channels",
-            f"A: 64 × 16 kept weights, {64 * 16 * 2:,} bytes; B: all 32 channels of the pixels, {64 * columns:,} bytes",
-            "the metadata of a product: two registers of 32 bits in each group of four threads",
-        ],
+        f"one product: 64 maps × 32 channels × {columns} pixels, in the {columns // 2} clocks of 16 channels",
+        f"A: 64 × 16 kept weights, {64 * 16 * 2:,} bytes; B: all 32 channels of the pixels, {64 * columns:,} bytes",
+        "the metadata of a product: two registers of 32 bits in each group of four threads",
     )
     return drawing

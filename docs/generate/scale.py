@@ -68,36 +68,25 @@ def job_times_table(figures: Figures) -> str:
     """Return the table of how long each part of a large job would take if it ran alone."""
     rate, source = _card_rate(figures)
     found = figures[COSTS]
-    pieces = -(-SHARD_IMAGES // GPU_PIECE)
     shards = [-(-images // SHARD_IMAGES) for images in JOBS]
+    seconds_per_image = {
+        **{f"{count} H100{'s' * (count > 1)} at that rate": 1 / rate / count for count in CARDS},
+        **{f"reading through one port of {bits} Gb/s": IMAGE_BYTES * 8 / bits / 1e9 for bits in GIGABIT},
+        "opening the shards (NPY)": found["open_s"]["NPY"] / SHARD_IMAGES,
+        "pieces through one scheduler": 1 / _cluster_rate(found),
+        "storing labels on the client": 1 / _storing_rate(found),
+        "checking all labels (`--resume`)": 1 / found["hash_gbytes_per_s"] / 1e9,
+    }
     rows = [
         ["pixels", *(_format_bytes(images * IMAGE_BYTES) for images in JOBS)],
         [f"shards of {SHARD_IMAGES:,} images", *(f"{count:,}" for count in shards)],
-        ["pieces", *(f"{count * pieces:,}" for count in shards)],
+        ["pieces", *(f"{count * -(-SHARD_IMAGES // GPU_PIECE):,}" for count in shards)],
         ["labels", *(_format_bytes(images) for images in JOBS)],
-        *(
-            [f"{count} H100{'s' * (count > 1)} at that rate", *(_format_time(images / rate / count) for images in JOBS)]
-            for count in CARDS
-        ),
-        *(
-            [
-                f"reading through one port of {bits} Gb/s",
-                *(_format_time(n * IMAGE_BYTES * 8 / bits / 1e9) for n in JOBS),
-            ]
-            for bits in GIGABIT
-        ),
-        ["opening the shards (NPY)", *(_format_time(count * found["open_s"]["NPY"]) for count in shards)],
-        ["pieces through one scheduler", *(_format_time(n / _cluster_rate(found)) for n in JOBS)],
-        ["storing labels on the client", *(_format_time(n / _storing_rate(found)) for n in JOBS)],
-        [
-            "checking all labels (`--resume`)",
-            *(_format_time(images / found["hash_gbytes_per_s"] / 1e9) for images in JOBS),
-        ],
+        *([what, *(_format_time(images * one) for images in JOBS)] for what, one in seconds_per_image.items()),
     ]
     head = ["part", *(f"{images:,} images" for images in JOBS)]
-    return "\n\n".join(
-        [wrap_paragraph(f"One H100 classifies {rate:,.0f} images/s: {source}."), markdown_table(head, rows)]
-    )
+    told = wrap_paragraph(f"One H100 classifies {rate:,.0f} images/s: {source}.")
+    return f"{told}\n\n{markdown_table(head, rows)}"
 
 
 def throughput_limits_table(figures: Figures) -> str:
@@ -124,13 +113,11 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 def _cluster_rate(found: Row) -> float:
     """Return the images per second whose labels Dask can transfer, if each piece is full."""
-    rate: float = max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"] * GPU_PIECE
-    return rate
+    return float(max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"]) * GPU_PIECE
 
 
 def _storing_rate(found: Row) -> float:
-    rate: float = STORED / found["store_s"]
-    return rate
+    return STORED / float(found["store_s"])
 
 
 def _format_bytes(count: float) -> str:

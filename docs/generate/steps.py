@@ -7,7 +7,7 @@ from app.drawing.journey import measured_predecessor
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.ladder.card import EXAMPLE, LATER, Card
-from app.ladder.formulas import fill_formulas as computed
+from app.ladder.formulas import fill_formulas
 from app.ladder.lessons import Step, ladder_steps
 from app.main_job.statistics import speedup
 from app.terminal.text import format_factor, format_ms
@@ -25,7 +25,7 @@ def step_sections(operation: str, figures: Figures) -> str:
 
 def _step_section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
-    layers = [*card.layers(step)]
+    layers = card.layers(step)
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names
     since = f" `{row.name}` continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")
@@ -35,7 +35,7 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
         lesson.detail,
         f"**Bound by:** {lesson.bound}",
     )
-    prose = [wrap_paragraph(computed(text, names)) for text in texts if text]
+    prose = [wrap_paragraph(fill_formulas(text, names)) for text in texts if text]
     return "\n\n".join(
         [f"### {row.step} `{row.name}`: {lesson.title}", *prose, step_speedup_text(row.operation, row.name, figures)]
     )

@@ -47,19 +47,19 @@ def test_the_document_holds_what_the_figures_say(document: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "blocks"),
+    ("name", "change", "block"),
     [
-        (BENCH["fa19"], lambda found: found["totals"][3].update(sum_ms=1.5), {"ladder_fa19"}),
-        (BENCH["k7"], lambda found: found["batches"][0]["totals"][3].update(sum_ms=1.5), {"batches_k7"}),
-        (PROFILE, lambda found: found["api"][0].update(max_us=1.5), {"profile"}),
-        (RESOURCES, lambda found: found["resources"][0].update(registers=99), {"resources"}),
+        (BENCH["fa19"], lambda found: found["totals"][3].update(sum_ms=1.5), "ladder_fa19"),
+        (BENCH["k7"], lambda found: found["batches"][0]["totals"][3].update(sum_ms=1.5), "batches_k7"),
+        (PROFILE, lambda found: found["api"][0].update(max_us=1.5), "profile"),
+        (RESOURCES, lambda found: found["resources"][0].update(registers=99), "resources"),
     ],
 )
-def test_a_changed_figure_changes_its_block(name: str, change: Any, blocks: set[str]) -> None:
+def test_a_changed_figure_changes_its_block(name: str, change: Any, block: str) -> None:
     changed = Figures()
     change(changed[name])
     found = {match[1]: match[2] for match in BLOCK.finditer(TEXT)}
-    assert blocks <= {block for block in found if found[block] != KERNELS.render_block(block, changed)}
+    assert found[block] != KERNELS.render_block(block, changed)
 
 
 # --- the generator --------------------------------------------------------------------------------------------------
@@ -75,11 +75,10 @@ def test_every_block_can_be_made(document: Document, name: str, figures: Figures
         assert len(columns) == 1, table
 
 
-def test_rewriting_fills_all_and_is_stable(figures: Figures) -> None:
+def test_rewriting_fills_all_and_keeps_the_prose(figures: Figures) -> None:
     once, missing = KERNELS.rewrite_blocks(TEXT, figures)
     assert not missing
     assert all(match[2] == KERNELS.render_block(match[1], figures) for match in BLOCK.finditer(once))
-    assert KERNELS.rewrite_blocks(once, figures) == (once, [])
     assert BLOCK.sub("", once) == BLOCK.sub("", TEXT)
 
 
@@ -100,7 +99,8 @@ def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> Non
     assert "speed-up over `register-column`" in gemm["split-k"]
     assert "In fp16, conv2 takes 9.5000 ms for `lenet5` (×1.32)" in conv["warpgroup"]  # 12.5 / 9.5, that layer alone
     for block, gains in (("convolutions", conv), ("products", gemm)):
-        assert all(told in " ".join(KERNELS.render_block(block, figures).split()) for told in gains.values())
+        made = " ".join(KERNELS.render_block(block, figures).split())
+        assert all(told in made for told in gains.values())
 
 
 @pytest.mark.parametrize(
@@ -266,14 +266,10 @@ def test_a_picture_of_another_run_is_found(tmp_path: Path, figures_folder: Path)
     assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)[:2]
 
 
-def _stored(name: str) -> Any:
-    return json.loads((FIGURES / f"h100_{name}.json").read_text(encoding="utf-8"))
-
-
 def _tables(document: Path, block: str) -> list[list[str]]:
     """Cells of all table rows in a block."""
     (text,) = re.findall(rf"<!-- {block}:begin -->\n(.*?)<!-- {block}:end -->", document.read_text("utf-8"), re.DOTALL)
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.M)]
+    return [cells(line) for line in re.findall(r"^\|.*\|$", text, re.M)]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +290,8 @@ def test_quoted_times_are_those_of_the_stored_reports(document: str, block: str,
             if (precision, kind) == ("int8", "one image"):
                 assert not cell
                 continue
-            stored = _stored(f"lenet5_{precision}" + "_batch1" * (kind == "one image"))[TIMES[kind]]
-            assert cell.split()[0] == f"{stored['p50']:.3f}", (what, precision)
+            name = f"h100_lenet5_{precision}" + "_batch1" * (kind == "one image")
+            stored = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+            assert cell.split()[0] == f"{stored[TIMES[kind]]['p50']:.3f}", (what, precision)
             checked += 1
     assert checked == 3 * len(columns) - 1

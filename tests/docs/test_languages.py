@@ -66,10 +66,6 @@ def spoiled(name: str) -> Callable[..., Any]:
                 y[-1, 13, 5, 7] += 0.25
             if name == "all a little":
                 y[:] += np.float16(0.02)
-            if name == "mirrored":
-                y[:] = y[..., ::-1]
-            if name == "no last image":
-                y[-1] = np.nan
             if name == "crash":
                 raise RuntimeError("out of\nresources")
 
@@ -85,8 +81,6 @@ def spoiled(name: str) -> Callable[..., Any]:
         ("writes nothing", "nothing was written"),
         ("one value", "image 2, map 13, row 5, column 7: found "),
         ("all a little", "the RMS error is 0.0"),
-        ("mirrored", "image 0, map 0, row 0, column 0: found "),
-        ("no last image", "image 2, map 0, row 0, column 0: "),
         ("crash", "out of resources"),
     ],
 )

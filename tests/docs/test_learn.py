@@ -36,12 +36,22 @@ def outcome(number: int) -> str:
     return " ".join(found.split())
 
 
+RUN = subprocess.run
+
+
+def in_this_process(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """In place of subprocess.run: ``python main.py …`` runs here: spares its start, and shares what g++ compiles."""
+    if command[:2] != [sys.executable, "main.py"]:
+        return RUN(command, **options)
+    with chdir(options["cwd"]), redirect_stdout(StringIO()) as said, redirect_stderr(said):
+        code = main(command[2:])
+    return subprocess.CompletedProcess(command, code, said.getvalue())
+
+
 @pytest.mark.parametrize("line", QUICK)
 def test_quick_commands_work(line: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+    done = in_this_process([sys.executable, *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + (done.stderr or "")
     if "products.py" in line:
         errors = re.findall(r"2\^-\d+\.\d", done.stdout)
         assert len(errors) == 4 and errors == re.findall(r"2\^-\d+\.\d", outcome(5))
@@ -66,7 +76,7 @@ def test_launches_and_bytes_are_those_of_the_plans() -> None:
     separate = plan(graph, "sm_90a", Choices("fp32", fuse=False))
     assert f"takes {len(separate.nodes)} launches, with fusion 2." in outcome(2)
     done = [
-        subprocess.run([sys.executable, *line.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+        in_this_process([sys.executable, *line.split()[1:]], cwd=ROOT).stdout
         for line in QUICK
         if line.startswith("python main.py graph --") and "network" not in line
     ]
@@ -118,7 +128,6 @@ def test_the_reading_order_follows_the_ladder() -> None:
 
 
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
-RUN = subprocess.run
 CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 # What each cell with code prints, in order.
 SHOWN = (
@@ -142,15 +151,6 @@ def test_it_is_short_and_has_no_outputs() -> None:
     assert not any(cell["outputs"] or cell["execution_count"] for cell in CELLS if cell["cell_type"] == "code")
     links = re.findall(r"\]\(([^)]+)\)", "".join(lines))
     assert links and all((NOTEBOOK.parent / link).exists() for link in links)
-
-
-def in_this_process(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """In place of subprocess.run: ``python main.py …`` runs here: spares its start, and shares what g++ compiles."""
-    if command[:2] != [sys.executable, "main.py"]:
-        return RUN(command, **options)
-    with chdir(options["cwd"]), redirect_stdout(StringIO()) as said, redirect_stderr(said):
-        code = main(command[2:])
-    return subprocess.CompletedProcess(command, code, said.getvalue())
 
 
 def test_every_cell_shows_what_the_text_says(

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,28 @@ import pytest
 from app.drawing import interactives
 from app.kernels import registry
 from app.kernels.problems import ConvProblem
-from tests.support.pages import Nesting, opened
+from tests.support.pages import Nesting, evaluate_in_page
 
 CONV1 = ConvProblem(1, 28, 28, 32, 5)
 SHARED = Path(__file__).parents[2] / "app/kernels/include"
 HEADERS = "".join((SHARED / f"{name}.cuh").read_text("utf-8") for name in ("conv_pair", "conv_pair_warpgroups"))
 
 
-class Fragment(Nesting):
-    """Collects the words of a fragment, whose elements must nest; scripts aside."""
+class Cells(Nesting):
+    """Collects the texts of a fragment's lines and cells; its elements must nest."""
 
     def __init__(self, html: str) -> None:
-        self.words: list[str] = []
-        self.cells: list[str] = []
+        self.texts: list[str] = []
         super().__init__(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         super().handle_starttag(tag, attrs)
         if tag in ("li", "td", "th"):
-            self.cells.append("")
+            self.texts.append("")
 
     def handle_data(self, data: str) -> None:
-        if "script" not in self.open:
-            self.words += data.split()
         if {"li", "td", "th"} & {*self.open}:
-            self.cells[-1] += data
+            self.texts[-1] += data
 
 
 def drive(first: str, inputs: dict[int, object]) -> str:
@@ -85,22 +81,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (folder / "scripts" / file).write_text(text, encoding="utf-8")
     body = "".join(map(interactives.interactive_html, interactives.INTERACTIVES))
     asked = ", ".join(f"{name}: {expression}" for name, expression in ASKED.items())
-    script = f"document.getElementById('report').textContent = JSON.stringify({{{asked}}});"
     head = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><style>{interactives.page_style_sheet()}</style>'
-    report = f'<pre id="report"></pre><script>window.addEventListener("load", () => {{ {script} }});</script>'
-    (folder / "page.html").write_text(f"{head}{body}{report}", encoding="utf-8")
-    page = opened(folder / "page.html", folder / "profile")
-    assert page.console == []
-    (told,) = re.findall(r'<pre id="report">(.*?)</pre>', page.html, re.DOTALL)
-    result: dict[str, Any] = json.loads(unescape(told))
+    result: dict[str, Any] = evaluate_in_page(head + body, f"{{{asked}}}", folder)
     return result
-
-
-@pytest.mark.parametrize("name", interactives.INTERACTIVES)
-def test_the_page_reads_without_scripts(name: str) -> None:
-    fragment = Fragment(interactives.interactive_html(name))
-    assert len(fragment.words) > 100
-    assert f'src="scripts/{name}.js"' in interactives.interactive_html(name)
 
 
 def test_the_scripts_know_the_kernels_sizes() -> None:
@@ -121,7 +104,7 @@ def test_at_first_the_scripts_say_what_the_page_said(found: dict[str, Any]) -> N
         (shown,), (written,) = (
             re.findall(facts, text, re.DOTALL) for text in (section, interactives.interactive_html(name))
         )
-        assert Fragment(shown).cells == Fragment(written).cells
+        assert Cells(shown).texts == Cells(written).texts
 
 
 def test_sliders_light_what_im2col_reads(found: dict[str, Any]) -> None:
@@ -161,9 +144,3 @@ def test_three_products_are_nearly_as_exact_as_float32(found: dict[str, Any]) ->
 
 def test_typed_numbers_change_the_table(found: dict[str, Any]) -> None:
     assert found["typed"]["facts"][0] == "1.00097656" and "none" in found["typed"]["facts"]
-
-
-def test_the_console_is_heard(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text('<script>console.error("one"); throw new Error("two")</script>')
-    said = opened(tmp_path / "page.html", tmp_path / "profile").console
-    assert [word in line for word, line in zip(("one", "two"), said, strict=True)] == [True, True]

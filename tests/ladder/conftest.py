@@ -1,16 +1,20 @@
-"""The site of the stored card, written once."""
+"""The steps by name and as cases, and the site of the stored card, written once."""
 
 from pathlib import Path
 
 import pytest
 
 from app.ladder.card import Card
+from app.ladder.lessons import all_steps
 from app.ladder.pages import write_site
 from app.ladder.playground import find_samples, playground_page
 from app.ladder.stored import introduction_pages, stored_card
 from data_tools.fashion_mnist import Split
 from docs.generate.site import COMMAND
 from tests.support.outside import first_hundred_alone
+
+BY_NAME = {step.page_name: step for step in all_steps()}
+STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Hold the counts that lessons give by formula against the hardware counters that are stored for the same layers."""
+"""Compare the counts that lessons give by formula with the hardware counters that are stored for the same layers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +13,7 @@ from app.ladder.lessons import Step, all_steps
 from app.ladder.pages import Pages, lesson_to_html
 from app.ladder.stored import stored_card
 from app.ladder.tables import COPY, FACTOR, counter_differences, difference_reason
+from tests.ladder.conftest import BY_NAME, STEPS
 
 # Counter → the count that foretells it, and how far it may lie from it.
 FORETOLD = {
@@ -99,11 +100,10 @@ SLOWER = {
     "gemm-register-column": ("lenet5 fc1",),
     "gemm-wide-loads": ("lenet5 fc2",),
 }
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
 
 
 def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]:
-    """Return the layers with counters, per output. The last layer is left out: ten outputs fill no tile."""
+    """Yield each layer with its counters per output, but the last layer, whose ten outputs fill no tile."""
     for layer in card.layers(step):
         if layer.counters and layer.name != "fc2":
             outputs = layer.names["OUTPUTS"] * layer.counters["images"]
@@ -111,8 +111,8 @@ def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]
             yield layer, {name: normalize_count(name, value, outputs) for name, value in counts.items()}
 
 
-def test_steps_are_called_as_here() -> None:
-    """What is said of a step that has another name now would be held against nothing."""
+def test_the_tables_name_steps_that_exist() -> None:
+    """The entries of a renamed step would be compared with nothing."""
     assert {*EXCEPTIONS, *READ_AGAIN, *CHANGES, *ON_FIRST} <= {step.page_name for step in all_steps()}
 
 
@@ -203,14 +203,14 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
 
 
 def test_without_counters_a_page_says_that_the_hottest_loop_alone_is_counted(card: Card) -> None:
-    step = next(step for step in all_steps() if step.page_name == "conv-shared-tile")
+    step = BY_NAME["conv-shared-tile"]
     text = Pages(replace(card, counters={}), "test").step_page(step).html
     assert "hottest loop × waste: instructions elsewhere are not counted" in text
     assert "counted by the hardware: all instructions" not in text
 
 
 def test_a_card_of_the_same_name_lends_its_instructions_if_the_parameters_are_alike(card: Card) -> None:
-    step = next(step for step in all_steps() if step.page_name == "conv-shared-tile")
+    step = BY_NAME["conv-shared-tile"]
     bench = card.benches["lenet5"]
     own = Card({"lenet5": bench}, card.kernels, alike=card)
     assert [layer.issue_slot_source for layer in own.layers(step)] == ["executed"] * 2
@@ -233,7 +233,7 @@ def test_counters_change_as_lessons_say(step: Step, card: Card) -> None:
 
 @pytest.mark.parametrize("slug", sorted(FASTER | SLOWER))
 def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
-    step = next(step for step in all_steps() if step.page_name == slug)
+    step = BY_NAME[slug]
     assert step.since
     found: dict[str, float] = {}
     for one in (card, stored_card("k7")):
@@ -248,7 +248,7 @@ def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
 
 def test_the_last_layer_waits_longer_with_wide_loads(card: Card) -> None:
     """As the lesson says of lenet5's, which the counts above leave out."""
-    step = next(step for step in all_steps() if step.page_name == "gemm-wide-loads")
+    step = BY_NAME["gemm-wide-loads"]
     assert step.since
     issue = [
         layer.counters["counts"]["issue"]

@@ -11,9 +11,7 @@ from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.ladder import tiles
 from app.ladder.card import Card, Layer
 from app.ladder.lessons import Step, all_steps
-
-BY_NAME = {step.page_name: step for step in all_steps()}
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
+from tests.ladder.conftest import BY_NAME, STEPS
 
 # Kinds of shapes that have words beside them, which no legend repeats.
 LABELLED = {"plain", "shared", "taps", "cells", "arrow", "tip"}
@@ -21,7 +19,7 @@ LABELLED = {"plain", "shared", "taps", "cells", "arrow", "tip"}
 
 def drawn(card: Card, name: str) -> tuple[Drawing, Layer]:
     """The drawing of a step on its second layer of the first network, as its page shows it."""
-    layers = [*card.layers(BY_NAME[name])]
+    layers = card.layers(BY_NAME[name])
     layer = next((one for one in layers if one.name == "conv2"), layers[0])
     return tiles.draw_step(BY_NAME[name], layer.names), layer
 
@@ -109,7 +107,7 @@ SIZES = ("columns", "tall", "wide")
 
 
 def test_warps_have_32_threads_whatever_the_tile(card: Card) -> None:
-    step, layer = BY_NAME["conv-shared-tile"], next(card.layers(BY_NAME["conv-shared-tile"]))
+    step, layer = BY_NAME["conv-shared-tile"], card.layers(BY_NAME["conv-shared-tile"])[0]
     for tile in (8, 16, 24, 32):
         drawing = tiles.draw_step(step, {**layer.names, "TILE": tile})
         (cell,) = {one["height"] for one in shapes(drawing, "warp")}

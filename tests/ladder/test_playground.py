@@ -20,14 +20,13 @@ from app.ladder.playground import page_script, playground_page
 from app.network.graph import Graph, load_network
 from app.network.reference import shipped_reference
 from data_tools.fashion_mnist import Split
-from tests.support.pages import ANY, ENGINES, evaluate
+from tests.support.pages import evaluate
 from tests.support.pictures import GROUNDS, photo
 
 PURE = tuple(name for name in playground.SCRIPTS if name != "page")
-IN_EVERY_ENGINE = pytest.mark.parametrize("engine", ENGINES)
 SHAPE = (1, 28, 28)
 PHOTOS = Path(__file__).parents[2] / "docs" / "photos"
-ROUNDED = 1  # of 255: sums in another order
+PIXEL_TOLERANCE = 1  # of 255: sums in another order
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +76,12 @@ def test_weights_that_are_not_exact_in_float16_are_refused(monkeypatch: pytest.M
         playground_page(None)
 
 
-@IN_EVERY_ENGINE
-def test_labels_and_maps_are_the_references(engine: str, samples: Split, graph: Graph, tmp_path: Path) -> None:
+def test_labels_and_maps_are_the_references(samples: Split, graph: Graph, tmp_path: Path) -> None:
     maps = ".map(({ values }) => Array.from(values))"
     one = "network.forward(layers, images.subarray(at * 784, at * 784 + 784), told.shape, told.scale)"
     asked = f"told.labels.map((_, at) => {{ const found = {one}{maps}; return at < 3 ? found : found.slice(-1); }})"
     images = 'const images = network.bytesOf(told.images), best = "";'
-    found = evaluate(engine, f"{script(samples)}\n{images}", asked, tmp_path)
+    found = evaluate(f"{script(samples)}\n{images}", asked, tmp_path)
     scores = np.array([one[-1] for one in found])
     expected = graph.reference(samples.images[:, None])
     assert np.abs(scores - expected).max() < 1e-12 * np.abs(expected).max()
@@ -98,7 +96,7 @@ def test_labels_and_maps_are_the_references(engine: str, samples: Split, graph: 
 def test_probabilities_and_float16(tmp_path: Path) -> None:
     scores = [1000.0, 999.0, -5.0]
     asked = f"[network.softmax({scores}), [0, 1, 0x8001, 0x3c00, 0x7bff, 0xc248].map(network.fromHalf)]"
-    chances, halves = evaluate(ANY, page_script(PURE), asked, tmp_path)
+    chances, halves = evaluate(page_script(PURE), asked, tmp_path)
     powers = np.exp(np.array(scores) - 1000)
     assert chances == pytest.approx(powers / powers.sum())
     assert halves == np.array([0, 1, 0x8001, 0x3C00, 0x7BFF, 0xC248], "u2").view("f2").tolist()
@@ -113,7 +111,7 @@ def test_occlusion_is_what_it_says(samples: Split, graph: Graph, tmp_path: Path)
         f"(() => {{ for (const steps = {steps};;) {{ const one = steps.next(); if (one.done) return one.value; }} }})()"
     )
     asked = f"(({{ falls, turning, label, lead }}) => [Array.from(falls), Array.from(turning), label, lead])({loop})"
-    falls, turning, label, lead = evaluate(ANY, script(None), asked, tmp_path)
+    falls, turning, label, lead = evaluate(script(None), asked, tmp_path)
 
     def lead_of(pixels: np.ndarray) -> float:
         (scores,) = graph.reference(pixels[None, None])
@@ -158,7 +156,7 @@ def test_pictures_are_resampled_as_pillow_does(tmp_path: Path) -> None:
             asked.append(f"grey({here})")
             expected.append(picture.convert("L"))
     listed = ", ".join(as_list(f"resample.{one}.data") for one in asked)
-    found = evaluate(ANY, page_script(PURE), f"[{listed}]", tmp_path)
+    found = evaluate(page_script(PURE), f"[{listed}]", tmp_path)
     for call, values, picture in zip(asked, found, expected, strict=True):
         assert values == np.asarray(picture).ravel().tolist(), call[:40]
 
@@ -191,7 +189,7 @@ def test_masks_are_what_pillow_and_numpy_make_of_them(tmp_path: Path) -> None:
         asked.append(f"heavyParts({here}, {weights.ravel().tolist()}, 0.02)")
         expected.append(ground._keep_heavy_parts(mask, weights, 0.02))
     listed = ", ".join(as_list(f"masks.{one}.data") for one in asked)
-    found = evaluate(ANY, page_script(PURE), f"[{listed}]", tmp_path)
+    found = evaluate(page_script(PURE), f"[{listed}]", tmp_path)
     for call, values, wanted in zip(asked, found, expected, strict=True):
         assert values == wanted.ravel().astype(int).tolist(), call[:60]
 
@@ -200,10 +198,11 @@ def drawn_pictures(samples: Split) -> dict[str, Image.Image]:
     """Photos on every ground, pictures of one colour, noise, and images of the network's size."""
     rng = np.random.default_rng(7)
     found = {
-        ground: Image.open(io.BytesIO(photo(samples.images[rng.integers(100)], ground, rng))) for ground in GROUNDS
+        ground: Image.open(io.BytesIO(photo(samples.images[rng.integers(100)], ground, rng))).reduce(2)
+        for ground in GROUNDS
     }
     found |= {path.name: Image.open(path) for path in sorted(PHOTOS.iterdir())}
-    for edge in (1, 9, 130):
+    for edge in (1, 9, 60):
         found[f"one colour {edge}"] = Image.new("RGB", (edge, 2 * edge), (200, 120, edge))
         found[f"noise {edge}"] = Image.fromarray(rng.integers(0, 256, (edge + 5, edge, 3)).astype(np.uint8))
     found["own"], found["negated"] = (Image.fromarray(image) for image in (samples.images[1], 255 - samples.images[2]))
@@ -230,8 +229,9 @@ def check_prepared(found: Any, wanted: PreparedPicture, graph: Graph, name: str,
     away = np.abs(pixels.astype(int) - wanted.pixels)
     assert away.max() <= most and away.mean() < 0.5, (name, away.max(), away.mean())
     assert (found["inverted"], found["doubts"]) == (wanted.inverted, [*wanted.doubts]), name
-    labels = graph.reference(np.stack([pixels, wanted.pixels])).argmax(axis=1)
-    assert labels[0] == labels[1], name
+    if away.any():
+        labels = graph.reference(np.stack([pixels, wanted.pixels])).argmax(axis=1)
+        assert labels[0] == labels[1], name
 
 
 def test_pictures_are_prepared_as_predict_does(samples: Split, graph: Graph, tmp_path: Path) -> None:
@@ -241,6 +241,6 @@ def test_pictures_are_prepared_as_predict_does(samples: Split, graph: Graph, tmp
     ]
     listed = ", ".join(f'[{pixels_of(picture)}, "{invert}"]' for _, picture, invert in cases)
     each = "const found = prepare.preparePicture(picture, 28, invert); return { ...found, pixels: [...found.pixels] };"
-    found = evaluate(ANY, page_script(PURE), f"[{listed}].map(([picture, invert]) => {{ {each} }})", tmp_path)
+    found = evaluate(page_script(PURE), f"[{listed}].map(([picture, invert]) => {{ {each} }})", tmp_path)
     for (name, picture, invert), one in zip(cases, found, strict=True):
-        check_prepared(one, prepared_rows_first(picture, invert), graph, f"{name}, {invert}", ROUNDED)
+        check_prepared(one, prepared_rows_first(picture, invert), graph, f"{name}, {invert}", PIXEL_TOLERANCE)

@@ -6,6 +6,7 @@ import json
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from data_tools.fashion_mnist import Split
 from docs.generate import site as program
 from tests.ladder.test_playground import PHOTOS, SHAPE, check_prepared
 from tests.support.pages import evaluate_in_page
-from tests.support.pictures import GROUNDS, KINDS, photo, saved
+from tests.support.pictures import KINDS, saved
 
-MOST = 4  # of 255: a browser decodes JPEG files by itself, and Pillow may resize columns first
+PIXEL_TOLERANCE = 4  # of 255: a browser decodes JPEG files by itself, and Pillow may resize columns first
 
 
 def without_policy(site: Path) -> str:
@@ -44,20 +45,18 @@ def test_the_policy_allows_the_pages_own_script_and_style_alone(site: Path) -> N
     assert not re.search(r"<link|src=|style=|\son\w+=|url\(|eval\(", html) and len(re.findall("</script", html)) == 2
 
 
-def test_in_a_browser_the_first_image_is_classified_and_explained(site: Path, tmp_path: Path) -> None:
-    told = "['answer', 'said', 'decided'].map((id) => document.getElementById(id).textContent)"
-    shown = "document.querySelectorAll('#layers canvas').length, document.querySelectorAll('#samples input').length"
-    later = f"new Promise((done) => setTimeout(() => done([{told}, {shown}]), 3000))"
-    (answer, said, decided), layers, images = evaluate_in_page(without_policy(site), later, tmp_path)
-    assert answer.startswith("Ankle boot, ") and said == "It is labelled Ankle boot: the answer is right."
-    assert decided.startswith("The score of Ankle boot leads by ") and (layers, images) == (10, 100)
-
-
+FIRST = """(async () => {
+  const find = (id) => document.getElementById(id);
+  while (!find("decided").textContent) await new Promise((done) => setTimeout(done, 50));
+  const told = ["answer", "said", "decided"].map((id) => find(id).textContent);
+  return [told, document.querySelectorAll("#layers canvas").length, document.querySelectorAll("#samples input").length];
+})()"""
 ASK_FILE = """(async () => {
   const find = (id) => document.getElementById(id), found = [];
   const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
   for (const [name, type, content] of FILES) {
-    const given = new DataTransfer(), before = find("prepared").textContent = "";
+    const given = new DataTransfer();
+    find("prepared").textContent = "";
     given.items.add(new File([network.bytesOf(content)], name, { type }));
     find("file").files = given.files;
     find("file").dispatchEvent(new Event("change"));
@@ -68,33 +67,6 @@ ASK_FILE = """(async () => {
   }
   return found;
 })()"""
-
-
-def test_a_picture_that_is_opened_is_classified_as_by_predict(site: Path, samples: Split, tmp_path: Path) -> None:
-    graph, weights = load_network("lenet5", None)
-    rng = np.random.default_rng(3)
-    contents = {name: KINDS[name][0]() for name in ("grey.png", "palette.png", "alpha.png", "turned.jpg", "film.gif")}
-    contents |= {f"{ground}.jpg": photo(samples.images[at], ground, rng) for at, ground in enumerate(GROUNDS)}
-    large = Image.fromarray(samples.images[5]).resize((2300, 2500), Image.Resampling.BICUBIC).convert("RGB")
-    contents["large.jpg"] = saved(large, "JPEG", quality=90)
-    contents |= {path.name: path.read_bytes() for path in sorted(PHOTOS.iterdir())}
-    types = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif"}
-    given = [
-        [name, types[Path(name).suffix], base64.b64encode(content).decode()]
-        for name, content in [*contents.items(), ("none.png", b"no picture")]
-    ]
-    *found, none = evaluate_in_page(without_policy(site), ASK_FILE.replace("FILES", json.dumps(given)), tmp_path)
-    assert none["said"] == "none.png is no picture that this browser can read: save it as PNG or JPEG."
-    for (name, content), one in zip(contents.items(), found, strict=True):
-        (tmp_path / name).write_bytes(content)
-        wanted = prepare_picture(read_picture(tmp_path / name), SHAPE)
-        inverted, *doubts = one["said"].partition(": ")[2].removesuffix(".").split(", ")
-        one |= {"inverted": inverted == "negated", "doubts": doubts}
-        check_prepared(one, wanted, graph, name, MOST)
-        label = graph.reference(wanted.pixels[None]).argmax()
-        assert weights.classes and one["answer"].startswith(f"{weights.classes[label]}, "), name
-
-
 DRAW = """(async () => {
   const find = (id) => document.getElementById(id), canvas = find("drawing"), box = canvas.getBoundingClientRect();
   const lit = () => playground.pixels.reduce((a, b) => a + b, 0);
@@ -121,30 +93,81 @@ DRAW = """(async () => {
   found.wide = document.documentElement.scrollWidth;
   return found;
 })()"""
+# The page in frames: windows cannot be as narrow as a phone, and Chromium starts once for all.
+FRAMES = """(async () => {
+  const inFrame = async (width, scripts) => {
+    const frame = Object.assign(document.createElement("iframe"), { width, height: 1200, srcdoc: PAGE });
+    await new Promise((done) => { frame.onload = done; document.body.append(frame); });
+    const found = [];
+    for (const script of scripts) found.push(await frame.contentWindow.eval(script));
+    return found;
+  };
+  return { narrow: await inFrame(390, [DRAW]), wide: await inFrame(1280, [FIRST, DRAW, ASK_FILE]) };
+})()"""
 
 
-@pytest.mark.parametrize("width", [500, 1280])  # Chromium's windows are at least 500 pixels wide
-def test_pointer_and_keys_draw_and_erase(width: int, site: Path, tmp_path: Path) -> None:
-    found = evaluate_in_page(without_policy(site), DRAW, tmp_path, size=f"{width},1200")
+def in_script(value: Any) -> str:
+    """Return the value as JavaScript that cannot end the element around it."""
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+@pytest.fixture(scope="module")
+def pictures(samples: Split) -> dict[str, bytes]:
+    """Files to open, by name."""
+    found = {name: KINDS[name][0]() for name in ("grey.png", "palette.png", "alpha.png", "turned.jpg", "film.gif")}
+    large = Image.fromarray(samples.images[5]).resize((701, 2051), Image.Resampling.BICUBIC).convert("RGB")
+    found["large.jpg"] = saved(large, "JPEG", quality=90)  # decoded at half of its size
+    return found | {"boot.jpg": (PHOTOS / "boot.jpg").read_bytes()}
+
+
+@pytest.fixture(scope="module")
+def shown(site: Path, pictures: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the scripts above report of the page, narrow and wide."""
+    types = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif"}
+    given = [
+        [name, types[Path(name).suffix], base64.b64encode(content).decode()]
+        for name, content in [*pictures.items(), ("none.png", b"no picture")]
+    ]
+    scripts = {"DRAW": DRAW, "FIRST": FIRST, "ASK_FILE": ASK_FILE.replace("FILES", json.dumps(given))}
+    constants = {"PAGE": without_policy(site), **scripts}
+    texts = "".join(f"const {name} = {in_script(text)};\n" for name, text in constants.items())
+    html = f"<!DOCTYPE html><title>x</title><body></body><script>{texts}</script>"
+    found: dict[str, Any] = evaluate_in_page(html, FRAMES, tmp_path_factory.mktemp("shown"))
+    return found
+
+
+def test_in_a_browser_the_first_image_is_classified_and_explained(shown: dict[str, Any]) -> None:
+    (answer, said, decided), layers, images = shown["wide"][0]
+    assert answer.startswith("Ankle boot, ") and said == "It is labelled Ankle boot: the answer is right."
+    assert decided.startswith("The score of Ankle boot leads by ") and (layers, images) == (10, 100)
+
+
+def test_a_picture_that_is_opened_is_classified_as_by_predict(
+    shown: dict[str, Any], pictures: dict[str, bytes], tmp_path: Path
+) -> None:
+    graph, weights = load_network("lenet5", None)
+    *found, none = shown["wide"][2]
+    assert none["said"] == "none.png is no picture that this browser can read: save it as PNG or JPEG."
+    for (name, content), one in zip(pictures.items(), found, strict=True):
+        (tmp_path / name).write_bytes(content)
+        wanted = prepare_picture(read_picture(tmp_path / name), SHAPE)
+        inverted, *doubts = one["said"].partition(": ")[2].removesuffix(".").split(", ")
+        one |= {"inverted": inverted == "negated", "doubts": doubts}
+        check_prepared(one, wanted, graph, name, PIXEL_TOLERANCE)
+        label = graph.reference(wanted.pixels[None]).argmax()
+        assert weights.classes and one["answer"].startswith(f"{weights.classes[label]}, "), name
+
+
+@pytest.mark.parametrize(("form", "width"), [("narrow", 390), ("wide", 1280)])
+def test_pointer_and_keys_draw_and_erase(form: str, width: int, shown: dict[str, Any]) -> None:
+    """And nothing is wider than the screen, be it a phone's."""
+    found = shown[form][form == "wide"]
     assert (found["cleared"], found["left"]) == ("Nothing is drawn yet.", [0, 0])
     line = np.reshape(found["line"], (28, 28))
     assert (line[13:15, 7:21] == 255).all() and not line[:12].any() and not line[:, :5].any() and not line[:, 23:].any()
     assert found["lifted"] == line.sum() > found["erased"] > 0
     assert re.fullmatch(r"[A-Z].*, [\d.]+ %", found["answer"])
     assert found["wide"] <= width
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(site: Path, tmp_path: Path) -> None:
-    """The page in a frame of 390 pixels, as windows cannot be so narrow."""
-    framed = json.dumps(without_policy(site)).replace("<", "\\u003c")
-    wide = "(frame) => frame.contentDocument.documentElement.scrollWidth"
-    html = f"<script>const html = {framed};</script>"
-    asked = (
-        "new Promise((done) => { const frame = document.createElement('iframe'); frame.width = 390; "
-        f"frame.onload = () => setTimeout(() => done(({wide})(frame)), 500); frame.srcdoc = html; "
-        "document.body.append(frame); })"
-    )
-    assert evaluate_in_page(f"<!DOCTYPE html><title>x</title>{html}", asked, tmp_path) <= 390
 
 
 def test_without_test_images_the_page_says_how_to_get_them(

@@ -15,8 +15,6 @@ from app.ladder.counting import PARTS
 from app.ladder.lessons import (
     GAP,
     LADDERS,
-    LEAST,
-    MOST,
     Step,
     all_steps,
     changed_line_count,
@@ -26,14 +24,15 @@ from app.ladder.lessons import (
 )
 from app.ladder.pages import MARK, write_site
 from app.ladder.pictures import ExtraPage
-from app.ladder.stored import heading_anchor, to_html
+from app.ladder.stored import to_html
 from app.terminal.text import format_ms
 from docs.generate.site import COMMAND
+from tests.ladder.conftest import BY_NAME, STEPS
 from tests.support.pages import Nesting, opened
 
 MOST_BYTES = 8_000_000
+LEAST, MOST = 8, 24  # lines of an excerpt
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
-STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_name)
 
 
 class Reader(Nesting):
@@ -81,6 +80,8 @@ def test_a_page_has_every_part(step: Step, site: Path) -> None:
         root = ElementTree.fromstring(drawn)
         assert root.get("role") == "img" and len(root.get("aria-label", "")) > 30
     assert LEAST <= parts["change"].count('class="line ') <= MOST
+    assert ("removed lines are" in parts["change"]) == ('class="line minus"' in parts["change"])
+    assert ("… stands for" in parts["change"]) == ('class="line gap"' in parts["change"])
     assert "multiply-adds" in parts["count"] and "bytes through device memory" in parts["count"]
     assert "Predicted" in parts["time"] and "Measured" in parts["time"]
     assert step.since is None or f"What bounded step {step.since.title}: " in parts["change"]
@@ -96,7 +97,7 @@ def test_times_are_those_of_the_stored_runs(step: Step, site: Path, card: Card) 
             rows = [row for row in table["rows"] if row["name"] == step.row.name and row["dtype"] == step.dtype]
             if rows and "+" not in table["item"] and table["operation"] == step.row.operation:
                 assert format_ms(rows[0]["ms"]) in text
-    layers = [*card.layers(step)]
+    layers = card.layers(step)
     assert all(format_ms(layer.prediction.ms) in text for layer in layers)
     assert any(layer.ms for layer in layers) or "has not been measured" in text
 
@@ -128,13 +129,6 @@ def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: St
 
 
 @STEPS
-def test_a_page_explains_the_signs_that_its_excerpt_has(step: Step, site: Path) -> None:
-    text = section((site / f"{step.page_name}.html").read_text(encoding="utf-8"), "change")
-    assert ("removed lines are" in text) == ('class="line minus"' in text)
-    assert ("… stands for" in text) == ('class="line gap"' in text)
-
-
-@STEPS
 def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(step: Step, site: Path) -> None:
     index = (site / "index.html").read_text(encoding="utf-8")
     used = {name for formula in step.lesson.counts.values() for name in re.findall(r"\b[A-Z][A-Z_]*\b", formula)}
@@ -143,7 +137,7 @@ def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(s
 
 def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
     """Step 3's page lost its second barrier, and showed its store as removed."""
-    step = next(step for step in all_steps() if step.page_name == "conv-shared-tile")
+    step = BY_NAME["conv-shared-tile"]
     shown = [(line.change, line.text.strip()) for line in excerpt_lines(step)]
     assert sum(text.startswith("__syncthreads()") for change, text in shown if change == "+") == 2
     assert not any(change == "-" and text.startswith(("y[", "OUTPUT(")) for change, text in shown)
@@ -186,7 +180,7 @@ def test_times_of_a_step_stand_under_their_layers(card: Card, site: Path) -> Non
     text = (site / "index.html").read_text(encoding="utf-8")
     (row,) = re.findall(r'<tr><th scope="row"><a href="conv-warpgroup.html">.*?</tr>', text)
     conv1, conv2 = re.findall(r'<td class="number">(.*?)</td>', row)
-    step = next(step for step in all_steps() if step.page_name == "conv-warpgroup")
+    step = BY_NAME["conv-warpgroup"]
     (layer,) = (layer for layer in card.layers(step) if layer.network == "lenet5")
     assert layer.name == "conv2" and conv1 == "" and format_ms(layer.prediction.ms) in conv2
 
@@ -225,7 +219,7 @@ def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) 
             '</thead>\n<tbody>\n<tr>\n<th scope="row">1</th>\n<td><code>2</code></td>\n</tr>\n</tbody>\n</table></div>',
         ),
         ("<!-- [[[cog x() ]]] -->\nsaid\n<!-- [[[end]]] -->", "<p>said</p>"),
-        ("text\n# Head\nmore", '<p>text</p>\n<h1 id="head">Head</h1>\n<p>more</p>'),
+        ("text\n# One, two-fold\nmore", '<p>text</p>\n<h1 id="one-two-fold">One, two-fold</h1>\n<p>more</p>'),
         (
             "<details><summary>Why</summary>\n\nSo.\n\n</details>",
             "<details><summary>Why</summary>\n<p>So.</p>\n</details>",
@@ -236,16 +230,13 @@ def test_constructs(text: str, html: str) -> None:
     assert to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
 
 
-def test_names_of_headings() -> None:
-    assert heading_anchor("Pooling, element-wise, softmax") == "pooling-element-wise-softmax"
-
-
 LOOKED_AT = ("index", "conv-direct", "learn", "playground", "pictures", "interactives")
 
 
 def test_a_browser_shows_the_pages_without_a_complaint(site: Path, tmp_path: Path) -> None:
     """All in frames of one: Chromium starts once. The last one fails, which shows that frames are heard."""
-    (tmp_path / "bad.html").write_text("<!DOCTYPE html><title>x</title><script>throw Error('heard')</script>")
+    bad = "<script>console.error('one'); throw Error('two')</script>"
+    (tmp_path / "bad.html").write_text(f"<!DOCTYPE html><title>x</title>{bad}")
     pages = [*((site / f"{name}.html").as_uri() for name in LOOKED_AT), (tmp_path / "bad.html").as_uri()]
     loaded = "<script>let loaded = 0;</script><p id='loaded'></p>"
     noted = "onload='document.getElementById(\"loaded\").textContent = ++loaded'"
@@ -253,7 +244,7 @@ def test_a_browser_shows_the_pages_without_a_complaint(site: Path, tmp_path: Pat
     (tmp_path / "all.html").write_text(f"<!DOCTYPE html><title>x</title>{loaded}{frames}")
     found = opened(tmp_path / "all.html", tmp_path / "profile")
     assert f'<p id="loaded">{len(pages)}</p>' in found.html
-    assert [line.partition(",")[0] for line in found.console] == ['"Uncaught Error: heard"']
+    assert [line.partition(",")[0] for line in found.console] == ['"one"', '"Uncaught Error: two"']
     for name in LOOKED_AT:
         title = re.findall(r"<h1[^>]*>(.*?)</h1>", (site / f"{name}.html").read_text("utf-8"), re.DOTALL)
         assert title and unescape(re.sub(r"<[^>]+>", "", title[0])).strip(), name

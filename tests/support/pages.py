@@ -62,42 +62,41 @@ def chromium() -> str:
     return found
 
 
-def opened(page: Path, profile: Path, *, size: str = "800,600") -> Opened:
-    """Return a page, opened from its file. profile: an empty folder for Chromium's files. size: of the window."""
-    flags = (*FLAGS, f"--user-data-dir={profile}", "--dump-dom", f"--window-size={size}")
+def opened(page: Path, profile: Path) -> Opened:
+    """Return a page, opened from its file. profile: an empty folder for Chromium's files."""
+    flags = (*FLAGS, f"--user-data-dir={profile}", "--dump-dom", "--window-size=1280,2400")
     command = [chromium(), *flags, page.resolve().as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True)
     return Opened(done.stdout, CONSOLE.findall(done.stderr))
 
 
-ENGINES = ("node", "chromium")
-ANY = "any"  # Node.js where the machine has it, else Chromium
 REPORT = re.compile(r'<pre id="report">(.*?)</pre>', re.DOTALL)
 
 
-def evaluate(engine: str, script: str, expression: str, folder: Path) -> Any:
-    """Return the value of an expression, passed as JSON, after a script has run. folder: an empty folder."""
+def evaluate(script: str, expression: str, folder: Path) -> Any:
+    """Return the value of an expression, passed as JSON, after a script has run. folder: an empty folder.
+
+    By Node.js where the machine has it, which starts sooner, else in Chromium.
+    """
     node = shutil.which("node")
-    if engine == "chromium" or (engine == ANY and node is None):
+    if node is None:
         page = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><script>{script}</script>'
         return evaluate_in_page(page, expression, folder)
-    if node is None:
-        pytest.skip("no Node.js on this machine (apt-get install nodejs)")
     (folder / "script.js").write_text(f"{script}\nconsole.log(JSON.stringify({expression}));", encoding="utf-8")
     done = subprocess.run([node, folder / "script.js"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def evaluate_in_page(html: str, expression: str, folder: Path, size: str = "1280,2400") -> Any:
+def evaluate_in_page(html: str, expression: str, folder: Path) -> Any:
     """Return the value of an expression, or of its promise, in a loaded page; check that the page's console is empty.
 
-    size: width and height of the window.
+    folder: an empty folder.
     """
     told = f"Promise.resolve({expression}).then((found) => {{ report.textContent = JSON.stringify(found); }})"
     asked = f'const report = document.getElementById("report"); window.addEventListener("load", () => {{ {told}; }});'
     (folder / "page.html").write_text(f'{html}<pre id="report"></pre><script>{asked}</script>', encoding="utf-8")
-    page = opened(folder / "page.html", folder / "profile", size=size)
+    page = opened(folder / "page.html", folder / "profile")
     assert page.console == []
     (found,) = REPORT.findall(page.html)
     return json.loads(unescape(found))

@@ -87,5 +87,5 @@
   }
 
   start(document.getElementById("split"));
-  window.lenet = { half, split, multiply, rows }; // for tests
+  window.lenet = { half, multiply }; // for tests
 })();

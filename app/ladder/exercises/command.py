@@ -13,8 +13,10 @@ from app.ladder.exercises.course import (
     Progress,
     all_exercises,
     find_exercise,
+    hints_shown,
     read_progress,
-    store_progress,
+    store_another_hint,
+    store_solved,
 )
 from app.records.kernels import Learn
 from app.terminal.output import publish_report
@@ -30,7 +32,7 @@ def learn(request: LearnRequest) -> int:
     Raises UserError.
     """
     progress = read_progress()
-    unsolved = (one for one in all_exercises() if one.name not in progress.solved)
+    unsolved = (one for one in all_exercises() if one.name not in progress["solved"])
     exercise = next(unsolved, None) if request.exercise is None else find_exercise(request.exercise)
     if request.action == "check":
         return _judge_solution(request, exercise, progress)
@@ -38,8 +40,7 @@ def learn(request: LearnRequest) -> int:
     if exercise is not None and request.action == "next":
         lines = _copy_exercise(exercise)
     elif exercise is not None and request.action == "hint":
-        progress = progress.with_another_hint(exercise)
-        store_progress(progress)
+        store_another_hint(progress, exercise)
         lines = _hint_lines(exercise, progress)
     elif exercise is not None:
         lines = [f"python main.py learn next copies exercise {exercise.number} to this folder"]
@@ -64,7 +65,7 @@ def _copy_exercise(exercise: Exercise) -> list[str]:
 
 def _hint_lines(exercise: Exercise, progress: Progress) -> list[str]:
     """Return the hints shown so far, and how many are left."""
-    shown = progress.hints_shown(exercise)
+    shown = hints_shown(progress, exercise)
     left = len(exercise.hints) - shown
     end = f"{left} more" if left else f"no more; the solution: {exercise.solution}"
     hints = [f"{at}. {hint}" for at, hint in enumerate(exercise.hints[:shown], 1)]
@@ -82,9 +83,8 @@ def _judge_solution(request: LearnRequest, exercise: Exercise | None, progress: 
     unused = exercise.find_unused_word(read_source(path))
     code = check(CheckRequest(file=path, device=request.device, output=request.output))
     if code == 0 and unused is None:
-        progress = progress.with_solved(exercise)
-        store_progress(progress)
-        count = sum(one.name in progress.solved for one in all_exercises())
+        store_solved(progress, exercise)
+        count = sum(one.name in progress["solved"] for one in all_exercises())
         said = [
             f"exercise {exercise.number} is solved, {count} of {len(all_exercises())}",
             f"another solution: {exercise.solution}",
@@ -108,9 +108,9 @@ def _build_document(action: str, exercise: Exercise | None, progress: Progress, 
                 "number": one.number,
                 "name": one.name,
                 "title": one.title,
-                "solved": one.name in progress.solved,
+                "solved": one.name in progress["solved"],
                 "hints": len(one.hints),
-                "hints_shown": progress.hints_shown(one),
+                "hints_shown": hints_shown(progress, one),
             }
             for one in (all_exercises() if action == "list" else [exercise] if exercise else [])
         ],

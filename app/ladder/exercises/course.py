@@ -6,8 +6,6 @@ Each exercise is a kernel's file beside this module, whose head states the task;
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -24,8 +22,8 @@ HERE = Path(__file__).parent
 ANEW = "going on as if no exercise were solved; the next solved one or hint replaces the file"
 
 
-class Stored(TypedDict):
-    """The file of the progress. solved: names of exercises. hints: name → number of hints shown."""
+class Progress(TypedDict):
+    """What a learner has done, as its file has it. solved: names of exercises. hints: name → number of hints shown."""
 
     schema: Literal["lenet5-inference/learn-progress/1"]
     solved: list[str]
@@ -66,26 +64,6 @@ class Exercise(Frozen):
         return next((word for word in self.uses if word not in code), None)
 
 
-class Progress(Frozen):
-    """What a learner has done. solved: names of exercises. hints: name → number of hints shown."""
-
-    solved: Sequence[str] = ()
-    hints: Mapping[str, int] = field(default_factory=dict)
-
-    def hints_shown(self, exercise: Exercise) -> int:
-        """Return how many of the exercise's hints were shown."""
-        return min(self.hints.get(exercise.name, 0), len(exercise.hints))
-
-    def with_solved(self, exercise: Exercise) -> "Progress":
-        """Return the progress with the exercise among the solved ones."""
-        return replace(self, solved=tuple(dict.fromkeys((*self.solved, exercise.name))))
-
-    def with_another_hint(self, exercise: Exercise) -> "Progress":
-        """Return the progress with one more hint shown, if there is another."""
-        shown = min(self.hints_shown(exercise) + 1, len(exercise.hints))
-        return replace(self, hints={**self.hints, exercise.name: shown})
-
-
 @cache
 def all_exercises() -> tuple[Exercise, ...]:
     """Return the exercises in their order."""
@@ -115,21 +93,31 @@ def progress_path() -> Path:
 def read_progress() -> Progress:
     """Return the stored progress: none if the file is missing or damaged (with a note on standard error)."""
     path = progress_path()
-    if not is_trusted(path) or not may_exist(path):
-        return Progress()
     try:
-        stored: Stored = read_json(path, check_for_type(Stored), ANEW)
+        if is_trusted(path) and may_exist(path):
+            return read_json(path, check_for_type(Progress), ANEW)
     except UserError as error:
         print_to_stderr(f"note: {error}")
-        return Progress()
-    return Progress(tuple(stored["solved"]), stored["hints"])
+    return {"schema": "lenet5-inference/learn-progress/1", "solved": [], "hints": {}}
 
 
-def store_progress(progress: Progress) -> None:
-    """Write the progress, atomically. Raises UserError."""
-    document: Stored = {
-        "schema": "lenet5-inference/learn-progress/1",
-        "solved": [*progress.solved],
-        "hints": dict(progress.hints),
-    }
-    store_private(progress_path(), json.dumps(document, indent=1) + "\n")
+def hints_shown(progress: Progress, exercise: Exercise) -> int:
+    """Return how many of the exercise's hints were shown."""
+    return min(progress["hints"].get(exercise.name, 0), len(exercise.hints))
+
+
+def store_solved(progress: Progress, exercise: Exercise) -> None:
+    """Add the exercise to the solved ones, and write the file. Raises UserError."""
+    progress["solved"] = [*dict.fromkeys((*progress["solved"], exercise.name))]
+    _store_progress(progress)
+
+
+def store_another_hint(progress: Progress, exercise: Exercise) -> None:
+    """Count one more hint as shown, if there is another, and write the file. Raises UserError."""
+    progress["hints"][exercise.name] = min(hints_shown(progress, exercise) + 1, len(exercise.hints))
+    _store_progress(progress)
+
+
+def _store_progress(progress: Progress) -> None:
+    """Write the file, atomically."""
+    store_private(progress_path(), json.dumps(progress, indent=1) + "\n")

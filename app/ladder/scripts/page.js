@@ -287,5 +287,5 @@
     offerSamples(find("samples"));
     document.querySelector('input[name="sample"]').click();
   } else update();
-  window.playground = { pixels, show, run, scoresOf }; // for tests
+  window.playground = { pixels }; // for tests
 })();
