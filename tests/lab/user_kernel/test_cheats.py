@@ -1,4 +1,4 @@
-"""Test that kernels that cheat are caught, and that forty honest odd ones are accepted.
+"""Test that kernels that cheat are caught, and that honest odd ones are accepted.
 
 The processor tries each file on one small shape; on a card, ``check`` tries all shapes and ``bench`` times the file.
 """
@@ -53,10 +53,6 @@ def test_a_cheat_is_caught(name: str, tmp_path: Path) -> None:
     assert said is None if pattern is None else re.match(pattern, said or ""), said
 
 
-def test_the_kernel_that_they_are_made_of_is_honest(tmp_path: Path) -> None:
-    assert verdict(written(tmp_path, cheats.HONEST), PROBLEM, tmp_path / "built") is None
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*(name for name in CHEATS if name not in NOT_ON_A_CARD), "honest"])
 def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,14 +64,10 @@ def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert ("WRONG" in capsys.readouterr().out) == (expected == 1)
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("name", [*HONEST, "the one that cheats are made of"])
 def test_an_honest_odd_kernel_is_accepted(name: str, tmp_path: Path) -> None:
-    text, problem = HONEST[name]
+    text, problem = HONEST.get(name, (cheats.HONEST, PROBLEM))
     assert verdict(written(tmp_path, text), problem, tmp_path / "built") is None
-
-
-def test_there_are_forty() -> None:
-    assert len({text for text, _ in HONEST.values()}) >= 39 and len(HONEST) >= 40
 
 
 @pytest.mark.gpu

@@ -49,7 +49,6 @@ MISTAKES = {
     ("* K + q) * M", "* K + p) * M"): r"image 0, map 0, row 0, column 0: found",
     ("row < OH && column < OW", "column < OW"): r"mine.cu:25: it writes y\[\d+\]: y has \d+ elements",
     ("        __syncthreads();\n        for", "        for"): "image 0, map 0, row",
-    ("p < K; p++", "p < K;"): "it does not come to an end",
     ("(TILE * S + K) ** 2", "TILE * TILE"): r"mine.cu:\d+: it writes byte .* of shared memory",
 }
 
@@ -117,21 +116,11 @@ def test_a_named_shape_leaves_out_what_the_file_does(place: Path, capsys: pytest
     assert code == 0 and "C1 7x9 M3 K3 S1 float32" in text and "right: 1 of 1" in text
 
 
-def test_the_first_errors_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "mine.cu").write_text(SQUARE.replace("* K + q) * M", "* K + q + 1) * M"))
-    code, text, _ = run(capsys, "mine.cu")
-    wrong = len(re.findall(r" WRONG(?!:)", text))
-    assert code == 1 and text.count("expected") + text.count("it reads") == 3 < wrong
-    assert f"({wrong - 3} more wrong; --wide says what is wrong with each)" in text
-    code, text, _ = run(capsys, "mine.cu", "--wide")
-    assert text.count("expected") + text.count("it reads") == len(re.findall(r" WRONG(?!:)", text))
-
-
-@pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:warpgroup", "gemm:split-k", "conv:unrolled"])
+@pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:split-k", "conv:unrolled"])
 def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tensor cores, Hopper's instructions, several launches, packed filters."""
+    """Tensor cores, several launches, packed filters; ``test_check.py`` has a kernel of Hopper's instructions."""
     (place / "mine.cu").write_text(kernel_template(find_row(row), "mine.cu"))
-    code, text, _ = run(capsys, "mine.cu", "--shape", "5,9,8,7,3,1" if row.startswith("conv") else "72,33")
+    code, text, _ = run(capsys, "mine.cu", "--shape", "1,6,9,3,3,1" if row.startswith("conv") else "72,33")
     assert code == 0 and "WRONG" not in text
 
 
@@ -210,6 +199,7 @@ def test_the_temporary_folder_stays_empty(place: Path) -> None:
     done = python(said, env={"PATH": path, "TMPDIR": str(place / "tmp"), "HOME": str(place / "tmp")})
     words = " ".join(done.stdout.split())
     assert done.returncode == 1 and words.count("it ends its program before all its blocks have run") == TOLD
+    assert re.search(r"\(\d+ more wrong; --wide says what is wrong with each\)", words)
     left = [path for path in (place / "tmp").rglob("*") if ".cupy" not in path.parts]  # CuPy's, as it is imported
     assert not left
 
