@@ -40,8 +40,7 @@ class Stream:
         return "done"
 
 
-class OwnStream(Stream):
-    pass
+class OwnStream(Stream): ...
 
 
 def test_calls_are_counted_and_functions_restored() -> None:

@@ -128,20 +128,6 @@ def test_another_rows_launch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", LAUNCHES)
-def test_a_launch_that_is_written_out_is_that_of_its_row(entry: str, tmp_path: Path) -> None:
-    operation, _, name = entry.partition("_")
-    row = find_row(f"{operation}:{name}")
-    (tmp_path / "new.cu").write_text(kernel_template(row, "new.cu"))
-    with open_user_kernel(tmp_path / "new.cu") as own:
-        assert own.dtypes == row.dtypes and own.entry == f"my_{operation}"
-        for problem in SHAPES[operation]:
-            if row.refusal_reason(problem, "sm_90a") is None:
-                (mine,), (other,) = own.launch_config(problem).launches, row.launch_config(problem).launches
-                assert (mine.threads, mine.grid(11), mine.scalars) == (other.threads, other.grid(11), other.scalars)
-                own.check_signatures(problem)
-
-
-@pytest.mark.parametrize("entry", LAUNCHES)
 def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
     text = kernel_template(find_row(entry.replace("_", ":")), "new.cu")
     more = re.findall(r"^//   (//@ (?:TILE|shared|without).*?)  ", text, re.MULTILINE)
@@ -158,10 +144,17 @@ def test_every_row_can_be_started_from(row: object, tmp_path: Path) -> None:
     path = tmp_path / "new.cu"
     path.write_text(kernel_template(row, "new.cu"))
     with open_user_kernel(path) as own:
+        assert own.dtypes == row.dtypes
+        assert own.entry == (f"my_{row.operation}" if row.entry in LAUNCHES else row.entry)
         served = [one for one in SHAPES[row.operation] if row.refusal_reason(one, "sm_90a") is None]
         assert served == [one for one in SHAPES[row.operation] if own.refusal_reason(one, "sm_90a") is None]
         for problem in served:
             own.check_signatures(problem)
+            mine, other = (
+                [(one.threads, one.grid(11), one.scalars) for one in each.launch_config(problem).launches]
+                for each in (own, row)
+            )
+            assert mine == other
 
 
 BAD = {
