@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -47,21 +46,15 @@ LABELS = (IMAGES.sum((1, 2, 3)) % 10).astype(np.uint8)
 ONE, TEN = Kind("1", 1, "fp16", ORDINARY), Kind("10", 10, "fp32x", PINNED)
 
 
-class Fake(Caller):
-    """Answers as LABELS; keeps the images that it was given. spoils: changes labels from this call on."""
+def fake(diary: list[int], spoils: float = np.inf) -> Caller:
+    """Return a caller that answers as LABELS and keeps its images' sums. spoils: it changes labels after this call."""
 
-    def __init__(self, diary: list[int], spoils: float = np.inf) -> None:
-        self.diary, self.spoils = diary, spoils
-
-    def settings_context(self) -> nullcontext[None]:
-        return nullcontext()
-
-    def call(self, images: Any) -> np.ndarray:
+    def call(images: Any) -> np.ndarray:
         images = images.reshape(-1, 28 * 28)
-        self.diary.append(int(images[0].sum()))
-        return ((images.sum(1) + (len(self.diary) > self.spoils)) % 10).astype(np.uint8)
+        diary.append(int(images[0].sum()))
+        return ((images.sum(1) + (len(diary) > spoils)) % 10).astype(np.uint8)
 
-    def close(self) -> None: ...
+    return Caller(call, lambda: None)
 
 
 class Pool(TorchPool):
@@ -71,7 +64,7 @@ class Pool(TorchPool):
         self.found = found
 
     def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        return self.found.get(f"{engine} {precision}", {"plain": partial(Fake, [])})
+        return self.found.get(f"{engine} {precision}", {"plain": partial(fake, [])})
 
 
 def setup(ours: Callable[[Kind], Caller], pool: TorchPool | None = None) -> Setup:
@@ -108,7 +101,7 @@ def timed(engine: str, precision: str, us: float) -> dict[str, Any]:
 
 def test_images_change_from_call_to_call() -> None:
     diary: list[int] = []
-    row = measure_kind(ONE, setup(lambda _: Fake(diary)), 2, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: fake(diary)), 2, lambda _: None)
     assert len(set(diary)) == ARRAYS and all(one != other for one, other in pairwise(diary))
     assert [caller["ms"]["runs"] for caller in row["callers"] if caller["ms"]] == [24, 24, 24]
     assert not row["wrong"] and row["ratio"] is not None and row["best"] in (EAGER, COMPILE)
@@ -116,7 +109,7 @@ def test_images_change_from_call_to_call() -> None:
 
 
 def test_fp32x_stands_beside_fp32_and_tf32() -> None:
-    row = measure_kind(TEN, setup(lambda _: Fake([])), 1, lambda _: None)
+    row = measure_kind(TEN, setup(lambda _: fake([])), 1, lambda _: None)
     peers = [(caller["engine"], caller["precision"]) for caller in row["callers"]]
     assert peers == [(OURS, "fp32x"), *((engine, one) for one in ("fp32", "tf32") for engine in (EAGER, COMPILE))]
     assert row["ratio"] and row["tf32_ratio"]
@@ -124,13 +117,13 @@ def test_fp32x_stands_beside_fp32_and_tf32() -> None:
 
 def test_wrong_answers_show() -> None:
     """Ours at the check and in a timed call; a peer's are a reason to have no row."""
-    row = measure_kind(ONE, setup(lambda _: Fake([], spoils=5)), 1, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: fake([], spoils=5)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["reason"] == "3 labels are not the engine's"
-    row = measure_kind(ONE, setup(lambda _: Fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["unsteady"] == 7
     assert "gave other labels in 7 timed calls" in as_text(document(row)) and "WRONG LABELS" in as_text(document(row))
-    bad = {"plain": partial(Fake, [], 0)}
-    row = measure_kind(ONE, setup(lambda _: Fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
+    bad = {"plain": partial(fake, [], 0)}
+    row = measure_kind(ONE, setup(lambda _: fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
     assert not row["wrong"] and row["best"] == COMPILE
     assert row["callers"][1]["reason"] == "8 labels are not the engine's" and row["callers"][1]["ms"] is None
 
@@ -141,7 +134,7 @@ def test_rows_that_cannot_run_say_why() -> None:
 
     row = measure_kind(ONE, setup(refused), 1, lambda _: None)
     assert row["callers"][0]["reason"] == "needs Hopper" and row["ratio"] is None and row["callers"][1]["ms"]
-    row = measure_kind(Kind("card", 5, "fp16", CARD), setup(lambda _: Fake([])), 1, lambda _: None)
+    row = measure_kind(Kind("card", 5, "fp16", CARD), setup(lambda _: fake([])), 1, lambda _: None)
     assert {caller["reason"] for caller in row["callers"]} == {"PyTorch is not installed"}
     assert "no comparison" in as_text(document(row))
     with pytest.raises(ValueError, match="bug"):
