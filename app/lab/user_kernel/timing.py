@@ -38,7 +38,7 @@ class FileTimer:
             if self._fault is not None:
                 return replace(result, reason=self._fault, wrong=True)
             found = self._process.call(
-                time_in_process, *(self.row.file, self._like, problem, images, self._arch, noise, l2), times=RUNS
+                time_in_process, *(self.row.path, self._like, problem, images, self._arch, noise, l2), times=RUNS
             )
         except UserError as error:
             return replace(result, reason=str(error))
@@ -59,7 +59,7 @@ class FileTimer:
         from app.lab.checking.on_card import check_user_case  # imported only here, as it loads CuPy
 
         for case in user_cases(self.row, self._arch, default_rng()):
-            given = self.row.file, self._like, case.problem, case.images, case.seed, self._arch
+            given = self.row.path, self._like, case.problem, case.images, case.seed, self._arch
             try:
                 fault = self._process.call(check_user_case, *given)
             except (WrongResult, LostError) as error:
