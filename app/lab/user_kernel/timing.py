@@ -74,7 +74,7 @@ def time_in_process(
 ) -> dict[str, Any]:
     """Return the samples in ms, the worst error ÷ the allowed error and the card's clock rates before and after.
 
-    Raises Wrong and others.
+    Raises WrongResult, UserError, DeviceMemoryError and what a launch raises.
     """
     from app.lab.user_kernel.judge import Judge
 

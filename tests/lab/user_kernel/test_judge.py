@@ -30,7 +30,7 @@ class Array(np.ndarray):
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], tuple[float, Any]]:
-    """Judges a function in place of a kernel; returns the worst error and the timing. Raises Wrong."""
+    """Judges a function in place of a kernel; returns the worst error and the timing. Raises WrongResult."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.lab.bench import trial
     from app.lab.user_kernel import judge
