@@ -1,8 +1,10 @@
 """``python -m app.lab.calls``: how it measures, on the CPU and with made-up peers; what it prints; PyTorch's ways."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,12 +34,10 @@ from app.lab.calls.callers import (
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.network.definitions import LENET5
-from app.records.calls import Calls
 from docs.generate.__main__ import API
-from docs.generate.figures import CALLS, Figures
+from docs.generate.figures import CALLS, FIGURES, Figures
 from tests.docs.conftest import store
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.peers_for_tests import CARD as SOME_CARD
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*inductor.*")
 COUNT = 40
@@ -80,23 +80,12 @@ def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(measuring, name, value)
 
 
-def document(*rows: Any) -> Calls:
-    return {
-        "schema": "lenet5-inference/calls/1",
-        "date": "2026-01-01 00:00 UTC",
-        "command": "python -m app.lab.calls",
-        "network": "lenet5",
-        "device": SOME_CARD,  # type: ignore[typeddict-item]
-        "software": {"torch": "2.99"},
-        "rounds": 2,
-        "rows": [*rows],
-    }
+STORED = json.loads((FIGURES / CALLS).read_text(encoding="utf-8"))
 
 
-def timed(engine: str, precision: str, us: float) -> dict[str, Any]:
-    found = {"ms": {"p10": us / 2e3, "p50": us / 1e3, "p90": us / 500, "p99": None, "runs": 50}}
-    named = {"engine": engine, "precision": precision, "setting": "plain"}
-    return {**named, "changed": 0, "unsteady": 0, "reason": "", **found}
+def document(*rows: Any) -> Any:
+    """The stored document, with other rows."""
+    return STORED | {"rows": [*rows]}
 
 
 def test_images_change_from_call_to_call() -> None:
@@ -142,21 +131,21 @@ def test_rows_that_cannot_run_say_why() -> None:
 
 
 def test_the_text_and_the_table(tmp_path: Path) -> None:
-    callers = [timed(OURS, "fp16", 200.0), timed(EAGER, "fp16", 300.0), timed(COMPILE, "fp16", 150.0)]
-    callers[1]["changed"] = 3
-    fields = {"precision": "fp16", "best": COMPILE, "ratio": 0.75, "tf32_ratio": None, "wrong": False}
-    rows = [
-        {"name": kind.name, "what": kind.description, "images": kind.images, "callers": callers, **fields}
-        for kind in KINDS
-    ]
+    rows = deepcopy(STORED["rows"])
+    for row in rows:
+        row["ratio"] = 0.75
+        for caller, ms in zip(row["callers"][:2], (0.2, 0.3), strict=True):
+            caller["ms"]["p50"] = ms
+    rows[0]["callers"][1]["changed"] = 3
     assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
-    store(dict(document(*rows)), tmp_path / CALLS)
+    store(document(*rows), tmp_path / CALLS)
     text = as_text(document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())
     assert "1: PyTorch eager fp16 gave 3 labels that are not the engine's" in text
     made = API.render_block("calls", Figures(tmp_path))
-    assert made.count("**0.75**") == len(KINDS) and "Some Card, 2026-01-01 00:00 UTC, torch 2.99" in made
+    assert made.count("**0.75**") == len(KINDS) == len(rows)
+    assert f"{STORED['device']['name']}, {STORED['date']}, torch {STORED['software']['torch']}" in made
     assert " 200 | " in made and " 300 | " in made
 
 

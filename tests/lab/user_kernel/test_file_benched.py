@@ -17,7 +17,7 @@ from app.lab.bench.standing import describe_standing
 from app.lab.user_kernel import child, timing
 from app.lab.user_kernel.child import CardProcess, LostError
 from tests.lab.conftest import Benched
-from tests.support.shell import check_error
+from tests.support.shell import Refuses
 
 
 def test_it_stands_beside_all_steps(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
@@ -75,15 +75,13 @@ def test_what_its_process_says(
         ("FILE --as pool:direct", r"mine.cu:\d+: kernel and as"),
     ],
 )
-def test_one_line(options: str, pattern: str, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["bench", *options.replace("FILE", str(mine)).split()])
-    check_error(code, *capsys.readouterr(), pattern)
+def test_one_line(options: str, pattern: str, mine: Path, refuses: Refuses) -> None:
+    refuses(["bench", *options.replace("FILE", str(mine)).split()], pattern)
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_without_a_gpu(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["bench", str(mine)])
-    check_error(code, *capsys.readouterr(), "bench needs an NVIDIA GPU: ")
+def test_without_a_gpu(mine: Path, refuses: Refuses) -> None:
+    refuses(["bench", mine], "bench needs an NVIDIA GPU: ")
 
 
 def test_a_place_among_none() -> None:

@@ -14,7 +14,7 @@ from app.lab.user_kernel.template import kernel_template
 from app.ladder.check.job import TOLD
 from app.ladder.emulation import program
 from tests.support.host_kernels import skip_without_compiler
-from tests.support.shell import listing, python
+from tests.support.shell import Refuses, listing, python
 
 SHAPE = ("--shape", "1,7,9,3,3,1")
 SQUARE = """\
@@ -137,15 +137,17 @@ def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixt
         (["never.cu"], "never.cu:3: block is 0, not 1 to 1,024"),
     ],
 )
-def test_one_line(words: list[str], pattern: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line(words: list[str], pattern: str, place: Path, refuses: Refuses) -> None:
+    skip_without_compiler()
     (place / "mine.cu").write_text(SQUARE)
     (place / "bare.cu").write_text(SQUARE.partition("extern")[2])
     (place / "huge.cu").write_bytes(b"\n" * (10 << 20))
     (place / "ptx.cu").write_text(SQUARE.replace("float sum = 0;", 'float sum = 0; asm("");'))
     (place / "grammar.cu").write_text(SQUARE.replace("float sum", "flaot sum"))
     (place / "never.cu").write_text(SQUARE.replace("block: TILE, TILE", "block: TILE - 4"))
-    code, out, err = run(capsys, *words)
-    assert (code, out) == (2, "") and re.fullmatch(f"error: .*{pattern}.*\n", err), err
+    before = listing(place)
+    refuses(["check", *words, "--device", "cpu"], pattern)
+    assert listing(place) == before
 
 
 def test_a_compiler_that_takes_too_long_is_stopped(
