@@ -137,6 +137,7 @@ def test_the_process_answers_and_may_be_lost(monkeypatch: pytest.MonkeyPatch) ->
             process.call(_busy)
         with pytest.raises(LostError, match="it ended by TypeError"):
             process.call(_answered)
+        assert process._child is None  # its context takes no more work
         with pytest.raises(LostError, match="it crashed the process that ran it"):
             process.call(_crashed)
         assert process.call(_answered, "again") == "AGAIN"
