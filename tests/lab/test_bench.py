@@ -138,6 +138,12 @@ def test_items_of_lenet5() -> None:
     assert items["pool1"].problems.keys() == {"float32", "float16"}
 
 
+def test_biases_are_those_of_the_seed_systems() -> None:
+    found = {name: [array for array in network_graph(name).parameters if "_bias" in array] for name in NETWORKS}
+    layers = {"lenet5": (), "minidnn86": ("conv1", "conv2", "fc1", "fc2")}
+    assert found == {name: [f"{layer}_bias" for layer in layers.get(name, ("fc1", "fc2"))] for name in NETWORKS}
+
+
 def test_rungs_are_in_order_and_can_be_narrowed() -> None:
     (item,) = parse_shape_items("12,33,33,24,5,1")
     found = [row for problem, row in item_variants(item, None) if problem.dtype == "float32"]
