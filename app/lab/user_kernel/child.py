@@ -8,7 +8,7 @@ from typing import Any
 from app.base.errors import UserError
 from app.cuda import device
 from app.files.child_process import Child, answer_requests
-from app.lab.bench.compiling import WrongResult, failure_reason
+from app.lab.bench.compiling import OUT_OF_MEMORY, WrongResult, failure_reason
 
 SECONDS = 60.0  # allowed to a kernel for one shape
 STARTING = 60.0  # more for the first answer: CUDA starts, the kernel is compiled
@@ -70,7 +70,7 @@ def _call_requested_function(request: bytes) -> bytes:
 def _classify_error(error: Exception) -> Exception:
     """Return the error that ``CardProcess.call`` raises for this one, with a text in one line."""
     text = " ".join(str(error).split())
-    if type(error).__name__ in ("DeviceMemoryError", "OutOfMemoryError"):
+    if type(error).__name__ in OUT_OF_MEMORY:
         from app.cuda.memory import DeviceMemoryError
 
         return DeviceMemoryError(text)
