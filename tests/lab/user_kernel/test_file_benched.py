@@ -48,6 +48,13 @@ def test_one_that_is_wrong_is_not_timed(answers: dict[str, Any], mine: Path, ben
     assert {row["ms"] for table in found["tables"] for row in table["rows"] if row["kind"] == "file"} == {None}
 
 
+def test_one_that_cannot_be_checked_is_timed_on_no_layer(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
+    answers["check_user_case"] = UserError("line 3: grid is 0")
+    code, _, found = benched(f"{mine} --batch 20 --only direct,constant")
+    rows = [row for table in found["tables"] for row in table["rows"] if row["kind"] == "file"]
+    assert code == 0 and {(row["ms"], row["reason"]) for row in rows} == {(None, "line 3: grid is 0")}
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
