@@ -1,4 +1,4 @@
-"""Fixtures for the tests of bench without a card."""
+"""Fixtures for the tests of bench without a card: a card, a user's kernel, and what its process would answer."""
 
 import json
 from collections.abc import Callable
@@ -9,6 +9,9 @@ import pytest
 
 from app.cli import main
 from app.lab.peers import rounds
+from app.lab.user_kernel.child import CardProcess
+from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.template import kernel_template
 from app.main_job.result import Timing
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
@@ -84,3 +87,29 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
     monkeypatch.setattr(cudnn, "why_no_cudnn", lambda: "PyTorch is not installed")
     monkeypatch.setattr(whole_network, "time_whole_program", whole_program)
     return FakeTrial
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A user's file, a copy of ``direct``."""
+    path = tmp_path / "mine.cu"
+    path.write_text(kernel_template(find_row("direct"), "mine.cu"))
+    return path
+
+
+@pytest.fixture
+def answers(card: type[Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the process of the user's kernel does on this card: ``check`` and ``time``, a value or an exception."""
+    told: dict[str, Any] = {
+        "check_user_case": None,
+        "time_in_process": {"error": 0.25, "samples": [2.5] * 10, "mhz": [1980.2, 1755]},
+    }
+
+    def call(_: CardProcess, function: Any, *arguments: Any, times: int = 1) -> Any:
+        found = told[function.__name__]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(CardProcess, "call", call)
+    return told

@@ -92,6 +92,10 @@ def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
     assert launches_per_sample(0.01, "warm") == 20
 
 
+# Rows that fuse other layers or store other types, so that a plan asks for other problems; lenet5 is planned with all.
+TELLING = ("direct", "register-tiled", "register-patch", "toom-cook", "tensor-core")
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
     """Results are stored under the problems of the items, and ``auto`` looks up those of a plan."""
@@ -99,7 +103,7 @@ def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
     known = {tuning_key(problem) for item in network_items(graph) for problem, _ in item_variants(item, None)}
     asked = set()
     for precision, row, fuse in product(SINGLE, registry.variants("conv"), (True, False)):
-        if precision.dtype in row.dtypes:
+        if precision.dtype in row.dtypes and (name == "lenet5" or row.name in TELLING):
             with suppress(UserError):
                 nodes = plan(graph, "sm_90a", Choices(precision.name, fuse, {"conv": row})).nodes
                 asked |= {tuning_key(node.problem) for node in nodes if node.problem.dtype == precision.dtype}

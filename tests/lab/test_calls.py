@@ -1,9 +1,10 @@
 """``python -m app.lab.calls``: how it measures, on the CPU and with made-up peers; what it prints; PyTorch's ways."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,12 +34,10 @@ from app.lab.calls.callers import (
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.network.definitions import LENET5
-from app.records.calls import Calls
 from docs.generate.__main__ import API
-from docs.generate.figures import CALLS, Figures
+from docs.generate.figures import CALLS, FIGURES, Figures
 from tests.docs.conftest import store
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.peers_for_tests import CARD as SOME_CARD
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*inductor.*")
 COUNT = 40
@@ -47,21 +46,15 @@ LABELS = (IMAGES.sum((1, 2, 3)) % 10).astype(np.uint8)
 ONE, TEN = Kind("1", 1, "fp16", ORDINARY), Kind("10", 10, "fp32x", PINNED)
 
 
-class Fake(Caller):
-    """Answers as LABELS; keeps the images that it was given. spoils: changes labels from this call on."""
+def fake(diary: list[int], spoils: float = np.inf) -> Caller:
+    """Return a caller that answers as LABELS and keeps its images' sums. spoils: it changes labels after this call."""
 
-    def __init__(self, diary: list[int], spoils: float = np.inf) -> None:
-        self.diary, self.spoils = diary, spoils
-
-    def settings_context(self) -> nullcontext[None]:
-        return nullcontext()
-
-    def call(self, images: Any) -> np.ndarray:
+    def call(images: Any) -> np.ndarray:
         images = images.reshape(-1, 28 * 28)
-        self.diary.append(int(images[0].sum()))
-        return ((images.sum(1) + (len(self.diary) > self.spoils)) % 10).astype(np.uint8)
+        diary.append(int(images[0].sum()))
+        return ((images.sum(1) + (len(diary) > spoils)) % 10).astype(np.uint8)
 
-    def close(self) -> None: ...
+    return Caller(call, lambda: None)
 
 
 class Pool(TorchPool):
@@ -71,7 +64,7 @@ class Pool(TorchPool):
         self.found = found
 
     def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        return self.found.get(f"{engine} {precision}", {"plain": partial(Fake, [])})
+        return self.found.get(f"{engine} {precision}", {"plain": partial(fake, [])})
 
 
 def setup(ours: Callable[[Kind], Caller], pool: TorchPool | None = None) -> Setup:
@@ -87,28 +80,17 @@ def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(measuring, name, value)
 
 
-def document(*rows: Any) -> Calls:
-    return {
-        "schema": "lenet5-inference/calls/1",
-        "date": "2026-01-01 00:00 UTC",
-        "command": "python -m app.lab.calls",
-        "network": "lenet5",
-        "device": SOME_CARD,  # type: ignore[typeddict-item]
-        "software": {"torch": "2.99"},
-        "rounds": 2,
-        "rows": [*rows],
-    }
+STORED = json.loads((FIGURES / CALLS).read_text(encoding="utf-8"))
 
 
-def timed(engine: str, precision: str, us: float) -> dict[str, Any]:
-    found = {"ms": {"p10": us / 2e3, "p50": us / 1e3, "p90": us / 500, "p99": None, "runs": 50}}
-    named = {"engine": engine, "precision": precision, "setting": "plain"}
-    return {**named, "changed": 0, "unsteady": 0, "reason": "", **found}
+def document(*rows: Any) -> Any:
+    """The stored document, with other rows."""
+    return STORED | {"rows": [*rows]}
 
 
 def test_images_change_from_call_to_call() -> None:
     diary: list[int] = []
-    row = measure_kind(ONE, setup(lambda _: Fake(diary)), 2, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: fake(diary)), 2, lambda _: None)
     assert len(set(diary)) == ARRAYS and all(one != other for one, other in pairwise(diary))
     assert [caller["ms"]["runs"] for caller in row["callers"] if caller["ms"]] == [24, 24, 24]
     assert not row["wrong"] and row["ratio"] is not None and row["best"] in (EAGER, COMPILE)
@@ -116,7 +98,7 @@ def test_images_change_from_call_to_call() -> None:
 
 
 def test_fp32x_stands_beside_fp32_and_tf32() -> None:
-    row = measure_kind(TEN, setup(lambda _: Fake([])), 1, lambda _: None)
+    row = measure_kind(TEN, setup(lambda _: fake([])), 1, lambda _: None)
     peers = [(caller["engine"], caller["precision"]) for caller in row["callers"]]
     assert peers == [(OURS, "fp32x"), *((engine, one) for one in ("fp32", "tf32") for engine in (EAGER, COMPILE))]
     assert row["ratio"] and row["tf32_ratio"]
@@ -124,13 +106,13 @@ def test_fp32x_stands_beside_fp32_and_tf32() -> None:
 
 def test_wrong_answers_show() -> None:
     """Ours at the check and in a timed call; a peer's are a reason to have no row."""
-    row = measure_kind(ONE, setup(lambda _: Fake([], spoils=5)), 1, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: fake([], spoils=5)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["reason"] == "3 labels are not the engine's"
-    row = measure_kind(ONE, setup(lambda _: Fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["unsteady"] == 7
     assert "gave other labels in 7 timed calls" in as_text(document(row)) and "WRONG LABELS" in as_text(document(row))
-    bad = {"plain": partial(Fake, [], 0)}
-    row = measure_kind(ONE, setup(lambda _: Fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
+    bad = {"plain": partial(fake, [], 0)}
+    row = measure_kind(ONE, setup(lambda _: fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
     assert not row["wrong"] and row["best"] == COMPILE
     assert row["callers"][1]["reason"] == "8 labels are not the engine's" and row["callers"][1]["ms"] is None
 
@@ -141,7 +123,7 @@ def test_rows_that_cannot_run_say_why() -> None:
 
     row = measure_kind(ONE, setup(refused), 1, lambda _: None)
     assert row["callers"][0]["reason"] == "needs Hopper" and row["ratio"] is None and row["callers"][1]["ms"]
-    row = measure_kind(Kind("card", 5, "fp16", CARD), setup(lambda _: Fake([])), 1, lambda _: None)
+    row = measure_kind(Kind("card", 5, "fp16", CARD), setup(lambda _: fake([])), 1, lambda _: None)
     assert {caller["reason"] for caller in row["callers"]} == {"PyTorch is not installed"}
     assert "no comparison" in as_text(document(row))
     with pytest.raises(ValueError, match="bug"):
@@ -149,21 +131,21 @@ def test_rows_that_cannot_run_say_why() -> None:
 
 
 def test_the_text_and_the_table(tmp_path: Path) -> None:
-    callers = [timed(OURS, "fp16", 200.0), timed(EAGER, "fp16", 300.0), timed(COMPILE, "fp16", 150.0)]
-    callers[1]["changed"] = 3
-    fields = {"precision": "fp16", "best": COMPILE, "ratio": 0.75, "tf32_ratio": None, "wrong": False}
-    rows = [
-        {"name": kind.name, "what": kind.description, "images": kind.images, "callers": callers, **fields}
-        for kind in KINDS
-    ]
+    rows = deepcopy(STORED["rows"])
+    for row in rows:
+        row["ratio"] = 0.75
+        for caller, ms in zip(row["callers"][:2], (0.2, 0.3), strict=True):
+            caller["ms"]["p50"] = ms
+    rows[0]["callers"][1]["changed"] = 3
     assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
-    store(dict(document(*rows)), tmp_path / CALLS)
+    store(document(*rows), tmp_path / CALLS)
     text = as_text(document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())
     assert "1: PyTorch eager fp16 gave 3 labels that are not the engine's" in text
     made = API.render_block("calls", Figures(tmp_path))
-    assert made.count("**0.75**") == len(KINDS) and "Some Card, 2026-01-01 00:00 UTC, torch 2.99" in made
+    assert made.count("**0.75**") == len(KINDS) == len(rows)
+    assert f"{STORED['device']['name']}, {STORED['date']}, torch {STORED['software']['torch']}" in made
     assert " 200 | " in made and " 300 | " in made
 
 

@@ -28,27 +28,23 @@ from tests.lab.test_bench import document
 from tests.support.shell import user_error
 
 
-def test_served_rows_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_served_rows_are_compiled_and_others_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     served: list[tuple[Problem, Variant]] = [
         (ArgmaxProblem(10), registry.variants("argmax")[0]),
         (LinearProblem(20, 10), next(row for row in registry.variants("gemm") if row.name == "naive")),
     ]
     no_tuning = tuning.load("no such card")
+    half = LinearProblem(20, 10, dtype="float16", input_dtype="float16", output_dtype="float16")
+    hopper = [(half, row) for row in registry.variants("gemm") if row.refusal_reason(half, "sm_75") is not None]
+    assert hopper
+    compile_variants(hopper, "sm_75", no_tuning)
+    assert not [*tmp_path.rglob("*.cubin")]
     compile_variants(served, "sm_80", no_tuning)
     for problem, row in served:
         assert is_cached(
             row.path, row.launch_config(problem, no_tuning.parameters(problem, row, "sm_80")).defines, "sm_80"
         )
-
-
-def test_refused_rows_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    problem = LinearProblem(20, 10, dtype="float16", input_dtype="float16", output_dtype="float16")
-    hopper = [(problem, row) for row in registry.variants("gemm") if row.refusal_reason(problem, "sm_75") is not None]
-    assert hopper
-    compile_variants(hopper, "sm_75", tuning.load("no such card"))
-    assert not [*tmp_path.rglob("*.cubin")]
 
 
 # A loop that multiplies twice, with a loop within it that copies; before it a loop that multiplies once.

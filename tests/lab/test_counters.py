@@ -13,7 +13,6 @@ from app.lab.profile.every_step import counts_by_layer
 from app.lab.profile.spans import Span
 from app.network.graph import network_graph
 from app.planning.matching import Choices
-from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
 
 DIRECT = Span("kernel", "conv1+relu1", "direct", 0, entry="conv_direct")
@@ -147,10 +146,7 @@ def test_pieces_of_a_large_batch_are_launches_of_their_own() -> None:
     assert len(one) == 6 and len(many) > 12 and {*many} == {*one}
 
 
-def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every_step.device, "describe_gpu", lambda: CARD)
-
-
+@pytest.mark.usefixtures("some_card")
 def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[list[str]] = []
 
@@ -158,7 +154,6 @@ def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsy
         asked.append(arguments)
         return table([{"instructions": "640", "DRAM": "12.5"}] * len(entries)), None
 
-    fake(monkeypatch)
     monkeypatch.setattr(every_step, "run_ncu", run)
     document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda:1")
     assert not mistakes(document) and document["note"] is None
@@ -175,8 +170,8 @@ def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsy
     assert "conv half2" in text and "12.5" in text and max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.usefixtures("some_card")
 def test_one_line_says_why_nothing_was_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch)
     tool(tmp_path, 'echo "==ERROR== ERR_NVGPUCTRPERM - no permission" > $LOG; exit 1', monkeypatch)
     document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda")
     assert document["rows"] == [] and "ERR_NVGPUCTRPERM" in str(document["note"])

@@ -9,19 +9,27 @@ from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
 
 from app.cli import main
 from app.commands.profile import rerun_arguments
-from app.cuda import events
-from app.kernels.variant import ConstantCopy, KernelLaunch
+from app.engine.gpu import GpuEngine
+from app.kernels.launch import Launch
+from app.kernels.variant import KernelLaunch
 from app.lab.profile import api_calls, job, spans
 from app.lab.profile.api_calls import Call
 from app.lab.profile.spans import Span
 from app.lab.profile.text import as_text
+from app.network.definitions import LENET5
+from app.planning.matching import Choices
+from app.planning.plan import plan
 from app.records.profile import Profile
 from app.terminal.output import Output
 from docs.generate.figures import FIGURES
-from tests.support.networks_for_tests import random_images
+from tests.support.fake_card import ARCHITECTURE, fake_card
+from tests.support.kernel_grid import row_of
+from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.requests import requested
 from tests.support.schemas import check_widths
 from tests.support.shell import listing
@@ -40,12 +48,11 @@ class Stream:
         return "done"
 
 
-class OwnStream(Stream):
-    pass
+class OwnStream(Stream): ...
 
 
 def test_calls_are_counted_and_functions_restored() -> None:
-    module = SimpleNamespace(copy=lambda *arguments: arguments)
+    module: Any = SimpleNamespace(copy=lambda *arguments: arguments)
     before, stream = module.copy, OwnStream()
     with api_calls.record_calls([("copy", module, "copy"), ("wait", OwnStream, "synchronize")]) as calls:
         assert module.copy(1, 2) == (1, 2)
@@ -56,13 +63,7 @@ def test_calls_are_counted_and_functions_restored() -> None:
     assert module.copy is before and "synchronize" not in vars(OwnStream)
     module.copy(), stream.synchronize()
     assert len(calls) == 3
-
-
-def test_functions_are_restored_after_an_error() -> None:
-    def fails() -> None:
-        raise ValueError
-
-    module = SimpleNamespace(copy=fails)
+    module.copy = fails = Mock(side_effect=ValueError)
     with pytest.raises(ValueError), api_calls.record_calls([("copy", module, "copy")]) as calls:
         module.copy()
     assert module.copy is fails and len(calls) == 1
@@ -145,82 +146,47 @@ def test_the_timeline_is_written_whole(
     assert main(command) == 2 and listing(tmp_path) == before
 
 
-class FakeCard:
-    """Every copy takes 2 ms, every kernel 5; events take none."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        self.events: list[Mock] = []
-        self.runtime = SimpleNamespace(memcpyAsync=self.taking(2), eventRecord=self.record)
-        self.driver = SimpleNamespace(launchKernel=self.taking(5))
-        self.launch_attributes = SimpleNamespace(launch_kernel_ex=self.taking(4))
-        cuda = SimpleNamespace(Event=self.event, get_elapsed_time=lambda first, last: last.at - first.at)
-        monkeypatch.setattr(spans, "runtime", self.runtime)
-        monkeypatch.setattr(events, "runtime", self.runtime)
-        monkeypatch.setattr(spans, "driver", self.driver)
-        monkeypatch.setattr(spans, "launch_attributes", self.launch_attributes)
-        monkeypatch.setattr(spans, "cupy", SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(events, "cupy", SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(spans, "Launch", FakeLaunch)
-        monkeypatch.setattr(spans, "cublas_if_loaded", lambda: None)
-
-    def event(self) -> Mock:
-        self.events.append(Mock(ptr=len(self.events)))
-        return self.events[-1]
-
-    def record(self, event: int, stream: int) -> None:
-        self.events[event].at = self.now
-
-    def taking(self, ms: float) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            assert 77 in arguments  # the stream
-            self.now += ms
-
-        return call
+DIRECTIONS = {1: "h2d", 2: "d2h", 3: "d2d"}  # CUDA's numbers
 
 
-class FakeLaunch:
-    """Two pieces of a variant that copies filters, then launches twice, the second kernel as a dependent one."""
-
-    def __init__(self, card: FakeCard, variant: Any) -> None:
-        usual, dependent = (KernelLaunch(32, lambda _: (1, 1, 1), dependent=how) for how in (False, True))
-        actions = ConstantCopy("filters", 0, 4), usual, dependent
-        self.kernel = SimpleNamespace(config=SimpleNamespace(actions=actions), variant=variant)
-        self._card = card
-
-    def launch_for(self, _: int) -> Any:
-        return self
-
-    def __call__(self, stream: int, images: int) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "special"),
+    [
+        (Choices("fp32", kernels={"conv": row_of("conv", "constant")}), "d2d"),  # copies filters to constant memory
+        (Choices("fp16"), "launch_ex"),  # of kernels that begin before the one before has ended
+    ],
+    ids=["fp32", "fp16"],
+)
+def test_every_copy_and_launch_of_a_run_has_a_span_between_two_events(chosen: Choices, special: str) -> None:
+    """By the engine, on a card that computes nothing; the second run records the events of the first."""
+    execution = plan(random_graph(LENET5, bias=False), ARCHITECTURE, chosen)
+    seen: list[set[int]] = []
+    with fake_card() as card, GpuEngine(execution, chunk=2, streams=2) as engine:
+        recorder, outputs = spans.Recorder(engine), engine.allocate_outputs(5)
+        streams = [buffers.stream.ptr for buffers in engine.stream_buffers]
+        originals = runtime.memcpyAsync, driver.launchKernel, Launch.__call__
         for _ in range(2):
-            self._card.runtime.memcpyAsync(1, 2, 16, 3, stream)
-            self._card.driver.launchKernel(9, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0)
-            self._card.launch_attributes.launch_kernel_ex(stream, 9, 0)
-
-
-def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = FakeCard(monkeypatch)
-    variant = SimpleNamespace(name="constant", entry="conv_constant")
-    launch = FakeLaunch(card, variant)
-    node = SimpleNamespace(name="conv1+relu1", variant=variant)
-    buffers = SimpleNamespace(stream=SimpleNamespace(ptr=77), launches=[launch], chunk=10)
-    recorder = spans.Recorder(SimpleNamespace(stream_buffers=[buffers], plan=SimpleNamespace(nodes=[node])))  # type: ignore[arg-type]
-    originals = card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__
-    for _ in range(2):  # the second recording uses the first one's events
-        recorder.reset_clock()
-        with recorder.record():
-            card.runtime.memcpyAsync(1, 2, 784, 1, 77)
-            buffers.launches[0](77, 10)
-            card.runtime.memcpyAsync(1, 2, 10, 2, 77)
-        recorded = recorder.spans()
-        assert [span.kind for span in recorded] == ["h2d", *["d2d", "kernel", "kernel"] * 2, "d2h"]
-        assert [span.ms for span in recorded] == [2, 2, 5, 4, 2, 5, 4, 2]
-        assert [span.nbytes for span in recorded] == [784, 16, 0, 0, 16, 0, 0, 10]
-        assert recorded[0].start == 0 and recorded[-1].stop == 26
-        assert recorded[2].entry == "conv_constant" and recorded[2].layer == "conv1+relu1"
-        assert recorded[0].layer == "" and {span.stream for span in recorded} == {0}
-    assert len(card.events) == 17  # two a span, and the origin
-    assert originals == (card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__)
+            card.calls.clear()
+            recorder.reset_clock()
+            with recorder.record():
+                engine.submit(random_images(LENET5, 5), outputs)
+                engine.wait()
+            zero = next(call[1] for call in card.calls if call[0] == "record")
+            expected = []
+            for before, (kind, *operands), after in zip(card.calls, card.calls[1:], card.calls[2:], strict=False):
+                if kind in ("copy", "launch", "launch_ex"):
+                    assert before[0] == after[0] == "record" and before[2] == after[2]
+                    what = (DIRECTIONS[operands[3]], operands[2]) if kind == "copy" else ("kernel", operands[0])
+                    expected.append((*what, streams.index(before[2]), before[1] - zero, after[1] - zero))
+            found = recorder.spans()
+            assert expected == [
+                (each.kind, each.entry or each.nbytes, each.stream, each.start, each.stop) for each in found
+            ]
+            assert {each.layer for each in found if each.entry} == {node.name for node in execution.nodes}
+            assert {each.layer for each in found if each.kind in ("h2d", "d2h")} == {""}
+            seen.append({call[1] for call in card.calls if call[0] == "record"})
+        assert seen[0] == seen[1] and originals == (runtime.memcpyAsync, driver.launchKernel, Launch.__call__)
+    assert special in {call[0] for call in card.calls} | {each.kind for each in found}
 
 
 def test_names_of_parts() -> None:

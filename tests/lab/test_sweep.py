@@ -58,13 +58,6 @@ def test_the_best_known_point_is_tried_again() -> None:
     assert found.grid == [{"TILE": tile, "DEPTH": depth} for tile, depth in [(24, 8), (20, 4), (8, 8)]]
 
 
-def test_no_valid_point() -> None:
-    with pytest.raises(
-        UserError, match=r"no point of swept can compute layer conv1 .*TILE 9 is no multiple of DEPTH 8"
-    ):
-        target(tiles=(9,), depths=(8,))
-
-
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
@@ -101,12 +94,9 @@ def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixtur
     report = json.loads((tmp_path / "sweep.json").read_text())
     assert not mistakes(report)
     assert report["schema"] == "lenet5-inference/sweep/1" and (report["finished"], report["total"]) == (4, 12)
-
-
-def test_interrupted_before_the_first_point(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="interrupted after 0 of 6 points"):
         job.run_sweep(request(), [target()], [], CARD, measured(failing(KeyboardInterrupt)))
-    assert capsys.readouterr().out == "" and tuning.load(CARD) == Tuning()
+    assert capsys.readouterr().out == ""
 
 
 def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,6 +146,7 @@ class Module:
 
     def __init__(self, card: FakeCard) -> None:
         self._card = card
+        self._owners: list[Any] = []
 
     def get_function(self, name: str) -> Any:
         """Return a function whose address identifies its name."""
@@ -154,7 +155,8 @@ class Module:
 
     def get_global_var(self, name: str) -> int:
         """Return the address of memory for the constant array ``name``."""
-        address, self._owner = self._card.memory(1 << 16, "constant")
+        address, owner = self._card.memory(1 << 16, "constant")
+        self._owners.append(owner)
         return address
 
 

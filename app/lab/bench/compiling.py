@@ -13,6 +13,7 @@ from app.planning.tuning import Tuning
 # CUDA errors of a single launch that leave the card usable: invalid value, out of memory, out of resources.
 HARMLESS = (1, 2, 701)
 CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
+OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocations and from CuPy's pool
 
 
 class WrongResult(Exception):  # noqa: N818 - a verdict, not an error

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from math import prod
 
 import numpy as np
@@ -69,9 +68,13 @@ class ItemTimer(Frozen):
     def _time_rows(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
         pairs = item_variants(item, self.only, self.mine)
-        forms = ([own, *(form for form, _ in pairs if form.dtype == own.dtype)] for own in item.problems.values())
-        for problem in dict.fromkeys(chain.from_iterable(forms)):
-            served = [row for own, row in pairs if own == problem]
+        problems = dict.fromkeys(
+            form
+            for problem in item.problems.values()
+            for form in (problem, *(served for served, _ in pairs if served.dtype == problem.dtype))
+        )
+        for problem in problems:
+            served = [row for form, row in pairs if form == problem]
             cudnn = item.is_single_convolution and self.with_cudnn and BY_DTYPE[problem.dtype].cudnn
             if not served and not cudnn:
                 continue

@@ -203,30 +203,30 @@ def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int
     """Return (images, C, H, W) pooled to (images, C, *size). Windows across the border count only pixels inside."""
     down, across = ((length - 1) * stride + 1 for length in size)
     margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
-    own = array_module(x)
+    xp = array_module(x)
 
     def iterate_window_elements(maps: Array, beyond: float) -> Iterator[Array]:
         if any(map(max, margins)):
-            maps = own.pad(maps, [(0, 0), (0, 0), *margins], constant_values=beyond)
+            maps = xp.pad(maps, [(0, 0), (0, 0), *margins], constant_values=beyond)
         for p, q in product(range(window), range(window)):
             yield maps[:, :, p : p + down : stride, q : q + across : stride]
 
     if is_max:
-        return reduce(own.maximum, iterate_window_elements(x, -np.inf))
+        return reduce(xp.maximum, iterate_window_elements(x, -np.inf))
     return reduce(add, iterate_window_elements(x, 0.0)) / reduce(
-        add, iterate_window_elements(own.ones((1, 1, *x.shape[2:])), 0.0)
+        add, iterate_window_elements(xp.ones((1, 1, *x.shape[2:])), 0.0)
     )
 
 
 def _pool_padded_maps(problem: PoolProblem, x: Array) -> Array:
     """Return (images, C, H, W) pooled; the padding counts as zeros in a mean that counts it, and else not at all."""
     window, padding = (problem.window, problem.stride, problem.is_max, problem.pooled_size), problem.padding
-    sizes, own, sides = x.shape[2:], array_module(x), [(padding, padding + problem.extra_padding)] * 2
-    padded = own.pad(x, [(0, 0), (0, 0), *sides], constant_values=-np.inf if problem.is_max else 0.0)
+    sizes, xp, sides = x.shape[2:], array_module(x), [(padding, padding + problem.extra_padding)] * 2
+    padded = xp.pad(x, [(0, 0), (0, 0), *sides], constant_values=-np.inf if problem.is_max else 0.0)
     pooled = _pool_maps(padded, *window)  # of a mean: what counts all padding
     if problem.is_max or problem.count_padding or not problem.padding + problem.extra_padding:
         return pooled
-    inside = own.pad(own.ones((1, 1, *sizes)), [(0, 0), (0, 0), *sides])
+    inside = xp.pad(xp.ones((1, 1, *sizes)), [(0, 0), (0, 0), *sides])
     return pooled / _pool_maps(inside, *window)
 
 

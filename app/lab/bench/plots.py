@@ -13,12 +13,7 @@ Document = Mapping[str, Any]
 
 
 def draw_charts(document: Document, folder: Path) -> list[Path]:
-    """Write each chart for which the document has figures as ``NAME.svg``; return the paths."""
-    return [svg.save_chart(chart, folder / f"{name}.svg") for name, chart in chart_by_name(document).items()]
-
-
-def chart_by_name(document: Document) -> dict[str, str]:
-    """Return the SVG of each chart by name: ladders of the convolutions, rooflines, and time by batch size."""
+    """Write ladders of the convolutions, rooflines and the time by batch size, those with figures; return the paths."""
     ops = [table["item"] for table in document["tables"] if table["is_op"]]
     found = {}
     for item in (None, *ops) if len(ops) > 1 else ops:
@@ -29,7 +24,7 @@ def chart_by_name(document: Document) -> dict[str, str]:
             found["roofline" if len(ops) == 1 else f"roofline_{item}"] = roofline_chart(document, item)
     if document["totals"] and len(document["batches"]) > 1:
         found["batch_sizes"] = batch_size_chart(document)
-    return found
+    return [svg.save_chart(chart, folder / f"{name}.svg") for name, chart in found.items()]
 
 
 def ladder_chart(document: Document, item: str | None = None) -> str:

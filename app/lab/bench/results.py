@@ -140,11 +140,11 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
 
     results: in the order of the ladder, with the debug row after its step.
     """
-    own = results[index]
-    if own.step is None or own.kind not in (OURS, DEBUG):
+    row = results[index]
+    if row.step is None or row.kind not in (OURS, DEBUG):
         return None
-    before = [row.ms for row in results[:index] if row.kind == OURS and row.dtype == own.dtype and row.ms is not None]
-    return before[-1] if before else None
+    steps = (other for other in reversed(results[:index]) if other.kind == OURS and other.dtype == row.dtype)
+    return next((step.ms for step in steps if step.ms is not None), None)
 
 
 def convolution_totals(tables: Sequence[Table]) -> list[Total]:
@@ -204,6 +204,6 @@ def table_document(table: Table, peaks: Peaks) -> records.Table:
         "operation": table.operation,
         "is_op": table.is_op,
         "images": table.images,
-        "problems": {dtype: tuning_key(own) for dtype, own in table.problems.items()},
+        "problems": {dtype: tuning_key(problem) for dtype, problem in table.problems.items()},
         "rows": rows,
     }

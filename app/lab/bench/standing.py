@@ -28,7 +28,8 @@ def _describe_row(table: Table, mine: Row, rows: Sequence[Row]) -> str:
     place = f"place {len(faster) + 1} of {len(faster) + len(slower) + 1}"
     told = [f"{format_ms(mine['ms'])} ms, {place}; every output is right"]
     if slower:
-        told.append(f"it beats {_name_with_ratio(slower[0], mine['ms'])}" + _slower_steps_text(len(slower) - 1))
+        more = f" and {len(slower) - 1} slower step{'s' * (len(slower) > 2)}" if len(slower) > 1 else ""
+        told.append(f"it beats {_name_with_ratio(slower[0], mine['ms'])}{more}")
     if faster:
         ahead = f"next is {_name_with_ratio(faster[-1], mine['ms'])}"
         told.append(ahead if len(faster) == 1 else f"{ahead}, first is {_name_with_ratio(faster[0], mine['ms'])}")
@@ -68,7 +69,3 @@ def step_name(row: Row) -> str:
 
 def _name_with_ratio(row: TimedRow, ms: float) -> str:
     return f"{step_name(row)} ({format_ms(row['ms'])} ms, {row['ms'] / ms:.2f} of its time)"
-
-
-def _slower_steps_text(count: int) -> str:
-    return "" if count == 0 else f" and {count} slower step{'s' * (count > 1)}"

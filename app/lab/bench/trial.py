@@ -78,21 +78,20 @@ class Trial:
         self.clock.stream.synchronize()
         return self.compare_outputs(None if row is None or row.error_bound is None else row)
 
-    def compare_outputs(self, row: Variant | None, places: Any = None) -> float:
+    def compare_outputs(self, row: Variant | None, block_indices: Any = None) -> float:
         """Compare every element of the outputs with the oracle; return and raise as ``check_outputs``.
 
-        row: variant whose error bound replaces the default, if it defines one. places: each image's place in the
-        block; None if the block repeats.
+        row: variant whose error bound replaces the default, if it defines one. block_indices: (images,), the index in
+        the block of each image; None if the block repeats.
         """
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
-            exact, each, most_rms = (
-                self._default_expectations if row is None and places is None else self._expected_with_tolerances(row)
-            )
+            default = row is None and block_indices is None
+            exact, each, most_rms = self._default_expectations if default else self._expected_with_tolerances(row)
             worst = 0.0
             for first in range(0, self.images, self._period):
                 count = min(self._period, self.images - first)
-                chosen = slice(count) if places is None else places[first : first + count]
+                chosen = slice(count) if block_indices is None else block_indices[first : first + count]
                 values, tolerance = exact[chosen], each[chosen]
                 if "y" in results:
                     y = results["y"][first : first + count].astype(np.float64)

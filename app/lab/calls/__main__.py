@@ -11,7 +11,7 @@ from app.base.frozen import Frozen
 from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, install_exit_handlers
 from app.cuda import device
 from app.lab.bench import cudnn
-from app.lab.calls.callers import KINDS, NETWORK, OurCaller, TorchPool, parse_kinds
+from app.lab.calls.callers import KINDS, NETWORK, TorchPool, open_classifier, parse_kinds
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date
@@ -98,7 +98,7 @@ def card_setup(*, quick: bool) -> Setup:
         return engine_labels(batch.graph, images, precision)
 
     peers = TorchPool(batch.graph, pinned_array, quick=quick)
-    return Setup(images, labels, OurCaller, peers, pinned_copy, card_tensor, cupy.cuda.runtime.deviceSynchronize)
+    return Setup(images, labels, open_classifier, peers, pinned_copy, card_tensor, cupy.cuda.runtime.deviceSynchronize)
 
 
 def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarray:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,47 +79,22 @@ def call_arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], An
     return [place(array[0] if kind.images == 1 else array) for array in found]
 
 
-class Caller(Protocol):
-    """Classifies images. call: the timed function from images to labels; its next call may overwrite the labels."""
+class Caller(NamedTuple):
+    """Classifies images. call: the timed function from images to labels; its next call may overwrite the labels.
+
+    close: frees the memory of a network that this caller alone uses. settings_context: returns a context in which the
+    framework's global switches are set for the calls.
+    """
 
     call: Callable[[Any], Any]
-
-    def settings_context(self) -> AbstractContextManager[object]:
-        """Return a context in which the framework's global switches are set for the calls."""
-
-    def close(self) -> None:
-        """Free the memory of the network that this caller uses."""
+    close: Callable[[], object]
+    settings_context: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-class OurCaller(Caller):
-    """Classifies by ``Classifier``. Raises UserError if it cannot answer this kind of call."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.classifier = Classifier(NETWORK, device="cuda", precision=kind.precision, resident=kind.resident)
-        self.call = partial(self.classifier, on_card=True) if kind.enqueues else self.classifier
-
-    def settings_context(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def close(self) -> None:
-        self.classifier.close()
-
-
-class TorchCaller(Caller):
-    """Classifies with a PyTorch network, which callers may share. way: how images reach the card, STAGED or DIRECT."""
-
-    def __init__(self, engine: "TorchCalls", kind: Kind, way: str) -> None:
-        self._engine = engine
-        of_card = engine.enqueue_on_card if kind.enqueues else engine.classify_on_card
-        self.call = (
-            of_card if kind.source == CARD else engine.classify_staged if way == STAGED else engine.classify_direct
-        )
-
-    def settings_context(self) -> AbstractContextManager[object]:
-        return self._engine.settings_context()
-
-    def close(self) -> None:
-        """Do nothing: the pool frees the network."""
+def open_classifier(kind: Kind) -> Caller:
+    """Return a caller of ``Classifier``. Raises UserError if it cannot answer this kind of call."""
+    classifier = Classifier(NETWORK, device="cuda", precision=kind.precision, resident=kind.resident)
+    return Caller(partial(classifier, on_card=True) if kind.enqueues else classifier, classifier.close)
 
 
 class TorchCalls(TorchEngine):
@@ -190,7 +165,12 @@ class TorchPool:
         key = kind.source == CARD, kind.images, precision, setting
         if key not in self._made:
             self._made[key] = TorchCalls(self._graph, *key[1:], self._pinned, self._device)
-        return TorchCaller(self._made[key], kind, way)
+        engine = self._made[key]
+        if kind.source == CARD:
+            call = engine.enqueue_on_card if kind.enqueues else engine.classify_on_card
+        else:
+            call = engine.classify_staged if way == STAGED else engine.classify_direct
+        return Caller(call, lambda: None, engine.settings_context)  # ``close`` frees the networks, which callers share
 
     def close(self) -> None:
         """Free all networks."""

@@ -165,10 +165,10 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str
 def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
     """Return the record of one kind of call: times of each engine, and our ratios to the fastest peers."""
     ours, *peers = entrants
-    own = median(ours.samples) if ours.samples else None
+    our_ms = median(ours.samples) if ours.samples else None
     medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}
     same, *others = peer_precisions(kind.precision)
-    best, ratio = _fastest_peer(medians, same, own)
+    best, ratio = _fastest_peer(medians, same, our_ms)
     return {
         "name": kind.name,
         "what": kind.description,
@@ -177,15 +177,15 @@ def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
         "callers": [entrant.result_record() for entrant in entrants],
         "best": best,
         "ratio": ratio,
-        "tf32_ratio": _fastest_peer(medians, others[0], own)[1] if others else None,
+        "tf32_ratio": _fastest_peer(medians, others[0], our_ms)[1] if others else None,
         "wrong": bool(ours.unsteady or ours.changed),
     }
 
 
 def _fastest_peer(
-    medians: Mapping[tuple[str, str], float], precision: str, own: float | None
+    medians: Mapping[tuple[str, str], float], precision: str, our_ms: float | None
 ) -> tuple[str | None, float | None]:
     """Return the fastest peer in a precision, and its median ÷ ours."""
     times = {engine: ms for (engine, other), ms in medians.items() if other == precision}
     best = min(times, key=times.__getitem__, default=None)
-    return best, None if best is None else speedup(times[best], own)
+    return best, None if best is None else speedup(times[best], our_ms)

@@ -125,10 +125,6 @@ def _software_versions(document: Document) -> Mapping[str, Any]:
     return {**{name: device[name] for name in names if name in device}, **document.get("software", {}), **weights}
 
 
-def _no_fields(document: Document) -> Mapping[str, Any]:
-    return {}
-
-
 def _train_settings(document: Train) -> Mapping[str, Any]:
     return {**document["settings"], "workers": document["workers"]}
 
@@ -151,7 +147,7 @@ KINDS = {
     "lenet5-inference/report/4": Kind(_report_rows, _run_settings),
     "lenet5-inference/bench/1": Kind(_bench_rows, _make_field_getter("subject", "images", "settings")),
     "lenet5-inference/peers/2": Kind(_peers_rows, _make_field_getter()),
-    "lenet5-inference/train/1": Kind(_train_rows, _train_settings, _no_fields, _no_fields),
+    "lenet5-inference/train/1": Kind(_train_rows, _train_settings, _make_field_getter(), _make_field_getter()),
     "lenet5-inference/sweep/1": Kind(
         _sweep_rows, _make_field_getter("network", "operation", "variant", "precision", "fused", "images")
     ),

@@ -43,7 +43,8 @@ class OurEngine(Engine):
             raise UserError(f"{count:,} images do not fit in device memory at once")
         self._buffers = self._resident.stream_buffers[0]
         # Like PyTorch's best settings for few images: one graph spares the host a call for each kernel.
-        self._graph = KernelGraph() if count <= MOST and self._can_use_graph() else None
+        in_graph = count <= MOST and all(launch.launches_only_kernels for launch in self._buffers.launches)
+        self._graph = KernelGraph() if in_graph else None
         if self._graph is not None:
             for launch in self._buffers.launches:
                 launch.add_to(self._graph, count)
@@ -60,9 +61,6 @@ class OurEngine(Engine):
             return
         for launch in self._buffers.launches:
             launch(self._buffers.stream.ptr, self._count)
-
-    def _can_use_graph(self) -> bool:
-        return all(launch.launches_only_kernels for launch in self._buffers.launches)
 
     def synchronize(self) -> None:
         cupy.cuda.runtime.deviceSynchronize()

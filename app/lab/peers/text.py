@@ -31,29 +31,29 @@ def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list
     settings, or after a failure of one of these peers, ratios are None and ``reason`` says why.
     """
     found = []
-    for own in rows:
-        if own["engine"] != OURS or own["on_card_ms"] is None:
+    for ours in rows:
+        if ours["engine"] != OURS or ours["on_card_ms"] is None:
             continue
-        against = BY_NAME[own["precision"]].peers
+        against = BY_NAME[ours["precision"]].peers
         peers = [row for row in rows if row["engine"] != OURS and row["precision"] == against]
         failed = next((f"{row['setting']}: {row['reason']}" for row in peers if row["reason"]), "")
         reason = unknown[against] or failed
         entry: Ratio = {
-            "precision": own["precision"],
+            "precision": ours["precision"],
             "against": against,
-            "on_card_ms": None if reason else _fastest_peer("on_card_ms", own, peers),
-            "end_to_end_ms": None if reason else _fastest_peer("end_to_end_ms", own, peers),
+            "on_card_ms": None if reason else _fastest_peer("on_card_ms", ours, peers),
+            "end_to_end_ms": None if reason else _fastest_peer("end_to_end_ms", ours, peers),
             "reason": reason,
         }
-        if own["setting"]:
-            entry["setting"] = own["setting"]
+        if ours["setting"]:
+            entry["setting"] = ours["setting"]
         found.append(entry)
     return found
 
 
-def _fastest_peer(measure: str, own: Any, peers: Sequence[Any]) -> FastestPeer:
+def _fastest_peer(measure: str, ours: Any, peers: Sequence[Any]) -> FastestPeer:
     fastest = min(peers, key=lambda row: row[measure]["p50"])
-    return {"setting": fastest["setting"], "ratio": fastest[measure]["p50"] / own[measure]["p50"]}
+    return {"setting": fastest["setting"], "ratio": fastest[measure]["p50"] / ours[measure]["p50"]}
 
 
 def as_text(document: Peers, width: int = WIDTH) -> str:

@@ -33,14 +33,14 @@ def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any
         return {}
     found = {}
     for layer in dict.fromkeys(layers):
-        own = [row for row, name in zip(rows, layers, strict=True) if name == layer]
+        launches = [row for row, name in zip(rows, layers, strict=True) if name == layer]
         instructions = COUNTERS["instructions"].metric
-        largest = max(own, key=lambda row: parse_number(row.get(instructions, "")) or 0)
+        largest = max(launches, key=lambda row: parse_number(row.get(instructions, "")) or 0)
         counts = {
-            name: _metric_value([largest] if counter.unit == "%" else own, counter.metric)
+            name: _metric_value([largest] if counter.unit == "%" else launches, counter.metric)
             for name, counter in COUNTERS.items()
         }
-        found[layer] = {"launches": len(own), "counts": counts}
+        found[layer] = {"launches": len(launches), "counts": counts}
     return found
 
 

@@ -100,13 +100,13 @@ def sweep_precision(row: Variant, wanted: str | None) -> str:
 
     Raises UserError if the kernel does not support the wanted one, in which a plan would silently use another kernel.
     """
-    own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
-    if wanted not in (None, *own):
+    offered = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
+    if wanted not in (None, *offered):
         raise UserError(
-            f"{row.operation} kernel '{row.name}' does not compute in {wanted}, only in {', '.join(own)}: "
+            f"{row.operation} kernel '{row.name}' does not compute in {wanted}, only in {', '.join(offered)}: "
             "change --precision"
         )
-    return wanted or (Choices.precision if Choices.precision in own else own[0])
+    return wanted or (Choices.precision if Choices.precision in offered else offered[0])
 
 
 def layer_problem(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:

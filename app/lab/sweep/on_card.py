@@ -9,12 +9,10 @@ from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.lab.bench.compiling import failure_reason
+from app.lab.bench.compiling import OUT_OF_MEMORY, failure_reason
 from app.lab.bench.trial import Trial
 from app.lab.sweep.grid import L2, NOISE, CannotRun, Target, format_parameters
 from app.main_job.result import Timing
-
-OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocations and from CuPy's pool
 
 
 class PointTimer:

@@ -2,30 +2,27 @@
 
 import pickle
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from app.base.errors import UserError
 from app.cuda import device
 from app.files.child_process import Child, answer_requests
-from app.lab.bench.compiling import WrongResult, failure_reason
+from app.lab.bench.compiling import OUT_OF_MEMORY, WrongResult, failure_reason
 
 SECONDS = 60.0  # allowed to a kernel for one shape
 STARTING = 60.0  # more for the first answer: CUDA starts, the kernel is compiled
-VALUE, WRONG, USER_ERROR, NO_MEMORY, BUG = range(5)
 
 
 class LostError(Exception):
     """The kernel crashed its process or did not come to an end; the text says so in one line."""
 
 
-class CardProcess:
+class CardProcess(AbstractContextManager["CardProcess"]):
     """A process with its own context on the current card, started when needed; the ``with`` block's end kills it."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
-
-    def __enter__(self) -> "CardProcess":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
@@ -49,19 +46,12 @@ class CardProcess:
         if not answer:
             self.__exit__()
             raise LostError("it crashed the process that ran it; check --device cpu names the line")
-        kind, value = pickle.loads(answer)
-        if kind == VALUE:
-            return value
-        if kind == WRONG:
-            raise WrongResult(value)
-        if kind == USER_ERROR:
-            raise UserError(value)
-        if kind == NO_MEMORY:
-            from app.cuda.memory import DeviceMemoryError
-
-            raise DeviceMemoryError(value)
-        self.__exit__()  # the context takes no more work
-        raise LostError(value)
+        found = pickle.loads(answer)
+        if isinstance(found, LostError):
+            self.__exit__()  # the context takes no more work
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def main() -> None:
@@ -72,27 +62,29 @@ def main() -> None:
 def _call_requested_function(request: bytes) -> bytes:
     function, arguments = pickle.loads(request)
     try:
-        return pickle.dumps((VALUE, function(*arguments)))
+        return pickle.dumps(function(*arguments))
     except Exception as error:
         return pickle.dumps(_classify_error(error))
 
 
-def _classify_error(error: Exception) -> tuple[int, str]:
-    """Return the kind of an error and its text in one line."""
+def _classify_error(error: Exception) -> Exception:
+    """Return the error that ``CardProcess.call`` raises for this one, with a text in one line."""
     text = " ".join(str(error).split())
-    if type(error).__name__ in ("DeviceMemoryError", "OutOfMemoryError"):
-        return NO_MEMORY, text
+    if type(error).__name__ in OUT_OF_MEMORY:
+        from app.cuda.memory import DeviceMemoryError
+
+        return DeviceMemoryError(text)
     if isinstance(error, WrongResult | UserError):
-        return (WRONG if isinstance(error, WrongResult) else USER_ERROR), text
+        return WrongResult(text) if isinstance(error, WrongResult) else UserError(text)
     if (reason := failure_reason(error)) is not None:
-        return WRONG, reason
+        return WrongResult(reason)
     try:
         with device.translate_gpu_errors():
             raise error
     except UserError as translated:  # such as a card that another program has for itself: not the kernel's fault
-        return USER_ERROR, str(translated)
+        return translated
     except Exception:
         pass
     if device.is_fatal_cuda_error(error):
-        return BUG, f"the card stopped it: {text}; check --device cpu names the line"
-    return BUG, f"it ended by {type(error).__name__}: {text}"
+        return LostError(f"the card stopped it: {text}; check --device cpu names the line")
+    return LostError(f"it ended by {type(error).__name__}: {text}")

@@ -2,8 +2,8 @@
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
+from collections.abc import Callable, Mapping, Sequence
+from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, neg, sub
 
 from app.kernels.variant import ceil_div
 
@@ -11,15 +11,14 @@ MAX_LENGTH = 200  # characters of an expression
 MAX_VALUE = 2**62
 MAX_POWER = 16
 FUNCTIONS: dict[str, Callable[..., int]] = {"ceil_div": ceil_div, "min": min, "max": max}
-OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
+OPERATORS: dict[type[ast.AST], Callable[..., int]] = {
     ast.Add: add,
     ast.Sub: sub,
     ast.Mult: mul,
     ast.Div: floordiv,  # as C divides whole numbers; // begins a comment
     ast.Mod: mod,
     ast.Pow: pow,
-}
-COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
+    ast.USub: neg,
     ast.Eq: eq,
     ast.NotEq: ne,
     ast.Lt: lt,
@@ -51,27 +50,33 @@ def parse_expressions(text: str) -> tuple[ast.expr, ...]:
     return tuple(body.args)
 
 
-def _check_is_arithmetic(node: ast.AST) -> None:
+def _check_is_arithmetic(node: ast.expr) -> None:
     """Raise BadExpressionError if the expression has anything but whole numbers, names and arithmetic."""
     match node:
         case ast.Constant(value=int() as value) if type(value) is int:
-            parts: Iterable[ast.AST] = ()
+            parts: Sequence[ast.expr] = ()
         case ast.Name(id=name) if name not in FUNCTIONS:
             parts = ()
-        case ast.BinOp() if type(node.op) in OPERATORS:
-            parts = (node.left, node.right)
-        case ast.UnaryOp(op=ast.USub()):
-            parts = (node.operand,)
-        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
-            parts = (node.left, *node.comparators)
         case ast.IfExp():
             parts = (node.test, node.body, node.orelse)
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS and len(node.args) == 2:
-            parts = node.args
         case _:
-            raise BadExpressionError(f"has '{ast.unparse(node)[:40]}': it may have {KNOWN}")
+            _, parts = _operator_and_operands(node)
     for part in parts:
         _check_is_arithmetic(part)
+
+
+def _operator_and_operands(node: ast.expr) -> tuple[Callable[..., int], Sequence[ast.expr]]:
+    """Return what a node computes, and from what. Raises BadExpressionError if the header's arithmetic lacks it."""
+    match node:
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPERATORS:
+            return OPERATORS[type(operator)], (left, right)
+        case ast.UnaryOp(op=ast.USub() as operator):
+            return OPERATORS[type(operator)], (node.operand,)
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in OPERATORS:
+            return OPERATORS[type(operator)], (left, right)
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS and len(node.args) == 2:
+            return FUNCTIONS[name], node.args
+    raise BadExpressionError(f"has '{ast.unparse(node)[:40]}': it may have {KNOWN}")
 
 
 def names_in_expression(node: ast.expr) -> set[str]:
@@ -86,26 +91,19 @@ def evaluate(node: ast.expr, names: Mapping[str, int]) -> int:
             pass
         case ast.Name(id=name):
             found = names[name]
-        case ast.UnaryOp(operand=operand):
-            found = -evaluate(operand, names)
-        case ast.Compare(ops=[operator], comparators=[right]):
-            found = int(COMPARISONS[type(operator)](evaluate(node.left, names), evaluate(right, names)))
         case ast.IfExp(test=test, body=body, orelse=other):
             found = evaluate(body if evaluate(test, names) else other, names)
-        case ast.BinOp(left=left, op=op, right=right):
-            found = _apply_operator(OPERATORS[type(op)], evaluate(left, names), evaluate(right, names))
-        case ast.Call(func=ast.Name(id=name), args=[first, second]):
-            found = _apply_operator(FUNCTIONS[name], evaluate(first, names), evaluate(second, names))
         case _:
-            raise AssertionError(ast.dump(node))
+            operator, operands = _operator_and_operands(node)
+            found = _apply_operator(operator, [evaluate(operand, names) for operand in operands])
     if abs(found) >= MAX_VALUE:
         raise BadExpressionError(f"'{ast.unparse(node)[:40]}' is too large")
     return found
 
 
-def _apply_operator(operator: Callable[[int, int], int], left: int, right: int) -> int:
-    if right == 0 and operator in (floordiv, mod, ceil_div):
+def _apply_operator(operator: Callable[..., int], values: Sequence[int]) -> int:
+    if values[-1] == 0 and operator in (floordiv, mod, ceil_div):
         raise BadExpressionError("divides by zero")
-    if operator is pow and not 0 <= right <= MAX_POWER:
-        raise BadExpressionError(f"has a power of {right}, not of 0 to {MAX_POWER}")
-    return operator(left, right)
+    if operator is pow and not 0 <= values[-1] <= MAX_POWER:
+        raise BadExpressionError(f"has a power of {values[-1]}, not of 0 to {MAX_POWER}")
+    return int(operator(*values))

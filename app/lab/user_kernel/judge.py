@@ -1,9 +1,9 @@
 """Check and time a kernel whose author may want a good time at any price: every run has inputs that it never saw.
 
 Before each run, outside of the events, images and weights change, the output gets NaN, zeros or the results of the
-run before, and the L2 cache is flushed. Images repeat within a batch at places that are drawn for each run. The correct
-results are computed after the run, so no memory of the card holds them while the kernel runs. The first runs, the last
-one and a random third of the others are compared with them, element by element.
+run before, and the L2 cache is flushed. Which images repeat within a batch, and where, is drawn for each run. The
+correct results are computed after the run, so no memory of the card holds them while the kernel runs. The first runs,
+the last one and a random third of the others are compared with them, element by element.
 """
 
 import cupy
@@ -27,10 +27,9 @@ class Judge(Trial):
     def __init__(self, problem: Problem, images: int, arch: str) -> None:
         self.rng = np.random.default_rng()
         super().__init__(problem, images, arch, seed=int(self.rng.integers(2**31)))
-        self._places = np.zeros(0, np.int64)
 
     def check_and_time(self, launch: Launch, noise: float, l2: str) -> tuple[float, Timing]:
-        """Return the worst error ÷ the allowed error, and the times in ms of single launches. Raises Wrong."""
+        """Return the worst error ÷ the allowed error, and the times in ms of single launches. Raises WrongResult."""
         actions = len(launch.kernel.config.actions)
         samples: list[float] = []
         worst, compared, run = 0.0, True, 0
@@ -38,31 +37,32 @@ class Judge(Trial):
             enough = has_enough_samples(samples, noise)
             if enough and compared:
                 return worst, Timing(tuple(samples))
-            self._fill_new_inputs(launch, POISONS[run if run < ALWAYS else int(self.rng.integers(len(POISONS)))])
+            poison = POISONS[run if run < ALWAYS else int(self.rng.integers(len(POISONS)))]
+            block_indices = self._fill_new_inputs(launch, poison)
             ms = self.clock.time_sample(lambda: launch(self.clock.stream.ptr, self.images), 1, l2, actions)
             compared = enough or run < ALWAYS or self.rng.random() < CHECKED
             if compared:
-                worst = max(worst, self._compare_last_run(launch))
+                worst = max(worst, self.compare_outputs(launch.kernel.variant, cupy.asarray(block_indices)))
             if run > 0:  # the first loads code
                 samples.append(ms)
             run += 1
 
-    def _fill_new_inputs(self, launch: Launch, poison: int | None) -> None:
-        """Fill x with new images and draw new parameters; fill the outputs with a byte, or leave them for None."""
+    def _fill_new_inputs(self, launch: Launch, poison: int | None) -> np.ndarray:
+        """Fill x with new images and draw new parameters; fill the outputs with a byte, or leave them for None.
+
+        Return the index in the block of each image.
+        """
         self.parameters = random_parameters(self.rng, self.problem)
         for array, content in zip(self.bound, launch.kernel.pack(self.parameters), strict=True):
             if array is not None and content is not None:
                 array.set(content.ravel())
         argument = self.problem.arguments()[0]
         self._block = random_images(self.rng, argument, self._period)
-        self._places = self.rng.integers(0, self._period, self.images)
+        block_indices = self.rng.integers(0, self._period, self.images)
         x = self.x.reshape(self.images, -1)
-        cupy.take(cupy.asarray(self._block), cupy.asarray(self._places), axis=0, out=x)
+        cupy.take(cupy.asarray(self._block), cupy.asarray(block_indices), axis=0, out=x)
         for y in self.outputs.values():
             if poison is not None:
                 y.data.memset(poison, y.nbytes)
         cupy.cuda.Device().synchronize()
-
-    def _compare_last_run(self, launch: Launch) -> float:
-        """Return the worst error ÷ the allowed error of the last run. Raises Wrong; nothing of it stays on the card."""
-        return self.compare_outputs(launch.kernel.variant, cupy.asarray(self._places))
+        return block_indices

@@ -1,5 +1,6 @@
 """Configure the launch of a user's kernel for a problem, from the expressions of its header."""
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -112,9 +113,9 @@ def _evaluate_grid(header: Header, names: Mapping[str, int], images: int) -> Gri
     return found[0], found[1], found[2]
 
 
-def _evaluate(header: Header, key: str, expression: Any, names: Mapping[str, int], least: int, most: int) -> int:
+def _evaluate(header: Header, key: str, expression: ast.expr, names: Mapping[str, int], least: int, most: int) -> int:
     try:
-        found = 1 if expression is None else evaluate(expression, names)
+        found = evaluate(expression, names)
     except BadExpressionError as error:
         raise Unfit(f"{header.name}:{header.lines[key]}: {key} {error}") from None
     if not least <= found <= most:

@@ -30,7 +30,7 @@ REMEDY = "let bench FILE.cu --record write it again"
 def describe_source(row: UserVariant) -> Source:
     """Return the part of a record that identifies a user's file: its name, SHA-256 and the row that it names."""
     like = None if row.since is None else f"{row.operation}:{row.since}"
-    return {"file": row.name, "sha256": source_sha256(row.file.read_text(encoding="utf-8")), "like": like}
+    return {"file": row.name, "sha256": source_sha256(row.path.read_text(encoding="utf-8")), "like": like}
 
 
 def source_sha256(text: str) -> str:

@@ -25,34 +25,17 @@ _MIN_ARCH = {"mma": 80, "wgmma": 90}
 
 
 class UserVariant(Variant):
-    """The row of a file outside the tree. file: a checked copy of it. function: its entry point.
+    """The row of a file outside the tree. path: that of a checked copy.
 
-    signatures: each function, and the declarations of its parameters.
+    name, source: the file's name, which no row of the registry has. signatures: each function, and the declarations of
+    its parameters.
     """
 
-    file: Path = Path()
-    function: str = ""
+    path: Path = Path()
+    name: str = ""
+    source: str = ""
+    entry: str = ""
     signatures: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return the file's name, which no row of the registry has."""
-        return self.file.name
-
-    @property
-    def source(self) -> str:
-        """Return the file's name."""
-        return self.file.name
-
-    @property
-    def path(self) -> Path:
-        """Return the path of the checked copy."""
-        return self.file
-
-    @property
-    def entry(self) -> str:
-        """Return the name of the kernel's function in the file."""
-        return self.function
 
     def check_signatures(self, problem: Problem) -> None:
         """Raise UserError if a function does not take the arguments of its launch for the problem."""
@@ -104,12 +87,12 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
     }
     function = _find_entry_point(name, text, [*signatures], header.single_word("entry"), row)
     told: dict[str, Any] = {
-        "file": file,
-        "function": function,
+        "path": file,
+        "entry": function,
         "has_ptx": contains_ptx(code),
         "signatures": tuple(signatures.items()),
     }
-    told |= {"automatic": False, "taught": False, "summary": name}
+    told |= {"name": name, "source": name, "summary": name, "automatic": False, "taught": False}
     dtypes = tuple(BY_NAME[one].dtype if one in BY_NAME else one for one in header.words.get("types", ()))
     if row is not None:
         if other := [one for one in dtypes if one not in row.dtypes]:

@@ -1,6 +1,7 @@
 """Check and time a user's kernel for ``bench`` in a separate process, because the kernel may crash it."""
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ class FileTimer:
 
     def __init__(self, process: CardProcess, row: UserVariant, like: str | None, arch: str) -> None:
         self.row, self._process, self._like, self._arch = row, process, like, arch
-        self._fault: str | None = None
-        self._checked = False
+        self._loss: str | None = None
 
     def time(self, problem: Problem, images: int, noise: float, l2: str) -> Result:
         """Return the row's result, or why it has none. Raises DeviceMemoryError if the arrays do not fit."""
@@ -34,16 +34,16 @@ class FileTimer:
             return replace(result, reason=reason)
         try:
             self.row.check_signatures(problem)
-            self._check_small_shapes()
-            if self._fault is not None:
-                return replace(result, reason=self._fault, wrong=True)
+            if (fault := self._fault_on_small_shapes or self._loss) is not None:
+                return replace(result, reason=fault, wrong=True)
             found = self._process.call(
-                time_in_process, *(self.row.file, self._like, problem, images, self._arch, noise, l2), times=RUNS
+                time_in_process, *(self.row.path, self._like, problem, images, self._arch, noise, l2), times=RUNS
             )
         except UserError as error:
             return replace(result, reason=str(error))
         except (WrongResult, LostError) as error:
-            self._fault = self._fault or (f"{error} (on another layer)" if isinstance(error, LostError) else None)
+            if isinstance(error, LostError):
+                self._loss = f"{error} (on another layer)"
             return replace(result, reason=str(error), wrong=True)
         figures = Timing(tuple(found["samples"])).json_row
         clocks = " to ".join(dict.fromkeys(f"{mhz:,.0f}" for mhz in sorted(found["mhz"])))
@@ -51,22 +51,20 @@ class FileTimer:
         told = {"error": found["error"], "instructions": self.row.instructions, "work": self.row.work(problem)}
         return replace(result, **figures, **told)
 
-    def _check_small_shapes(self) -> None:
-        """Note the first fault on small shapes, most of which are drawn anew for each check."""
-        if self._checked:
-            return
-        self._checked = True
+    @cached_property
+    def _fault_on_small_shapes(self) -> str | None:
+        """Return the first fault on small shapes, some of which are drawn anew for each check. Raises UserError."""
         from app.lab.checking.on_card import check_user_case  # imported only here, as it loads CuPy
 
         for case in user_cases(self.row, self._arch, default_rng()):
-            given = self.row.file, self._like, case.problem, case.images, case.seed, self._arch
+            given = self.row.path, self._like, case.problem, case.images, case.seed, self._arch
             try:
                 fault = self._process.call(check_user_case, *given)
             except (WrongResult, LostError) as error:
                 fault = str(error)
             if fault is not None:
-                self._fault = f"wrong on {describe_problem(case.problem)}, {type_names(case.problem)}: {fault}"
-                return
+                return f"wrong on {describe_problem(case.problem)}, {type_names(case.problem)}: {fault}"
+        return None
 
 
 def time_in_process(
@@ -74,7 +72,7 @@ def time_in_process(
 ) -> dict[str, Any]:
     """Return the samples in ms, the worst error ÷ the allowed error and the card's clock rates before and after.
 
-    Raises Wrong and others.
+    Raises WrongResult, UserError, DeviceMemoryError and what a launch raises.
     """
     from app.lab.user_kernel.judge import Judge
 

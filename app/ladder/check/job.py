@@ -199,7 +199,7 @@ def _check_file_on_card(row: UserVariant, like: str | None, cases: list[Case], a
                 yield f"{NOT_TRIED}: {MEND}"
                 continue
             try:
-                yield process.call(check_user_case, row.file, like, case.problem, case.images, case.seed, arch)
+                yield process.call(check_user_case, row.path, like, case.problem, case.images, case.seed, arch)
             except (WrongResult, LostError) as reason:
                 endless = ENDLESS in str(reason)
                 yield str(reason)

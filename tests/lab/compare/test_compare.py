@@ -91,6 +91,7 @@ DOCUMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"2 streams, chunks of 50"},
     ),
 }
+Side = dict[str, Any] | list[dict[str, Any]]  # one report, or several
 Compare = Callable[..., tuple[int, str, dict[str, Any]]]
 
 
@@ -110,17 +111,20 @@ def stored(path: Path, kind: str, document: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
-    """Compares two documents of a kind; returns exit code, text and JSON."""
+    """Compares documents of a kind, one or several a side; returns exit code, text without line breaks, and JSON."""
 
-    def run(kind: str, before: dict[str, Any], after: dict[str, Any], *options: str) -> tuple[int, str, dict[str, Any]]:
-        paths = stored(tmp_path / "a.json", kind, before), stored(tmp_path / "b.json", kind, after)
+    def run(kind: str, before: Side, after: Side, *options: str) -> tuple[int, str, dict[str, Any]]:
+        names = []
+        for side, given in (("a", before), ("b", after)):
+            documents = given if isinstance(given, list) else [given]
+            names.append([str(stored(tmp_path / f"{side}{at}", kind, one)) for at, one in enumerate(documents)])
         target = tmp_path / "compared.json"
-        code = main(["compare", *map(str, paths), "--overwrite", "--json", str(target), *options])
+        code = main(["compare", "--overwrite", "--json", str(target), *names[0], "--", *names[1], *options])
         found = json.loads(target.read_text())
-        assert not mistakes(found)
+        assert not mistakes(found) and [found["before"], found["after"]] == names
         out = capsys.readouterr().out
         assert max(map(len, out.splitlines())) <= WIDTH or str(tmp_path) in out
-        return code, out, found
+        return code, " ".join(out.split()), found
 
     return run
 
@@ -141,8 +145,8 @@ def test_what_became_slower_or_faster_is_told(kind: str, compared: Compare) -> N
         assert all(row["percent"] == pytest.approx(100 * factor - 100) for row in found["rows"])
         assert code == (expected == "slower run") and set(found["failed"]) == (names if code else set())
         assert f"{len(names)} {expected}" in out and ("FAILED" in out) is bool(code)
-        assert found["noise"] == "samples" and "slower by over 3 %, between these two runs" in " ".join(out.split())
-        assert "not how far runs of one program lie apart" in " ".join(out.split())
+        assert found["noise"] == "samples" and "slower by over 3 %, between these two runs" in out
+        assert "not how far runs of one program lie apart" in out
 
 
 def test_stored_documents_of_every_kind_are_read() -> None:
@@ -195,7 +199,6 @@ def test_only_times_that_a_clock_can_give_are_compared(tmp_path: Path, compared:
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, refuses: Refuses) -> None:
     good = stored(tmp_path / "good", "report/4", REPORT)
-    refuses(["compare", good, tmp_path / "missing"], "missing does not exist")
     refuses(["compare", good, stored(tmp_path / "bench", "bench/1", BENCH)], "different kinds")
     refuses(["compare", good, stored(tmp_path / "old", "report/2", REPORT)], "report/2' has no times")
     refuses(["compare", good, stored(tmp_path / "bad", "report/4", {})], "wrong content.*missing")
@@ -208,10 +211,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, refuses: Refuses) ->
     train = {"settings": {}, "workers": 1, "epochs": []}
     refuses(["compare", *[stored(tmp_path / "t", "train/1", train)] * 2], "no timed row in common")
     refuses(["compare", good, good, "--json", good], "same file")
-    refuses(["compare", good, good, "--fail-above", "much"], "not a percentage such as 3%")
-
-
-Sides = Callable[..., tuple[int, str, dict[str, Any]]]
 
 
 def noisy(document: dict[str, Any], rng: random.Random, spread: float, factor: float = 1) -> dict[str, Any]:
@@ -219,33 +218,16 @@ def noisy(document: dict[str, Any], rng: random.Random, spread: float, factor: f
     return slowed(document, factor * rng.uniform(1 - spread, 1 + spread))
 
 
-@pytest.fixture
-def compared_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sides:
-    """Compares several reports per side; returns exit code, text and JSON."""
-
-    def run(before: list[dict[str, Any]], after: list[dict[str, Any]], *options: str) -> tuple[int, str, Any]:
-        names = []
-        for side, documents in (("a", before), ("b", after)):
-            names.append([str(stored(tmp_path / f"{side}{at}", "report/4", one)) for at, one in enumerate(documents)])
-        target = tmp_path / "compared.json"
-        code = main(["compare", "--overwrite", "--json", str(target), *names[0], "--", *names[1], *options])
-        found = json.loads(target.read_text())
-        assert not mistakes(found) and [found["before"], found["after"]] == names
-        return code, " ".join(capsys.readouterr().out.split()), found
-
-    return run
-
-
-def test_several_reports_a_side_are_judged_by_the_levels_of_their_runs(compared_sides: Sides) -> None:
+def test_several_reports_a_side_are_judged_by_the_levels_of_their_runs(compared: Compare) -> None:
     """Each run's samples lie within 2 %, and runs of one program 20 % apart: two of them would be told apart."""
     rng = random.Random(1)
     runs = [noisy(REPORT, rng, 0.2) for _ in range(10)]
-    code, out, found = compared_sides(runs[:5], runs[5:], "--fail-above", "3%")
+    code, out, found = compared("report/4", runs[:5], runs[5:], "--fail-above", "3%")
     assert code == 0 and {row["verdict"] for row in found["rows"]} == {"same"} and found["noise"] == "runs"
     assert "PASSED: no row became slower by over 3 %" in out and "two runs" not in out
     assert "in at most 5 % of cases, over all rows together" in out
     slower = [noisy(REPORT, rng, 0.2, 2.0) for _ in range(5)]
-    code, out, found = compared_sides(runs[:5], slower, "--fail-above", "3%")
+    code, out, found = compared("report/4", runs[:5], slower, "--fail-above", "3%")
     assert code == 1 and {row["verdict"] for row in found["rows"]} == {"slower"}
     assert "FAILED: slower by over 3 %: on the card, end to end, conv1+relu1, conv1 alone" in out
     (row, *_) = found["rows"]
@@ -253,23 +235,23 @@ def test_several_reports_a_side_are_judged_by_the_levels_of_their_runs(compared_
     assert row["after"] == pytest.approx(product**0.2) and row["interval"][0] < row["percent"] < row["interval"][1]
 
 
-def test_runs_without_samples_have_levels(compared_sides: Sides) -> None:
+def test_runs_without_samples_have_levels(compared: Compare) -> None:
     bare = [{**REPORT, "on_card_ms": {"p50": time}} for time in (2.0, 2.1, 1.9, 4.0, 4.1, 3.9)]
-    _, _, found = compared_sides(bare[:3], bare[3:])
+    _, _, found = compared("report/4", bare[:3], bare[3:])
     assert found["rows"][0]["verdict"] == "slower"
 
 
-def test_rows_and_settings_that_some_report_lacks(tmp_path: Path, compared_sides: Sides, refuses: Refuses) -> None:
+def test_rows_and_settings_that_some_report_lacks(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
     rng = random.Random(2)
     runs = [noisy(REPORT, rng, 0.01) for _ in range(5)]
     runs[1]["op_times"], runs[4]["layers"] = [], []
-    _, out, found = compared_sides(runs[:3], runs[3:])
+    _, out, found = compared("report/4", runs[:3], runs[3:])
     assert [row["name"] for row in found["rows"]] == ["on the card", "end to end"]
     assert "not in every report: conv1+relu1 (3 before, 1 after), conv1 alone (2 before, 2 after)" in out
     runs[1]["batch"] = 7
     paths = [stored(tmp_path / f"{at}", "report/4", one) for at, one in enumerate(runs)]
     refuses(["compare", *paths[:3], "--", *paths[3:]], r"different settings .batch: 100, 7\).*--ignore-settings")
-    _, out, found = compared_sides(runs[:3], runs[3:], "--ignore-settings")
+    _, out, found = compared("report/4", runs[:3], runs[3:], "--ignore-settings")
     assert found["differences"] == [{"name": "batch", "before": [100, 7], "after": [100]}]
     assert "batch: 100, 7 → 100" in out
 

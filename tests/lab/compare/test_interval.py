@@ -59,12 +59,10 @@ def in_blocks(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 SAMPLES: dict[str, tuple[Draw, int]] = {
-    "white": (lambda rng, count: 1 + 0.05 * rng.standard_normal(count), 20),
     "white, few": (lambda rng, count: 1 + 0.05 * rng.standard_normal(count), 5),
     "skewed": (lambda rng, count: 1 + 0.2 * rng.exponential(1, count), 20),
     "skewed, far outliers": (lambda rng, count: 1 + 0.05 * rng.pareto(1.5, count), 20),
     "steps of the clock": (lambda rng, count: np.round(20 + 0.5 * rng.standard_normal(count)), 20),
-    "correlated": (lambda rng, count: np.exp(0.05 * correlated(0.7)(rng, count)), 20),
     "correlated, many": (lambda rng, count: np.exp(0.05 * correlated(0.9)(rng, count)), 100),
     "correlated and skewed": (lambda rng, count: 1 + 0.05 * np.exp(correlated(0.7)(rng, count)), 20),
     "in blocks": (in_blocks, 20),
@@ -106,12 +104,12 @@ LEVELS: dict[str, Draw] = {
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize(("rows", "common"), [(1, False), (10, False), (10, True)])
+@pytest.mark.parametrize("rows", [1, 10])
 @pytest.mark.parametrize("name", LEVELS)
-def test_false_alarms_of_five_reports_a_side(name: str, rows: int, common: bool) -> None:
-    """Of 300 commands on equal programs 5 % call a row slower or faster: at most 26, by chance (3 sigma)."""
+def test_false_alarms_of_five_reports_a_side(name: str, rows: int) -> None:
+    """Of 200 commands on equal programs 5 % call a row slower or faster: at most 19, by chance (3 sigma)."""
     rng = np.random.default_rng(2)
-    assert sum(any(of_levels(rng, LEVELS[name], 5, rows, common, slower=0)) for _ in range(300)) <= 26
+    assert sum(any(of_levels(rng, LEVELS[name], 5, rows, False, slower=0)) for _ in range(200)) <= 19
 
 
 def test_three_percent_are_found_by_five_reports_a_side() -> None:

@@ -1,7 +1,5 @@
 """Honest odd kernels for the tests: a few sources, and what is odd about each."""
 
-import itertools
-
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 
 PROBLEM = ConvProblem(2, 9, 8, 5, 3, 1, bias=True)
@@ -40,12 +38,12 @@ def sums(first: str = "0", pragma: str = "", term: str = f"+= {TERM}") -> str:
     return SUM.format(first=first, pragma=pragma, term=term)
 
 
-def flat(block: int, count: int = 1, **parts: str) -> str:
-    """One-dimensional blocks of any size, each thread with ``count`` outputs far apart."""
+def flat(block: int, count: int = 1, summed: str = "", **parts: str) -> str:
+    """One-dimensional blocks of any size, each thread with ``count`` outputs far apart. summed: other sums."""
     header = f"//@ block: {block}\n//@ grid: ceil_div(images * M * OH * OW, {block} * {count})"
     first, step = f"blockIdx.x * {block} + threadIdx.x", f"gridDim.x * {block}"
     loop = f"    for (int at = {first}; at < images * M * OH * OW; at += {step}) {{\n    {PLACE}\n"
-    return conv(header, loop + sums() + f"    {STORE}\n    }}", **parts)
+    return conv(header, loop + (summed or sums()) + f"    {STORE}\n    }}", **parts)
 
 
 def cube(x: int, y: int, z: int, swapped: bool = False) -> str:
@@ -92,30 +90,11 @@ def several(outputs: int, threads: int) -> str:
     return conv(header, body, functions=functions)
 
 
-def shared_filters(threads: int, dynamic: bool) -> str:
-    """A block for each image and map keeps the filters in shared memory, of either kind."""
-    header = (
-        f"//@ TAPS = C * K * K\n//@ block: {threads}\n//@ grid: images, M"
-        + "\n//@ shared: TAPS * WEIGHT_BYTES" * dynamic
-    )
-    memory = "extern __shared__ float taps[];" if dynamic else "__shared__ float taps[TAPS];"
-    body = f"""\
-    {memory}
-    const int n = blockIdx.x, m = blockIdx.y;
-    for (int i = threadIdx.x; i < TAPS; i += {threads}) taps[i] = w[i * M + m];
-    __syncthreads();
-    for (int at = threadIdx.x; at < OH * OW; at += {threads}) {{
-    const int column = at % OW, row = at / OW;
-"""
-    term = "+= " + TERM.replace("w[((c * K + p) * K + q) * M + m]", "taps[(c * K + p) * K + q]")
-    return conv(header, body + sums(term=term) + f"    {STORE}\n    }}")
-
-
-def warp_sums(warps: int) -> str:
+def warp_sums() -> str:
     """A warp shares one output, and adds its parts by shuffles."""
-    header = f"//@ block: 32, {warps}\n//@ grid: ceil_div(images * M * OH * OW, {warps})"
+    header = "//@ block: 32, 5\n//@ grid: ceil_div(images * M * OH * OW, 5)"
     body = f"""\
-    const int at = blockIdx.x * {warps} + threadIdx.y;
+    const int at = blockIdx.x * 5 + threadIdx.y;
     if (at >= images * M * OH * OW) return;
     {PLACE}
     float sum = 0;
@@ -195,41 +174,25 @@ KAHAN = """\
 """.replace("TERM", TERM)
 
 
-def per_output(text: str, **parts: str) -> str:
-    """A thread for each output that sums in its own way."""
-    header = "//@ block: 96\n//@ grid: ceil_div(images * M * OH * OW, 96)"
-    at = "const int at = blockIdx.x * blockDim.x + threadIdx.x;"
-    start = f"    {at}\n    if (at >= images * M * OH * OW) return;\n    {PLACE}\n"
-    return conv(header, f"{start}{text}    {STORE}", **parts)
-
-
-HONEST: dict[str, tuple[str, Problem]] = {}
-
-
-def _add(name: str, text: str, problem: Problem) -> None:
-    HONEST[name] = (text, problem)
-
-
-MATRIX, POOLED = LinearProblem(45, 19, bias=True, activation="relu"), PoolProblem(3, 9, 11, 3, 2, True)
-for block, count in itertools.product((1, 33, 100, 1024), (1, 3)):
-    _add(f"flat {block} x {count}", flat(block, count), PROBLEM)
-for sizes in ((4, 4, 4), (7, 3, 2), (1, 1, 64), (32, 1, 1)):
-    _add(f"cube {sizes}", cube(*sizes), PROBLEM)
-    _add(f"cube {sizes} swapped", cube(*sizes, swapped=True), PROBLEM)
-for outputs, threads in ((2, 64), (3, 50), (8, 128)):
-    _add(f"{outputs} maps of {threads} threads", several(outputs, threads), PROBLEM)
-for threads, dynamic in itertools.product((40, 256), (False, True)):
-    _add(f"shared filters {threads} {dynamic}", shared_filters(threads, dynamic), PROBLEM)
-for warps in (1, 5):
-    _add(f"warps {warps}", warp_sums(warps), PROBLEM)
-for tile, dynamic in itertools.product((3, 8, 16), (False, True)):
-    _add(f"gemm {tile} {dynamic}", gemm(tile, "fp32", dynamic), MATRIX)
-for block in (32, 77):
-    _add(f"max {block}", pool(block, "max"), POOLED)
-    _add(f"mean {block}", pool(block, "mean"), PoolProblem(3, 9, 11, 3, 2, False))
-_add("double sums", per_output(DOUBLE), PROBLEM)
-_add("Kahan's sums", per_output(KAHAN), PROBLEM)
-_add("bounds and restrict", flat(64, bounds="__launch_bounds__(64) ", r="__restrict__ "), PROBLEM)
-_add("unrolled", per_output(sums(pragma="#pragma unroll 2\n")), PROBLEM)
-_add("fma", per_output(sums(term="= fmaf(" + TERM.replace(" * w", ", w") + ", sum)")), PROBLEM)
-_add("strided", per_output(sums()), ConvProblem(3, 11, 9, 7, 2, 2))
+HONEST: dict[str, tuple[str, Problem]] = {
+    "1 thread, 3 outputs each": (flat(1, 3), PROBLEM),
+    "33 threads": (flat(33), PROBLEM),
+    "1,024 threads, 3 outputs each": (flat(1024, 3), PROBLEM),
+    "cube": (cube(7, 3, 2), PROBLEM),
+    "cube, swapped": (cube(4, 4, 4, swapped=True), PROBLEM),
+    "column of threads": (cube(1, 1, 64), PROBLEM),
+    "row of threads, swapped": (cube(32, 1, 1, swapped=True), PROBLEM),
+    "3 maps each": (several(3, 50), PROBLEM),
+    "8 maps each": (several(8, 128), PROBLEM),
+    "warps": (warp_sums(), PROBLEM),
+    "gemm, dynamic": (gemm(3, "fp32", dynamic=True), LinearProblem(45, 19, bias=True, activation="relu")),
+    "gemm, static": (gemm(16, "fp32", dynamic=False), LinearProblem(45, 19, bias=True, activation="relu")),
+    "max": (pool(32, "max"), PoolProblem(3, 9, 11, 3, 2, True)),
+    "mean": (pool(77, "mean"), PoolProblem(3, 9, 11, 3, 2, False)),
+    "double sums": (flat(96, summed=DOUBLE), PROBLEM),
+    "Kahan's sums": (flat(96, summed=KAHAN), PROBLEM),
+    "bounds and restrict": (flat(64, bounds="__launch_bounds__(64) ", r="__restrict__ "), PROBLEM),
+    "unrolled": (flat(96, summed=sums(pragma="#pragma unroll 2\n")), PROBLEM),
+    "fma": (flat(96, summed=sums(term="= fmaf(" + TERM.replace(" * w", ", w") + ", sum)")), PROBLEM),
+    "strided": (flat(96), ConvProblem(3, 11, 9, 7, 2, 2)),
+}

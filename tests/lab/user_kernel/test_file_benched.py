@@ -17,7 +17,7 @@ from app.lab.bench.standing import describe_standing
 from app.lab.user_kernel import child, timing
 from app.lab.user_kernel.child import CardProcess, LostError
 from tests.lab.conftest import Benched
-from tests.support.shell import check_error
+from tests.support.shell import Refuses
 
 
 def test_it_stands_beside_all_steps(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
@@ -48,6 +48,13 @@ def test_one_that_is_wrong_is_not_timed(answers: dict[str, Any], mine: Path, ben
     assert {row["ms"] for table in found["tables"] for row in table["rows"] if row["kind"] == "file"} == {None}
 
 
+def test_one_that_cannot_be_checked_is_timed_on_no_layer(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
+    answers["check_user_case"] = UserError("line 3: grid is 0")
+    code, _, found = benched(f"{mine} --batch 20 --only direct,constant")
+    rows = [row for table in found["tables"] for row in table["rows"] if row["kind"] == "file"]
+    assert code == 0 and {(row["ms"], row["reason"]) for row in rows} == {(None, "line 3: grid is 0")}
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -75,15 +82,13 @@ def test_what_its_process_says(
         ("FILE --as pool:direct", r"mine.cu:\d+: kernel and as"),
     ],
 )
-def test_one_line(options: str, pattern: str, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["bench", *options.replace("FILE", str(mine)).split()])
-    check_error(code, *capsys.readouterr(), pattern)
+def test_one_line(options: str, pattern: str, mine: Path, refuses: Refuses) -> None:
+    refuses(["bench", *options.replace("FILE", str(mine)).split()], pattern)
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_without_a_gpu(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["bench", str(mine)])
-    check_error(code, *capsys.readouterr(), "bench needs an NVIDIA GPU: ")
+def test_without_a_gpu(mine: Path, refuses: Refuses) -> None:
+    refuses(["bench", mine], "bench needs an NVIDIA GPU: ")
 
 
 def test_a_place_among_none() -> None:
@@ -137,15 +142,15 @@ def test_the_process_answers_and_may_be_lost(monkeypatch: pytest.MonkeyPatch) ->
             process.call(_refused)
         with pytest.raises(UserError, match="all devices are busy: wait for the other program"):
             process.call(_busy)
+        with pytest.raises(LostError, match="it ended by TypeError"):
+            process.call(_answered)
+        assert process._child is None  # its context takes no more work
         with pytest.raises(LostError, match="it crashed the process that ran it"):
             process.call(_crashed)
         assert process.call(_answered, "again") == "AGAIN"
-        with monkeypatch.context() as short, pytest.raises(LostError, match="come to an end: stopped after 2 s"):
-            short.setattr(child, "SECONDS", 1.0)
+        monkeypatch.setattr(child, "SECONDS", 0.5)
+        with pytest.raises(LostError, match="come to an end: stopped after 1 s"):
             process.call(_slept, times=2)
-        with pytest.raises(LostError, match="it ended by TypeError"):
-            process.call(_answered)
-        assert process.call(_answered, "new") == "NEW"
 
 
 @pytest.mark.gpu
