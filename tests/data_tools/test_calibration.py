@@ -94,15 +94,11 @@ def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
 
 
 def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
-    source, mlp, out = trained(tmp_path / "a.h5", "lenet5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
-    large = tmp_path / "c.h5"
+    mlp, large = trained(tmp_path / "b.h5", "mlp"), tmp_path / "c.h5"
     save_weights(large, random_graph(FA19).parameters, network=FA19)
-    refuses(
-        ["quantise", mlp, out], "network mlp does not begin with two convolutions, each with ReLU and average", main
-    )
-    refuses(["quantise", large, out], "network fa19 does not begin with two convolutions, each with ReLU", main)
-    assert main(["quantise", str(source), str(out), "--images", "20"]) == 0
-    refuses(["quantise", out, tmp_path / "again.h5"], "out.h5 has 8-bit filters already", main)
+    for name, source in (("mlp", mlp), ("fa19", large)):
+        wrong = f"network {name} does not begin with two convolutions, each with ReLU and average"
+        refuses(["quantise", source, tmp_path / "out.h5"], wrong, main)
 
 
 def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +169,7 @@ def test_what_round_refuses(tmp_path: Path, refuses: Refuses) -> None:
 
 
 def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], refuses: Refuses
 ) -> None:
     source, out = trained(tmp_path / "mine.h5", "lenet5"), tmp_path / "sparse.h5"
     assert main(["sparsify", str(source), str(out), "--images", "50"]) == 0
@@ -189,16 +185,13 @@ def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
     changed = {name: array for layer in layers for name, array in layer.arrays.items()}
     for name, array in {**before.arrays, **changed}.items():
         np.testing.assert_array_equal(found.arrays[name], array, strict=True)
+    again = tmp_path / "again.h5"
+    for name in (out, trained(tmp_path / "mlp.h5", "mlp")):
+        refuses(["sparsify", name, again], f"{name.name} has no convolution to prune", main)
     narrow, integers = tmp_path / "sparse16.h5", tmp_path / "sparse8.h5"
     assert main(["round", str(out), str(narrow), "--images", "50"]) == 0
     assert main(["quantise", str(narrow), str(integers), "--images", "50"]) == 0
     final = load_weights(integers)
     assert is_two_of_four(final.arrays["conv2"]) and final.quantised is not None
     assert is_two_of_four(final.quantised.filters) and final.storage == "float16"
-
-
-def test_what_sparsify_refuses(tmp_path: Path, refuses: Refuses) -> None:
-    source, mlp, out = trained(tmp_path / "a.h5", "lenet5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
-    refuses(["sparsify", mlp, out], "b.h5 has no convolution to prune", main)
-    assert main(["sparsify", str(source), str(out), "--images", "20"]) == 0
-    refuses(["sparsify", out, tmp_path / "again.h5"], "out.h5 has no convolution to prune", main)
+    refuses(["quantise", integers, again], "sparse8.h5 has 8-bit filters already", main)

@@ -76,10 +76,6 @@ def drips(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.so
 ENDLESS: dict[str, Callable[[socket.socket], None]] = {
     "a body that drips": drips(OK + b"Content-Length: 1000\r\n\r\n", b"0"),
     "headers that drip": drips(OK + b"X: ", b"x"),
-    "a status that drips": drips(b"HTTP/1.1 200 ", b"x"),
-    "interim answers for ever": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "chunks that drip": drips(CHUNKED, b"1\r\n0\r\n"),
-    "nothing for ever": drips(b"", b""),
     "a redirect with a body without end": drips(b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n", bytes(1 << 20), 0),
     "a chunk of -1 without end": drips(CHUNKED + b"-1\r\n", bytes(1 << 20), 0),
 }
