@@ -49,7 +49,7 @@ def switches(build: Build) -> tuple[Any, ...]:
 
 
 def test_every_kernel_compiles_as_it_is_needed(needed: list[Build], long_form: bool) -> None:
-    """Each of the constants' sets for one architecture, each kernel for all of them; in short each kind for one of two."""
+    """Each of the constants' sets for one architecture, each kernel for all of them; in short fewer."""
     own = [build for build in needed if build[0] not in PRODUCTS]
     assert {name for name, _ in own} == {row.name for row in TRAINING_KERNELS} - PRODUCTS
     first = {build[0]: build for build in reversed(own)}

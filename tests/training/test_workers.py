@@ -33,7 +33,8 @@ from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, che
 
 def test_as_one_process_within_rounding(train: Train, place: Path) -> None:
     """Of 52 images, the last batch has 2: one of the three has none."""
-    options = "--l2 0.01 --dropout fc1=0.2 --shift 2 --optimiser adamw --rate 0.01 --batch-size 25 --epochs 2".split()
+    some = "--l2 0.01 --dropout fc1=0.2 --shift 2 --optimiser adamw --rate 0.01 --batch-size 25 --epochs 2"
+    options = some.split()
     assert train(*MLP, *options, "--out", "one.h5", "--json", "one.json")[0] == 0
     code, out, err = train(*MLP, *options, "--workers", "3", "--out", "more.h5", "--json", "more.json")
     assert (code, err) == (0, "") and out.count("\nepoch ") == 2 and out.count("wrote ") == 1

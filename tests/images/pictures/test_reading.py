@@ -98,13 +98,6 @@ def test_a_limit_of_memory_is_the_pictures_fault(tmp_path: Path, monkeypatch: py
         read_picture(tmp_path / "a.png")
 
 
-def test_pillow_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UserError, match=r"needs Pillow: pip install 'Pillow>=[\d.]+'$") as caught:
-        read_picture(tmp_path / "a.png")
-    assert not isinstance(caught.value, UnreadablePicture)
-
-
 def test_warnings_of_pillow_reach_nobody(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Palette with transparency in bytes, and EXIF data cut off: both are odd, and both are read."""
     file = io.BytesIO()
