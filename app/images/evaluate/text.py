@@ -46,7 +46,7 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
             _mistake_lines(answers, names, width),
         ]
     if against is not None:
-        heading = f"OtherNetwork {network_title(against)}: {against['changed']:,} of {images:,} answers differ"
+        heading = f"Other network {network_title(against)}: {against['changed']:,} of {images:,} answers differ"
         blocks += [
             [*paragraph(heading, width), *fields(comparison_fields(against, images), width)],
             _class_change_lines(against, names, width),
