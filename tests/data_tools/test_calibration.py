@@ -10,7 +10,7 @@ from app.files import shipped
 from app.kernels.plain_problems import is_two_of_four
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
 from app.network import rounding
-from app.network.definitions import FA19, LENET5
+from app.network.definitions import MINIDNN86, LENET5
 from app.network.graph import build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import (
@@ -95,7 +95,7 @@ def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
 
 def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
     mlp, large = trained(tmp_path / "b.h5", "mlp"), tmp_path / "c.h5"
-    save_weights(large, random_graph(FA19).parameters, network=FA19)
+    save_weights(large, random_graph(MINIDNN86).parameters, network=FA19)
     for name, source in (("mlp", mlp), ("fa19", large)):
         wrong = f"network {name} does not begin with two convolutions, each with ReLU and average"
         refuses(["quantise", source, tmp_path / "out.h5"], wrong, main)
@@ -186,8 +186,8 @@ def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
     for name, array in {**before.arrays, **changed}.items():
         np.testing.assert_array_equal(found.arrays[name], array, strict=True)
     again = tmp_path / "again.h5"
-    for name in (out, trained(tmp_path / "mlp.h5", "mlp")):
-        refuses(["sparsify", name, again], f"{name.name} has no convolution to prune", main)
+    for path in (out, trained(tmp_path / "mlp.h5", "mlp")):
+        refuses(["sparsify", path, again], f"{path.name} has no convolution to prune", main)
     narrow, integers = tmp_path / "sparse16.h5", tmp_path / "sparse8.h5"
     assert main(["round", str(out), str(narrow), "--images", "50"]) == 0
     assert main(["quantise", str(narrow), str(integers), "--images", "50"]) == 0
