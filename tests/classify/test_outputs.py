@@ -91,16 +91,6 @@ def test_results_that_come_twice_count_once(tmp_path: Path, shards: list[Shard])
         assert fill(output, 0, (0, 10, 0, 10, 20))["correct"] == 21
 
 
-def test_nothing_unfinished_stays(tmp_path: Path, shards: list[Shard]) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt), folder(out, shards, logits=True) as output:
-        fill(output, 1)
-        output.write(0, 0, LABELS[:10], LOGITS[:10], 0)
-        assert len(files(out)) == 5 and len([*(out / UNFINISHED).iterdir()]) == 2, "with the lock"
-        raise KeyboardInterrupt
-    assert files(out) == {"b.labels.npy", "b.logits.npy", "b.json"}
-
-
 def test_what_a_killed_run_left_is_removed(tmp_path: Path, shards: list[Shard]) -> None:
     finished(tmp_path / "out", shards[:1])
     (tmp_path / "out" / UNFINISHED).mkdir()

@@ -10,7 +10,7 @@ from app.files import shipped
 from app.kernels.plain_problems import is_two_of_four
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
 from app.network import rounding
-from app.network.definitions import MINIDNN86, LENET5
+from app.network.definitions import LENET5, MINIDNN86
 from app.network.graph import build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import (
@@ -95,8 +95,8 @@ def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
 
 def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
     mlp, large = trained(tmp_path / "b.h5", "mlp"), tmp_path / "c.h5"
-    save_weights(large, random_graph(MINIDNN86).parameters, network=FA19)
-    for name, source in (("mlp", mlp), ("fa19", large)):
+    save_weights(large, random_graph(MINIDNN86).parameters, network=MINIDNN86)
+    for name, source in (("mlp", mlp), ("minidnn86", large)):
         wrong = f"network {name} does not begin with two convolutions, each with ReLU and average"
         refuses(["quantise", source, tmp_path / "out.h5"], wrong, main)
 

@@ -9,25 +9,15 @@ from PIL import Image, ImageFilter
 
 from app.base.errors import UserError
 from app.engine.classifier import Classifier
-from app.files import shipped
 from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_grid
 from app.images.pictures.preparing import PreparedPicture, prepare_picture
-from app.images.pictures.reading import read_picture
-from app.network.graph import Graph, build_graph
-from app.network.weights import load_weights
 from data_tools.idx import read_idx
 from tests.images.measure_photos import measure
 from tests.support.outside import FOLDER
-from tests.support.pictures import GROUNDS, photo, saved
+from tests.support.pictures import GROUNDS, photo
 
 IMAGES = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz", 3)
 SHAPE = (1, 28, 28)
-
-
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    weights = load_weights(shipped.find_shipped_weights("lenet5"))
-    return build_graph(weights.stored_network(), weights)
 
 
 def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Image.Image:
@@ -42,21 +32,6 @@ def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Ima
     else:
         canvas.paste((0, 0, 0), at, large)
     return canvas
-
-
-@pytest.mark.parametrize(("kind", "pasted"), [("PNG", True), ("JPEG", False)])
-def test_labels_are_kept_on_light_canvases(
-    kind: str, pasted: bool, graph: Graph, tmp_path: Path, long_form: bool
-) -> None:
-    rng = np.random.default_rng(16)
-    images = IMAGES if long_form else IMAGES[::3]
-    found = []
-    for pixels in images:
-        (tmp_path / "picture").write_bytes(saved(placed(pixels, rng, pasted=pasted), kind))
-        found.append(prepare_picture(read_picture(tmp_path / "picture"), SHAPE))
-    assert all(one.inverted for one in found)
-    labels = graph.forward(np.stack([one.pixels for one in found]), np.float32)[1]
-    assert (labels == graph.forward(images[:, None], np.float32)[1]).mean() >= 0.9  # measured: docs/predict.md
 
 
 def without_colour_of_border(image: Image.Image) -> np.ndarray:

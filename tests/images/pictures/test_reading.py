@@ -196,12 +196,6 @@ def test_too_long_a_list_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> N
         find_pictures(["-"])
 
 
-def test_a_list_of_fifty_thousand_keeps_its_order(tmp_path: Path) -> None:
-    names = [f"{number}.png" for number in range(50_000, 0, -1)]
-    (tmp_path / "list.txt").write_text("\n".join(names))
-    assert [*map(str, find_pictures([tmp_path / "list.txt"]))] == names
-
-
 def test_what_cannot_be_searched_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "empty\n/notes.md")
     with pytest.raises(UserError, match=r"empty\\n holds no pictures \(\.png, .*: name another folder$"):
