@@ -16,8 +16,12 @@ from tests.support.shell import COMMAND, INTERRUPTIBLE, wait_for
 IN_SHARD = 10_000
 SHARDS = [f"{letter}.idx" for letter in "abcdefg"]
 SECONDS = 90.0
-# Dask then looks for silent workers every second, and gives them 5 s; on a busy machine others may be silent, too.
-HASTE = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "1s"}
+HASTE = {
+    # Dask then looks for silent workers every second, and gives them 5 s; on a busy machine others may be silent, too.
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "1s",
+    # All faults may meet the same images, which would be given up.
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "20",
+}
 
 
 def write_shards(folder: Path) -> None:

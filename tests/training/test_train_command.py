@@ -115,15 +115,15 @@ def test_storage_can_be_chosen(train: Train, place: Path) -> None:
 
 
 @pytest.mark.fashion_mnist
-def test_fashion_mnist_from_the_shell(tmp_path: Path) -> None:
+def test_fashion_mnist_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--network", "mlp", "--images", "1200", "--epochs", "2", "--batch-size", "50"]
     done = shell("train", *options, cwd=tmp_path)
     assert (done.returncode, done.stderr, list(listing(tmp_path))) == (0, "", ["mlp_trained.h5"])
     weights = load_weights(tmp_path / "mlp_trained.h5")
     assert set(weights.expected_correct) == {100, 1000, 5000, 10_000} and weights.expected_correct[10_000] > 5000
     assert weights.classes is not None
-    done = shell("--weights", "mlp_trained.h5", "--device", "cpu", "--batch", "1000", cwd=tmp_path)
-    assert done.returncode == 0 and "as promised" in done.stdout
+    assert main(["--weights", str(tmp_path / "mlp_trained.h5"), "--device", "cpu", "--batch", "1000"]) == 0
+    assert "as promised" in capsys.readouterr().out
 
 
 def test_learning_curve(train: Train, place: Path) -> None:

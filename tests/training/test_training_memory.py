@@ -114,6 +114,11 @@ def test_files_that_would_be_too_large(network: str, changes: dict[str, str], wh
         check_file_sizes(settings, make_training_model(find_network(network), settings.biases))
 
 
+def test_a_network_that_is_too_wide(refused: Refused) -> None:
+    """Before anything is computed."""
+    refused(["--network", "mlp_99999", *OWN], "network mlp_99999 has 79,499,215 parameters: a weights file")
+
+
 def test_little_address_space_is_noticed_before_any_product() -> None:
     """Where its threads get no memory, the matrix library itself ends the process, with 1 or a signal."""
     before = resource.getrlimit(resource.RLIMIT_AS)
