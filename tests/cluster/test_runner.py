@@ -213,12 +213,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cluster.clusters.CONNECT_SECONDS", 2.0)
 
 
-def test_the_scheduler_is_stopped(cluster: Cluster, impatient: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_scheduler_is_stopped(
+    cluster: Cluster, impatient: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """In the middle of the work, and before it. No later test can use it."""
 
     def pieces() -> Iterator[Piece]:
         yield Piece(0)
         cluster.scheduler.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr("app.cluster.clusters.CONNECT_SECONDS", 0.2)
         yield from map(Piece, range(1, 20))
 
     cluster.start_worker()
@@ -228,7 +231,7 @@ def test_the_scheduler_is_stopped(cluster: Cluster, impatient: None, capfd: pyte
     ):
         list(running.run(pieces()))
     assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)
-    with pytest.raises(UserError, match=r"does not answer in 2 s: start dask scheduler there"):
+    with pytest.raises(UserError, match=r"does not answer in 0\.2 s: start dask scheduler there"):
         squares(cluster.address)
 
 

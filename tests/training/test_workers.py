@@ -106,7 +106,8 @@ def test_no_memory(capfd: pytest.CaptureFixture[str]) -> None:
     assert active_children() == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_stopped_worker_is_ended(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_stopped_worker_is_ended(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(workers, "CHECK_SECONDS", 0.1)
     with (
         pytest.raises(UserError, match=r"^worker 2 of 2 was stopped by a signal: train again$"),
         start_team(2, new_job(some_settings()), lambda: "") as team,
