@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -240,6 +241,15 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     refuses(command, "results/0-images-idx3-ubyte.json exists: ")
     refuses(["classify", *BASE, "--out", "own.h5", *shards], "--out own.h5 is no folder that can be made")
     assert [path.name for path in Path("results").iterdir()] == ["0-images-idx3-ubyte.json"]
+
+
+def test_the_disk_is_full(shards: list[str], refuses: Refuses, request: pytest.FixtureRequest) -> None:
+    """A limit of the system's on every file that is written stands for the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, before[1]))
+    refuses(["classify", *BASE, "--logits", "--out", "results", *shards], "cannot write .*logits.npy: File too large")
+    assert not [path for path in Path("results").iterdir() if path.stat().st_size > 8000 or path.suffix == ""]
 
 
 def test_the_report_fits_the_terminal(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:

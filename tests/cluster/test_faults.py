@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import signal
 import time
 from pathlib import Path
@@ -82,19 +81,6 @@ def test_the_scheduler_dies(
     assert re.fullmatch("note: .*a.labels.npy.*\n", err)
     assert json.loads(out)["shards"]["kept"] == len(kept) - 1
     assert labels(run.results) == expected
-
-
-def test_the_disk_is_full(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses, request: pytest.FixtureRequest
-) -> None:
-    """A limit of the system's on every file that is written stands for the disk."""
-    monkeypatch.chdir(shards)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    command = ["classify", "--weights", "own.h5", "--workers", "2", "--logits", "--out", tmp_path, *SHARDS]
-    refuses(command, "cannot write .*: File too large")
-    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.usefixtures("slowly")

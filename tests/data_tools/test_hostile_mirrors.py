@@ -110,7 +110,7 @@ class Serve(Protocol):
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def collected() -> Iterator[None]:
     yield
     with warnings.catch_warnings():

@@ -174,7 +174,7 @@ LEAST = {"cloudy": 0.7, "hand": 0.7, "creased": 0.8, "tiles": 0.7, "wood": 0.7}
 
 def test_labels_are_kept(long_form: bool) -> None:
     """On each ground; in short, few photos on every ground are judged together."""
-    count, seed = (60, 1) if long_form else (8, 3)
+    count, seed = (60, 1) if long_form else (6, 3)
     with Classifier(device="cpu") as classifier:
         found = {ground: measure(IMAGES, TRUTH, ground, count, seed, classifier) for ground in GROUNDS}
     for ground, one in found.items() if long_form else ():
