@@ -216,7 +216,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scheduler_is_stopped(
     cluster: Cluster, impatient: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In the middle of the work, and before it. No later test can use it."""
+    """In the middle of the work, and before it."""
 
     def pieces() -> Iterator[Piece]:
         yield Piece(0)
@@ -233,6 +233,8 @@ def test_the_scheduler_is_stopped(
     assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)
     with pytest.raises(UserError, match=r"does not answer in 0\.2 s: start dask scheduler there"):
         squares(cluster.address)
+    cluster.scheduler.send_signal(signal.SIGCONT)
+    cluster.end_workers()
 
 
 @pytest.mark.parametrize(
