@@ -89,8 +89,10 @@ def _read_hdf5_arrays(
     found = read_hdf5(path, None, ReadRequest(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
     if "x" not in found.arrays:
         raise no_images_error(path, found.names)
-    x, y = found.arrays["x"], found.arrays.get("y")
-    return _convert_images(x, path, allocate), None if y is None else class_labels(y, f"y in {path}")
+    y, name = found.arrays.get("y"), f"x in {path}"
+    x = channels_first(found.arrays["x"], name)
+    check_type(x.dtype, name)
+    return copy_pixels_or_floats(x, name, allocate), None if y is None else class_labels(y, f"y in {path}")
 
 
 def no_images_error(path: Path, names: Sequence[str]) -> UserError:
@@ -98,13 +100,6 @@ def no_images_error(path: Path, names: Sequence[str]) -> UserError:
     listed = ", ".join(printable_line(name, 40) for name in names[:MAX_LISTED]) or "nothing"
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return UserError(f"{path} contains {listed}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
-
-
-def _convert_images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
-    """Return uint8 or floats, (N, H, W, C) or (N, C, H, W), as (N, C, H, W) uint8 or float32 from ``allocate``."""
-    x = channels_first(x, f"x in {path}")
-    check_type(x.dtype, f"x in {path}")
-    return copy_pixels_or_floats(x, f"x in {path}", allocate)
 
 
 def check_type(dtype: np.dtype, source: str) -> None:

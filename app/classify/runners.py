@@ -47,8 +47,7 @@ class WorkerOpener(Frozen):
 
 
 OpenRunner = tuple[Runner, DeviceInfo, Callable[[], None]]
-"""A runner of pieces, the description of one of its devices, and a function that raises a deferred KeyboardInterrupt.
-"""
+"""A runner of pieces, one of its devices, and a function that raises a deferred KeyboardInterrupt."""
 
 
 @contextmanager

@@ -193,11 +193,8 @@ async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterato
     try:
         await _connect(client, address)
         await _check_worker_versions(client, address)
-        try:
-            async with asyncio.timeout(REGISTER_SECONDS):
-                await client.register_plugin(plugin, name=plugin.name)
-        except TimeoutError:
-            raise UserError(f"--scheduler {address}: it or a worker does not answer: restart it") from None
+        async with _limit_seconds(REGISTER_SECONDS, address):
+            await client.register_plugin(plugin, name=plugin.name)
         try:
             yield client
         finally:
@@ -209,6 +206,16 @@ async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterato
         with suppress(OSError):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await client.close(timeout=CONNECT_SECONDS)
+
+
+@asynccontextmanager
+async def _limit_seconds(seconds: float, address: str) -> AsyncIterator[None]:
+    """Raise UserError if the block, in which the scheduler at ``address`` and its workers answer, takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise UserError(f"--scheduler {address}: it or a worker does not answer: restart it") from None
 
 
 async def _connect(client: Client, address: str) -> None:
@@ -227,20 +234,17 @@ async def _connect(client: Client, address: str) -> None:
 
 async def _check_worker_versions(client: Client, address: str) -> None:
     """Raise UserError unless there are workers, and the scheduler and all workers have this version of the package."""
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            found = {
-                f"worker {worker}": version
-                for worker, version in (await client.run(eval, ASK_VERSION, on_error="return")).items()
-            }
-            if not found:
-                raise UserError(f"--scheduler {address} has no workers: start dask worker {address} on every machine")
-            try:
-                found["the scheduler"] = await client.run_on_scheduler(eval, ASK_VERSION)
-            except Exception as error:
-                found["the scheduler"] = error
-    except TimeoutError:
-        raise UserError(f"--scheduler {address}: it or a worker does not answer: restart it") from None
+    async with _limit_seconds(CONNECT_SECONDS, address):
+        found = {
+            f"worker {worker}": version
+            for worker, version in (await client.run(eval, ASK_VERSION, on_error="return")).items()
+        }
+        if not found:
+            raise UserError(f"--scheduler {address} has no workers: start dask worker {address} on every machine")
+        try:
+            found["the scheduler"] = await client.run_on_scheduler(eval, ASK_VERSION)
+        except Exception as error:
+            found["the scheduler"] = error
     for who, version in found.items():
         if isinstance(version, BaseException):
             raise UserError(

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -37,39 +37,24 @@ Queue = SimpleQueue[Answers | BaseException]
 GONE = "the scheduler is gone: start it and its workers again, then run this again with --resume"
 
 
-@contextmanager
 def open_local_runner(
-    opener: Opener,
-    workers: Sequence[LocalWorker],
-    in_flight: int = IN_FLIGHT,
-    estimate: Estimate = lambda piece: 1.0,
-    check: Check = lambda: None,
-) -> Iterator[ClusterRunner]:
+    opener: Opener, workers: Sequence[LocalWorker], in_flight: int = IN_FLIGHT, **options: Any
+) -> AbstractContextManager[ClusterRunner]:
     """Start worker processes on this machine and yield a runner.
 
-    in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``ClusterRunner``.
+    in_flight: number of tasks that each process runs at the same time. options: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
-    cluster = start_cluster(workers, in_flight, plugin)
-    with ClusterRunner(cluster, plugin.name, estimate, check).run_dask_thread() as runner:
-        yield runner
+    return ClusterRunner(start_cluster(workers, in_flight, plugin), plugin.name, **options).run_dask_thread()
 
 
-@contextmanager
-def open_cluster_runner(
-    opener: Opener,
-    address: str,
-    estimate: Estimate = lambda piece: 1.0,
-    check: Check = lambda: None,
-) -> Iterator[ClusterRunner]:
+def open_cluster_runner(opener: Opener, address: str, **options: Any) -> AbstractContextManager[ClusterRunner]:
     """Connect to the scheduler at ``address`` and yield a runner. Raises UserError if its workers cannot be used.
 
-    Each thread of a worker runs one task at a time. estimate, check: as for ``ClusterRunner``.
+    Each thread of a worker runs one task at a time. options: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {})
-    cluster = connect_to_cluster(address, plugin)
-    with ClusterRunner(cluster, plugin.name, estimate, check).run_dask_thread() as runner:
-        yield runner
+    return ClusterRunner(connect_to_cluster(address, plugin), plugin.name, **options).run_dask_thread()
 
 
 class ClusterRunner:
@@ -80,7 +65,11 @@ class ClusterRunner:
     """
 
     def __init__(
-        self, cluster: AbstractAsyncContextManager[Client], name: str, estimate: Estimate, check: Check
+        self,
+        cluster: AbstractAsyncContextManager[Client],
+        name: str,
+        estimate: Estimate = lambda piece: 1.0,
+        check: Check = lambda: None,
     ) -> None:
         """Store the arguments. name: of the workers' plugin. estimate: returns roughly how many seconds a piece takes.
 

@@ -40,15 +40,14 @@ def accuracy(request: AccuracyRequest) -> int:
         rows = [_measure_network_accuracy(network, weights, data, where, request) for network, weights in entries]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
-    by = f"{cpu_engine_class().library} on the CPU" if where == "cpu" else _describe_gpu()
+    if where == "cpu":
+        by = f"{cpu_engine_class().library} on the CPU"
+    else:
+        card = device.describe_gpu()
+        by = f"{card['name']} ({device.format_bus_address(card)})"
     document: Accuracy = {"schema": "lenet5-inference/accuracy/1", "device": by, "networks": rows}
     publish_report(document, _format_accuracy, request.output)
     return int(any(row["passed"] is False for row in rows))
-
-
-def _describe_gpu() -> str:
-    card = device.describe_gpu()
-    return f"{card['name']} ({device.format_bus_address(card)})"
 
 
 def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:

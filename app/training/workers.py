@@ -53,22 +53,22 @@ def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterato
         workers = _start_workers(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error
-    watch = WorkerSupervisor(workers, kept)
-    watch.start()
+    supervisor = WorkerSupervisor(workers, kept)
+    supervisor.start()
     try:
         for worker in workers:
             worker.link.send(job)
         with _join_team(job, 0, count, [worker.link for worker in workers], memory) as team:
             yield team
-        watch.over.set()
-        watch.join(END_SECONDS)  # the workers finish the same work and end by themselves
+        supervisor.over.set()
+        supervisor.join(END_SECONDS)  # the workers finish the same work and end by themselves
     except (EOFError, OSError, UserError) as error:  # perhaps because a worker ended
-        watch.settled.wait(REASON_SECONDS)
-        if watch.reason:
-            raise UserError(watch.reason) from error
+        supervisor.settled.wait(REASON_SECONDS)
+        if supervisor.reason:
+            raise UserError(supervisor.reason) from error
         raise
     finally:
-        watch.end()
+        supervisor.end()
 
 
 class WorkerProcess(Frozen):

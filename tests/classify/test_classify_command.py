@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from app.network.weights import save_weights
 from data_tools.idx import read_idx, write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
 from tests.support.schemas import mistakes, printed_wide
-from tests.support.shell import Refuses, started
+from tests.support.shell import Refuses, started, wait_for
 
 COUNT, EDGES = 3000, (0, 1, 700, 1500, 1501, 2200, 2900, 3000)
 GRAPH = random_graph(FLAT)
@@ -87,15 +88,6 @@ def test_seven_shards_give_the_bytes_of_one(shards: list[str], classify: Classif
     with Classifier("own.h5", device="cpu") as classifier:
         assert (results(shards) == classifier(IMAGES)).all()
         np.testing.assert_allclose(results(shards, "logits"), classifier.logits, rtol=1e-5, atol=1e-5)
-
-
-def test_processes_give_the_same_bytes(shards: list[str], classify: Classify) -> None:
-    classify(*shards, "--logits", out="alone")
-    found = classify(*shards, "--logits", "--workers", "3")
-    assert found["correct"] == COUNT - COUNT // 100 and found["shards"]["classified"] == 7
-    assert sum(row["images"] for row in found["devices"]) == COUNT
-    for kind in ("labels", "logits"):
-        assert results(shards, kind).tobytes() == results(shards, kind, "alone").tobytes()
 
 
 def test_a_part_of_the_images(shards: list[str], classify: Classify) -> None:
@@ -172,26 +164,31 @@ def test_resume_refuses_another_network_of_the_same_name(
     refuses(["classify", *BASE, "--out", "results", "--resume", *shards], "is of other network")
 
 
+@pytest.mark.parametrize("options", [[], ["--workers", "3"]], ids=["alone", "processes"])
 def test_unreadable_shards_are_named_and_the_others_finished(
-    shards: list[str], classify: Classify, capsys: pytest.CaptureFixture[str]
+    options: list[str], shards: list[str], classify: Classify, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    classify(*shards, out="good")
+    """By several processes, too, none of which ends for it."""
+    classify(*shards, "--logits", out="good")
     content = bytearray(Path(shards[3]).read_bytes())
     content[len(content) // 2] ^= 255
     Path(shards[3]).write_bytes(content)
     Path(shards[6]).write_bytes(Path(shards[6]).read_bytes()[:-1])
-    assert main(["classify", *BASE, "--out", "results", *shards]) == 2
+    report = ["--logits", "--json", "report.json"]
+    assert main(["classify", *BASE, "--out", "results", *shards, *options, *report]) == 2
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert [line.split(": ")[0] for line in lines] == ["unreadable", "unreadable", "error"]
     assert shards[6] in lines[0] and shards[3] in lines[1]
     assert "2 of 7 shards cannot be read" in lines[2] and shards[3] in lines[2] and shards[6] in lines[2]
     assert "unreadable  2 shards" in out
+    found = json.loads(Path("report.json").read_text())
+    assert found["images"] == found["compared"] == sum(row["images"] for row in found["devices"])
     left = [name for name in shards if name not in (shards[3], shards[6])]
-    assert sorted(Path("results").glob("*.npy")) == sorted(
-        Path(f"results/{name.removesuffix('.gz')}.labels.npy") for name in left
-    )
-    assert (results(left) == results(left, folder="good")).all()
+    assert found["correct"] == found["images"] - 28 and found["shards"]["classified"] == len(left)
+    for kind in ("labels", "logits"):
+        assert len([*Path("results").glob(f"*.{kind}.npy")]) == len(left)
+        assert results(left, kind).tobytes() == results(left, kind, "good").tobytes()
 
 
 @pytest.mark.parametrize(
@@ -222,6 +219,7 @@ def test_several_processes_need_dask(
 ) -> None:
     monkeypatch.setattr("app.cluster.find_spec", lambda _: None)
     refuses(["classify", *BASE, *option.split(), "--out", "results", *shards], f"{option.split()[0]} needs Dask: ")
+    assert not Path("results").exists()
 
 
 def test_the_folder_of_results_is_no_file(shards: list[str], refuses: Refuses) -> None:
@@ -245,14 +243,22 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     assert [path.name for path in Path("results").iterdir()] == ["0-images-idx3-ubyte.json"]
 
 
+def test_the_disk_is_full(shards: list[str], refuses: Refuses, request: pytest.FixtureRequest) -> None:
+    """A limit of the system's on every file that is written stands for the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, before[1]))
+    refuses(["classify", *BASE, "--logits", "--out", "results", *shards], "cannot write .*logits.npy: File too large")
+    assert not [path for path in Path("results").iterdir() if path.stat().st_size > 8000 or path.suffix == ""]
+
+
 def test_the_report_fits_the_terminal(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = printed_wide(f"classify {' '.join(BASE)} --out results --overwrite {' '.join(shards)}", capsys)
     assert "2,970 / 3,000 correct = 99.00%" in text and "limited by" in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_whole_files(number: signal.Signals, place: Path) -> None:
-    """A shard that is finished, and one that takes minutes."""
+def test_an_interruption_leaves_whole_files(place: Path) -> None:
+    """A shard that is finished, and one that takes minutes. Several processes get Ctrl-C in tests/cluster."""
     save_weights(Path("own.h5"), GRAPH.parameters, network=FLAT)
     write_idx(Path("a"), IMAGES[:100, 0])
     with Path("b.npy").open("wb") as file:
@@ -260,10 +266,8 @@ def test_an_interruption_leaves_whole_files(number: signal.Signals, place: Path)
         file.truncate(file.tell() + 10**8 * 45)
     process = started(place, "classify", *BASE, "--out", "results", "a", "b.npy")
     try:
-        deadline = time.monotonic() + 30
-        while not Path("results/a.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(number)
+        wait_for(Path("results/a.json").exists)
+        process.send_signal(signal.SIGTERM)
         start = time.monotonic()
         out, err = process.communicate(timeout=30)
         assert time.monotonic() - start < 5

@@ -91,27 +91,6 @@ def test_results_that_come_twice_count_once(tmp_path: Path, shards: list[Shard])
         assert fill(output, 0, (0, 10, 0, 10, 20))["correct"] == 21
 
 
-def test_a_part_of_the_images(tmp_path: Path, shards: list[Shard]) -> None:
-    with folder(tmp_path / "out", shards, windows=[(0, 0), (15, 10)]) as output:
-        assert output.remaining_shards == [1]
-        with pytest.raises(ValueError, match="no part"):
-            output.write(1, 20, LABELS[:10], None, 0)
-        output.write(1, 20, LABELS[20:25], None, 0)
-        assert output.write(1, 15, LABELS[15:20], None, 0) is not None
-    assert files(tmp_path / "out") == {"b.labels.npy", "b.json"}
-    np.testing.assert_array_equal(np.load(tmp_path / "out" / "b.labels.npy"), LABELS[15:25])
-
-
-def test_nothing_unfinished_stays(tmp_path: Path, shards: list[Shard]) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt), folder(out, shards, logits=True) as output:
-        fill(output, 1)
-        output.write(0, 0, LABELS[:10], LOGITS[:10], 0)
-        assert len(files(out)) == 5 and len([*(out / UNFINISHED).iterdir()]) == 2, "with the lock"
-        raise KeyboardInterrupt
-    assert files(out) == {"b.labels.npy", "b.logits.npy", "b.json"}
-
-
 def test_what_a_killed_run_left_is_removed(tmp_path: Path, shards: list[Shard]) -> None:
     finished(tmp_path / "out", shards[:1])
     (tmp_path / "out" / UNFINISHED).mkdir()

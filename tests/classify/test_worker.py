@@ -165,14 +165,15 @@ def test_a_feeder_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.Mon
         Worker(settings())
 
 
+def slowly(engine: CpuEngine, images: np.ndarray) -> Any:
+    time.sleep(0.05)
+    return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
+
+
 def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the caller stops to take results, as after Ctrl-C."""
 
-    def compute(engine: CpuEngine, images: np.ndarray) -> Any:
-        time.sleep(0.05)
-        return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
-
-    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", slowly)
     before = threading.active_count()
     start = time.monotonic()
     many = [Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) for _ in range(200)]
@@ -185,8 +186,7 @@ def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def compute(engine: CpuEngine, images: np.ndarray) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)
-        return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
+        return slowly(engine, images)
 
     monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
     start = time.monotonic()

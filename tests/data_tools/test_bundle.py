@@ -121,15 +121,6 @@ def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(
     np.testing.assert_array_equal(found.labels, graph.forward(images, np.float64)[1])
 
 
-# --- how the command line finds them
-
-
-def test_network_without_weights(release: Path, refuses: Refuses) -> None:
-    wrong = "no weights of network k7 are shipped: make some with .* train --network k7, and name them with --weights$"
-    refuses("--device cpu --network k7", wrong)
-    refuses("--device cpu --network resnet", "unknown network 'resnet': choose one of lenet5, fa19")
-
-
 # --- damage
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from app.files import shipped
 from app.kernels.plain_problems import is_two_of_four
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Shape
 from app.network import rounding
-from app.network.definitions import FA19, LENET5
+from app.network.definitions import MINIDNN86, Network
 from app.network.graph import build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import (
@@ -28,20 +28,24 @@ from tests.support.bundle_for_tests import IMAGES, TRUTH, trained
 from tests.support.networks_for_tests import FLAT, network, random_graph, random_images
 from tests.support.shell import Refuses
 
+
+def two_convolutions(name: str, shape: Shape, maps: tuple[int, int], kernel: int, *outputs: int) -> Network:
+    """Two convolutions, each with ReLU and average pooling, and linear layers."""
+    layers: list[Layer] = []
+    for at, count in enumerate(maps, 1):
+        layers += [Conv2d(f"conv{at}", maps=count, kernel=kernel), Relu(f"relu{at}"), AvgPool(f"pool{at}", window=2)]
+    linear = [Linear(f"fc{at}", outputs=count) for at, count in enumerate(outputs, 1)]
+    return network(name, shape, *layers, Flatten("flatten"), *linear, Argmax("argmax"))
+
+
+SMALL = two_convolutions("small", (1, 28, 28), (8, 16), 5, 32, 10)
 # Eight maps of three channels: each is all but a sum of others.
-ALIKE = network(
-    "alike",
-    (3, 4, 4),
-    Conv2d("conv1", maps=8, kernel=1),
-    Relu("relu1"),
-    AvgPool("pool1", window=2),
-    Conv2d("conv2", maps=64, kernel=1),
-    Relu("relu2"),
-    AvgPool("pool2", window=2),
-    Flatten("flatten"),
-    Linear("fc1", outputs=3),
-    Argmax("argmax"),
-)
+ALIKE = two_convolutions("alike", (3, 4, 4), (8, 64), 1, 3)
+
+
+def random_weights(path: Path) -> Path:
+    save_weights(path, random_graph(SMALL).parameters, network=SMALL, recipe="random")
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +57,8 @@ def training_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "mine.h5", tmp_path / "mine8.h5"
-    arrays = random_graph(LENET5, bias=False).parameters
-    about = {"network": LENET5, "classes": CLASSES, "input_scale": 1 / 200, "expected_correct": {100: 90}}
+    arrays = random_graph(SMALL, bias=False).parameters
+    about = {"network": SMALL, "classes": CLASSES, "input_scale": 1 / 200, "expected_correct": {100: 90}}
     save_weights(source, arrays, recipe="random", storage="float16", **about)  # type: ignore[arg-type]
     assert main(["quantise", str(source), str(out), "--images", "70"]) == 0
     limits, change, wrote = capsys.readouterr().out.splitlines()
@@ -67,7 +71,7 @@ def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys:
     for name in ("network", "classes", "input_scale", "expected_correct", "storage", "definition"):
         assert getattr(found, name) == getattr(before, name)
     assert found.recipe == "random; conv2 quantised to 8 bits on 70 training images"
-    graph = build_graph(LENET5, before)
+    graph = build_graph(SMALL, before)
     wanted, *_ = quantise_convolution(graph, IMAGES[:70, None])
     assert found.quantised is not None
     for name, array in wanted.arrays.items():
@@ -85,24 +89,20 @@ def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys:
 
 
 def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
-    graph = random_graph(LENET5, bias=False)
+    graph = random_graph(SMALL, bias=False)
     graph.parameters["conv1"][..., 5] = 0
     graph.parameters["conv2"][..., 7] = 0
     found, *_ = quantise_convolution(graph, IMAGES[:20, None])
-    save_weights(tmp_path / "w.h5", graph.parameters, network=LENET5, quantised=found)
+    save_weights(tmp_path / "w.h5", graph.parameters, network=SMALL, quantised=found)
     assert (found.limits > 0).all() and not found.filters[..., 7].any()
 
 
 def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
-    source, mlp, out = trained(tmp_path / "a.h5", "lenet5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
-    large = tmp_path / "c.h5"
-    save_weights(large, random_graph(FA19).parameters, network=FA19)
-    refuses(
-        ["quantise", mlp, out], "network mlp does not begin with two convolutions, each with ReLU and average", main
-    )
-    refuses(["quantise", large, out], "network fa19 does not begin with two convolutions, each with ReLU", main)
-    assert main(["quantise", str(source), str(out), "--images", "20"]) == 0
-    refuses(["quantise", out, tmp_path / "again.h5"], "out.h5 has 8-bit filters already", main)
+    mlp, large = trained(tmp_path / "b.h5", "mlp"), tmp_path / "c.h5"
+    save_weights(large, random_graph(MINIDNN86).parameters, network=MINIDNN86)
+    for name, source in (("mlp", mlp), ("minidnn86", large)):
+        wrong = f"network {name} does not begin with two convolutions, each with ReLU and average"
+        refuses(["quantise", source, tmp_path / "out.h5"], wrong, main)
 
 
 def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,11 +133,11 @@ def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.Mon
 
 def test_round_writes_weights_that_float16_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "mine.h5", tmp_path / "mine16.h5"
-    graph = random_graph(LENET5)
+    graph = random_graph(SMALL)
     save_weights(
         source,
         graph.parameters,
-        network=LENET5,
+        network=SMALL,
         classes=CLASSES,
         input_scale=1 / 200,
         recipe="random",
@@ -152,15 +152,15 @@ def test_round_writes_weights_that_float16_holds(tmp_path: Path, capsys: pytest.
     found = load_weights(out)
     assert (found.storage, found.classes, found.input_scale) == ("float16", CLASSES, 1 / 200)
     assert found.recipe == "random; rounded to float16 with error compensation on 70 training images"
-    assert found.definition == LENET5 and not found.expected_correct
-    for layer in round_layers(build_graph(LENET5, load_weights(source)), IMAGES[:70, None]):
+    assert found.definition == SMALL and not found.expected_correct
+    for layer in round_layers(build_graph(SMALL, load_weights(source)), IMAGES[:70, None]):
         for name, array in layer.arrays.items():
             np.testing.assert_array_equal(found.arrays[name], array, strict=True)
             assert name.endswith("_bias") or (array != round_to_storage(graph.parameters, "float16")[name]).any()
 
 
 def test_what_round_refuses(tmp_path: Path, refuses: Refuses) -> None:
-    source, narrow, out = trained(tmp_path / "a.h5", "lenet5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
+    source, narrow, out = random_weights(tmp_path / "a.h5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
     other = tmp_path / "other.h5"
     save_weights(other, random_graph(FLAT).parameters, network=FLAT)
     for count in ("0", "60001"):
@@ -173,9 +173,9 @@ def test_what_round_refuses(tmp_path: Path, refuses: Refuses) -> None:
 
 
 def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], refuses: Refuses
 ) -> None:
-    source, out = trained(tmp_path / "mine.h5", "lenet5"), tmp_path / "sparse.h5"
+    source, out = random_weights(tmp_path / "mine.h5"), tmp_path / "sparse.h5"
     assert main(["sparsify", str(source), str(out), "--images", "50"]) == 0
     *changes, wrote = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in changes] == ["conv2", "fc1", "fc2"] and wrote == f"wrote {out}"
@@ -183,22 +183,19 @@ def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
         ours, plain = map(float, re.findall(r"[\d.]+e-\d\d", line))
         assert 0 < ours <= plain
     before, found = load_weights(source), load_weights(out)
-    assert not found.expected_correct and found.definition == LENET5
+    assert not found.expected_correct and found.definition == SMALL
     assert str(found.recipe).endswith("conv2 pruned 2:4 with error compensation on 50 training images")
-    layers = sparsify_layers(build_graph(LENET5, before), IMAGES[:50, None])
+    layers = sparsify_layers(build_graph(SMALL, before), IMAGES[:50, None])
     changed = {name: array for layer in layers for name, array in layer.arrays.items()}
     for name, array in {**before.arrays, **changed}.items():
         np.testing.assert_array_equal(found.arrays[name], array, strict=True)
+    again = tmp_path / "again.h5"
+    for path in (out, trained(tmp_path / "mlp.h5", "mlp")):
+        refuses(["sparsify", path, again], f"{path.name} has no convolution to prune", main)
     narrow, integers = tmp_path / "sparse16.h5", tmp_path / "sparse8.h5"
     assert main(["round", str(out), str(narrow), "--images", "50"]) == 0
     assert main(["quantise", str(narrow), str(integers), "--images", "50"]) == 0
     final = load_weights(integers)
     assert is_two_of_four(final.arrays["conv2"]) and final.quantised is not None
     assert is_two_of_four(final.quantised.filters) and final.storage == "float16"
-
-
-def test_what_sparsify_refuses(tmp_path: Path, refuses: Refuses) -> None:
-    source, mlp, out = trained(tmp_path / "a.h5", "lenet5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
-    refuses(["sparsify", mlp, out], "b.h5 has no convolution to prune", main)
-    assert main(["sparsify", str(source), str(out), "--images", "20"]) == 0
-    refuses(["sparsify", out, tmp_path / "again.h5"], "out.h5 has no convolution to prune", main)
+    refuses(["quantise", integers, again], "sparse8.h5 has 8-bit filters already", main)

@@ -47,14 +47,6 @@ def test_files_in_either_layout_are_the_same_images(
     assert images.dtype == np.uint8 and images.flags.c_contiguous and np.shares_memory(images, memory[-1])
 
 
-def test_fractions_keep_their_type_in_either_layout(tmp_path: Path) -> None:
-    x = np.random.default_rng(5).random(PLANES.shape, np.float32)
-    for stored in (x, x.transpose(0, 2, 3, 1)):
-        data = load_files(write_hdf5(tmp_path / "x.h5", {"x": stored}), None)
-        np.testing.assert_array_equal(data.images, x)
-        assert data.images.dtype == np.float32 and data.images.flags.c_contiguous
-
-
 @pytest.mark.parametrize("shape", [(2, 3, 9, 3), (2, 1, 9, 1), (2, 3, 9, 1), (2, 1, 9, 3), (2, 3, 3, 3)])
 def test_shapes_with_two_readings_are_one_line(shape: tuple[int, ...], tmp_path: Path) -> None:
     wrong = "its second dimension or its last may be the channels: store images whose height and width are not 1 or 3"
@@ -113,10 +105,3 @@ def test_a_network_of_three_channels_classifies_either_layout(
         assert run_main([*map(str, options), "--device", device]) == 0
         reports.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("  first")])
     assert reports[0] == reports[1] != []
-
-
-def test_labels_are_no_images(tmp_path: Path) -> None:
-    write_idx(tmp_path / "labels", np.zeros(9, np.uint8))
-    wrong = "rank 1, where rank 3 or 4 is needed; images must be uint8 .*, N x H x W, or in colour N x 3 x H x W or"
-    with pytest.raises(UserError, match=wrong):
-        read_images(tmp_path / "labels")

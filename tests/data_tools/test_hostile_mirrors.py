@@ -26,14 +26,10 @@ ARRIVES, AGAIN, NEVER = range(3)
 ANSWERS: dict[str, tuple[bytes, int]] = {
     "nothing": (b"", AGAIN),
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", AGAIN),
-    "an empty line": (b"\r\n\r\n", AGAIN),
-    "a single letter": (b"H", AGAIN),
     "a status that is no number": (b"HTTP/1.1 fine OK\r\n\r\n", AGAIN),
     "a status without end": (b"HTTP/1.1 200 " + b"O" * 70_000 + b"\r\n\r\n", AGAIN),
     "a header without end": (OK + b"X: " + b"x" * 70_000 + b"\r\n\r\n", AGAIN),
-    "many headers": (OK + b"X: x\r\n" * 200 + b"\r\n", AGAIN),
     "status 204": (b"HTTP/1.1 204 No\r\n\r\n", NEVER),
-    "status 206": (b"HTTP/1.1 206 Part\r\nContent-Length: 10\r\n\r\n" + BODY, NEVER),
     "status 304": (b"HTTP/1.1 304 Same\r\n\r\n", NEVER),
     "status 403": (b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", NEVER),
     "status 503": (b"HTTP/1.1 503 Later\r\nContent-Length: 0\r\n\r\n", AGAIN),
@@ -41,22 +37,17 @@ ANSWERS: dict[str, tuple[bytes, int]] = {
     "less than was said": (OK + b"Content-Length: 20\r\n\r\n" + BODY, AGAIN),
     "a length of 5,000 digits": (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n" + BODY, ARRIVES),
     "a negative length": (OK + b"Content-Length: -5\r\n\r\n" + BODY, ARRIVES),
-    "a length that is no number": (OK + b"Content-Length: many\r\n\r\n" + BODY, ARRIVES),
     "two lengths": (OK + b"Content-Length: 10\r\nContent-Length: 12\r\n\r\n" + BODY, AGAIN),
     "a negative chunk": (CHUNKED + b"-5\r\n01234\r\n0\r\n\r\n", NEVER),
     "a chunk of -1": (CHUNKED + b"-1\r\n" + BODY, AGAIN),
-    "a chunk of 0x": (CHUNKED + b"0x\r\n", AGAIN),
     "a chunk that is no number": (CHUNKED + b"zz\r\n01234\r\n0\r\n\r\n", AGAIN),
-    "a chunk of 5,000 digits": (CHUNKED + b"9" * 5000 + b"\r\n" + BODY, AGAIN),
     "chunks that are cut": (CHUNKED + b"a\r\n01234", AGAIN),
     "another encoding": (OK + b"Content-Encoding: gzip\r\nContent-Length: 10\r\n\r\n" + BODY, ARRIVES),
     "an unknown encoding": (OK + b"Content-Encoding: \xff\r\nContent-Length: 10\r\n\r\n" + BODY, ARRIVES),
     "a redirect to itself": (MOVED + b"/\r\n\r\n", NEVER),
     "a redirect to a bad IPv6 address": (MOVED + b"http://[::1\r\n\r\n", NEVER),
-    "a redirect to another bad one": (MOVED + b"http://[nonsense]:1/\r\n\r\n", NEVER),
     "a redirect in Latin-1": (MOVED + b"http://\xe4\xff/\r\n\r\n", NEVER),
     "a redirect to port 99999": (MOVED + b"http://127.0.0.1:99999/\r\n\r\n", NEVER),
-    "a redirect to no host": (MOVED + b"http://\r\n\r\n", NEVER),
     "a redirect to a file": (MOVED + b"file:///etc/passwd\r\n\r\n", AGAIN),
 }
 
@@ -76,10 +67,6 @@ def drips(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.so
 ENDLESS: dict[str, Callable[[socket.socket], None]] = {
     "a body that drips": drips(OK + b"Content-Length: 1000\r\n\r\n", b"0"),
     "headers that drip": drips(OK + b"X: ", b"x"),
-    "a status that drips": drips(b"HTTP/1.1 200 ", b"x"),
-    "interim answers for ever": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "chunks that drip": drips(CHUNKED, b"1\r\n0\r\n"),
-    "nothing for ever": drips(b"", b""),
     "a redirect with a body without end": drips(b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n", bytes(1 << 20), 0),
     "a chunk of -1 without end": drips(CHUNKED + b"-1\r\n", bytes(1 << 20), 0),
 }
@@ -123,7 +110,7 @@ class Serve(Protocol):
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def collected() -> Iterator[None]:
     yield
     with warnings.catch_warnings():

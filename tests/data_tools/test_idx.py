@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from data_tools.dataset import load_files, read_images
 from data_tools.idx import GZIP_MAGIC, content_sha256, read_idx, write_idx
 from tests.support import tiny_fashion
 from tests.support.shell import user_error
@@ -210,18 +209,6 @@ def test_byte_orders_that_both_seem_possible(pack: Callable[[bytes], bytes], tmp
             found = read_idx(written(tmp_path, pack(old(labels, order))), 1, allocate=allocate)
             np.testing.assert_array_equal(found, labels)
         assert [call.args for call in allocate.call_args_list] == [(count,)] * 2
-
-
-@PACKED
-def test_old_files_are_a_data_set(pack: Callable[[bytes], bytes], tmp_path: Path, cache: Path) -> None:
-    images, labels = (
-        written(tmp_path, pack(old(array)), name)
-        for name, array in (("images", tiny_fashion.IMAGES), ("labels", tiny_fashion.LABELS))
-    )
-    data = load_files(images, labels)
-    np.testing.assert_array_equal(data.images, tiny_fashion.IMAGES[:, None])
-    np.testing.assert_array_equal(data.labels, tiny_fashion.LABELS)
-    assert data.split == "test" and read_images(images).shape == data.images.shape
 
 
 SIZES = "starts with four zero bytes, as old files do, but its content is not .* bytes"

@@ -16,8 +16,12 @@ from tests.support.shell import COMMAND, INTERRUPTIBLE, wait_for
 IN_SHARD = 10_000
 SHARDS = [f"{letter}.idx" for letter in "abcdefg"]
 SECONDS = 90.0
-# Dask then looks for silent workers every second, and gives them 5 s; on a busy machine others may be silent, too.
-HASTE = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "1s"}
+HASTE = {
+    # Dask then looks for silent workers every second, and gives them 5 s; on a busy machine others may be silent, too.
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "1s",
+    # All faults may meet the same images, which would be given up.
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "20",
+}
 
 
 def write_shards(folder: Path) -> None:
@@ -48,7 +52,7 @@ class Run(AbstractContextManager["Run"]):
     """A run on files of ``shards``, in a separate session, which identifies its processes.
 
     own: an empty folder for the run; ``results`` in it is --out. faults: faults of ``worker_faults``, in order. slow:
-    extra seconds for each read of a worker. variables: of the environment. options: of subprocess.Popen.
+    extra seconds for each read of a worker. variables: of the environment.
     """
 
     def __init__(
@@ -59,7 +63,6 @@ class Run(AbstractContextManager["Run"]):
         faults: Sequence[str] = (),
         slow: float = 0.0,
         variables: Mapping[str, str] | None = None,
-        **options: object,
     ) -> None:
         self.results, self._temporary, self._deeds = own / "results", own / "temporary", own / "deeds"
         for folder in (self._temporary, self._deeds):
@@ -74,16 +77,13 @@ class Run(AbstractContextManager["Run"]):
         base = [*COMMAND, "classify", "--weights", "own.h5", "--out", str(self.results)]
         self.process = subprocess.Popen(
             [*base, *arguments],
-            **{  # type: ignore[call-overload]
-                "cwd": shards,
-                "env": environment | dict(variables or {}),
-                "stdout": subprocess.PIPE,
-                "stderr": subprocess.PIPE,
-                "text": True,
-                "start_new_session": True,
-                "preexec_fn": INTERRUPTIBLE,
-                **options,
-            },
+            cwd=shards,
+            env=environment | dict(variables or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=INTERRUPTIBLE,
         )
 
     def end(self) -> tuple[int, str, str]:

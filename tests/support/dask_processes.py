@@ -50,8 +50,18 @@ class Cluster:
                 stderr=log,
             )
 
+    def end_workers(self) -> None:
+        """Kill all workers, and wait until the scheduler has noticed."""
+        self._kill(*self.workers)
+        log = self._folder / "scheduler.log"
+        wait_for(lambda: log.read_text("utf-8").count("Remove worker") >= len(self.workers))
+
     def end(self) -> None:
-        for process in (*self.workers, self.scheduler):
+        self._kill(*self.workers, self.scheduler)
+
+    @staticmethod
+    def _kill(*processes: subprocess.Popen[bytes]) -> None:
+        for process in processes:
             process.kill()
             process.wait()
 

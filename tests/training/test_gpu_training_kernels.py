@@ -170,6 +170,18 @@ def test_column_sums(images: int, columns: int, pixels: int) -> None:
     assert (np.abs(found[0] - exact)[others] <= 1e-6 * scale[others]).all()
 
 
+def run_cross_entropy(
+    logits: np.ndarray, teacher: np.ndarray | None, labels: np.ndarray, items: np.ndarray, total: int, smoothing: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the kernel finds: loss and correct answers, (2,), and the gradient, as large as the logits."""
+    slope, result = poisoned(logits.size), poisoned(2, "float64")
+    taught = None if teacher is None else uploaded(teacher)
+    arrays = uploaded(logits), taught, uploaded(labels), uploaded(items.astype(np.int32)), slope, result
+    images, classes = logits.shape
+    CrossEntropy(architecture(), classes)(null(), images, *arrays, total=total, smoothing=smoothing)
+    return fetched(result, (2,)), fetched(slope, logits.shape)
+
+
 @pytest.mark.parametrize(
     ("images", "classes", "smoothing"), [(1, 10, 0.1), (300, 10, 0.0), (77, 3, 0.05), (9, 41, 1.0)]
 )
@@ -177,19 +189,15 @@ def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
     logits = 5 * RNG.integers(-3, 4, (images, classes)).astype(np.float32)  # equal ones among them
     labels = RNG.integers(0, classes, 500).astype(np.uint8)
     items = RNG.integers(0, 500, images)
-    slope, result = poisoned(logits.size), poisoned(2, "float64")
-    enqueue = CrossEntropy(architecture(), classes)
-    arrays = uploaded(logits), None, uploaded(labels), uploaded(items.astype(np.int32)), slope, result
-    enqueue(null(), images, *arrays, total=images + 3, smoothing=smoothing)
+    found, slope = run_cross_entropy(logits, None, labels, items, images + 3, smoothing)
     loss, expected = cross_entropy(logits.astype(np.float64), labels[items], smoothing, images + 3)
-    found = fetched(result, (2,))
     assert found[0] == pytest.approx(loss, rel=1e-6) and found[1] == (logits.argmax(axis=1) == labels[items]).sum()
     # A slope is (probability - target) / total. In units of half an ulp, a probability carries the rounding of classes
     # additions, of two exponentials (2 ulp each) and of a division; target, difference and quotient one rounding each.
     target = np.full(expected.shape, smoothing / classes)
     target[np.arange(images), labels[items]] += 1 - smoothing
     roundings = (classes + 9) * (expected * (images + 3) + target) + target + 2 * np.abs(expected) * (images + 3)
-    error = np.abs(fetched(slope, expected.shape) - expected) * (images + 3)
+    error = np.abs(slope - expected) * (images + 3)
     assert (error <= roundings * 2.0**-24).all()
 
 
@@ -197,15 +205,12 @@ def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
 def test_cross_entropy_beside_a_teacher(images: int, classes: int) -> None:
     logits, teacher = normal(images, classes) * 3, normal(images, classes) * 3
     labels, items = RNG.integers(0, classes, 500).astype(np.uint8), RNG.integers(0, 500, images)
-    slope, result = poisoned(logits.size), poisoned(2, "float64")
-    arrays = *map(uploaded, (logits, teacher, labels, items.astype(np.int32))), slope, result
-    CrossEntropy(architecture(), classes)(null(), images, *arrays, total=images + 3, smoothing=0.1)
+    found, slope = run_cross_entropy(logits, teacher, labels, items, images + 3, 0.1)
     own = cross_entropy(logits.astype(np.float64), labels[items], 0.1, images + 3)
     loss, expected = add_distillation_loss(*own, logits.astype(np.float64), teacher.astype(np.float64), images + 3)
-    found = fetched(result, (2,))
     assert found[0] == pytest.approx(loss, rel=1e-5) and found[1] == (logits.argmax(axis=1) == labels[items]).sum()
     # A probability of logits up to 15 carries about 30 roundings, and the temperature doubles it.
-    error = np.abs(fetched(slope, expected.shape) - expected) * (images + 3)
+    error = np.abs(slope - expected) * (images + 3)
     assert error.max() <= 64 * 2.0**-24 and np.abs(expected - own[1]).max() * (images + 3) > 0.01
 
 
@@ -214,11 +219,9 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
     """It reaches the loss, and only its own row of the gradient."""
     logits = normal(70, 10)
     logits[33, 4] = value
-    slope, result = poisoned(logits.size), poisoned(2, "float64")
-    zeros = uploaded(np.zeros(70, np.uint8)), uploaded(np.arange(70, dtype=np.int32))
-    CrossEntropy(architecture(), 10)(null(), 70, uploaded(logits), None, *zeros, slope, result, total=70, smoothing=0.1)
-    assert np.isnan(fetched(result, (2,))[0])
-    assert np.isnan(fetched(slope, (70, 10))).any(axis=1).nonzero()[0].tolist() == [33]
+    found, slope = run_cross_entropy(logits, None, np.zeros(70, np.uint8), np.arange(70), 70, 0.1)
+    assert np.isnan(found[0])
+    assert np.isnan(slope).any(axis=1).nonzero()[0].tolist() == [33]
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.02])

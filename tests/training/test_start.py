@@ -13,7 +13,6 @@ from app.network.graph import build_graph
 from app.network.reference import compute_reference
 from app.network.weights import load_weights, save_weights
 from app.training.loop import split_validation
-from app.training.optimisers import OPTIMISERS, ScheduleStep
 from data_tools.idx import read_idx, write_idx
 from tests.support.networks_for_tests import random_graph
 from tests.support.sparsity import drawn_two_of_four
@@ -27,27 +26,6 @@ def sparse_weights(path: Path, bias: bool = False) -> dict[str, np.ndarray]:
     arrays["conv2"][:] = drawn_two_of_four(np.random.default_rng(5)) / 30
     save_weights(path, arrays, network=LENET5)
     return arrays
-
-
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_zero_weights_stay_and_all_else_changes(name: str) -> None:
-    optimiser = OPTIMISERS[name](0.1, keep_zeros=True)
-    rng = np.random.default_rng(1)
-    before = {"w": np.where(rng.random(50) < 0.5, 0, rng.standard_normal(50)), "w_bias": np.zeros(3)}
-    parameters = {key: array.copy() for key, array in before.items()}
-    slots = {slot: {key: np.zeros_like(array) for key, array in before.items()} for slot in optimiser.slots}
-    free = OPTIMISERS[name](0.1)
-    all_change = {key: array.copy() for key, array in before.items()}
-    free_slots = {slot: {key: np.zeros_like(array) for key, array in before.items()} for slot in free.slots}
-    for number in range(1, 4):
-        gradients = {key: rng.standard_normal(array.shape) for key, array in before.items()}
-        optimiser.update(parameters, gradients, slots, ScheduleStep(number, 0.01, 0.9))
-        free.update(all_change, gradients, free_slots, ScheduleStep(number, 0.01, 0.9))
-    np.testing.assert_array_equal(parameters["w"] == 0, before["w"] == 0)
-    zero = before["w"] == 0
-    np.testing.assert_array_equal(parameters["w"][~zero], all_change["w"][~zero])
-    np.testing.assert_array_equal(parameters["w_bias"], all_change["w_bias"])
-    assert all_change["w"][zero].all() and parameters["w_bias"].all()
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -21,7 +21,7 @@ from app.training import cpu_trainer, loop
 from app.training.cpu_trainer import CpuTrainer, augment_images
 from app.training.model import Model, make_training_model
 from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, ScheduleStep, Sgd, one_cycle
-from app.training.random_bits import RandomUse, integers_below, random_bits, random_order, unit_fractions
+from app.training.random_bits import RandomUse, integers_below, random_bits, unit_fractions
 from app.training.settings import SETTINGS
 from tests.support.shell import listing
 from tests.support.training_for_tests import Train, some_settings
@@ -62,11 +62,6 @@ def test_numbers_are_spread_evenly() -> None:
     shares = unit_fractions(bits)
     assert shares.min() >= 0 and shares.max() < 1 and shares.mean() == pytest.approx(0.5, abs=0.005)
     assert abs(np.corrcoef(shares[:, 0], shares[:, 1])[0, 1]) < 0.15
-
-
-def test_order_is_a_permutation() -> None:
-    first, second = (random_order(1, RandomUse.ORDER, ITEMS, epoch=epoch) for epoch in (1, 2))
-    assert sorted(first) == sorted(second) == list(ITEMS) and not np.array_equal(first, second)
 
 
 def test_augmentation_does_not_depend_on_the_cut() -> None:

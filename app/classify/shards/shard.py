@@ -82,7 +82,7 @@ class Shard(Frozen):
 
         Raises UserError if they cannot be opened or have changed in size.
         """
-        return ShardReader(self.images, self.truth, self.shape, self.dtype)
+        return ShardReader(self)
 
     def check_unchanged(self) -> None:
         """Raise ShardError if a file of the shard was written or replaced after this machine opened it."""
@@ -109,13 +109,9 @@ class ShardReader(AbstractContextManager["ShardReader"]):
     HDF5 ends with the thread that first read.
     """
 
-    def __init__(
-        self, images: StoredArray, truth: StoredArray | None, shape: tuple[int, int, int], dtype: np.dtype
-    ) -> None:
-        self._stored = images
-        self._truth = truth
-        self._shape = shape
-        self._dtype = dtype
+    def __init__(self, shard: Shard) -> None:
+        images, self._truth = shard.images, shard.truth
+        self._stored, self._shape, self._dtype = images, shard.shape, shard.dtype
         self._opened = ExitStack()
         self._hdf5 = self._opened.enter_context(hdf5_process.Reader())
         self._images = self._opened.enter_context(open_array(images, self._hdf5))
@@ -123,13 +119,9 @@ class ShardReader(AbstractContextManager["ShardReader"]):
         self._opening = threading.Lock()
         last = len(images.shape) == 4 and channel_dimension(images.shape, images.name) == 3
         self._order = (0, 3, 1, 2) if last else None
-        self._as_stored = images.dtype == dtype and (not last or shape[0] == 1)
+        self._as_stored = images.dtype == self._dtype and (not last or self._shape[0] == 1)
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the files."""
         self._opened.close()
 
     def read(self, first: int, out: np.ndarray) -> None:

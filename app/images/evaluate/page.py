@@ -232,7 +232,7 @@ def _comparison_section(other: OtherNetwork, names: Names, images: int) -> list[
     if other["changed"] > CHANGES:
         caption = f"The first {CHANGES} of {other['changed']:,} images whose answer changed"
     return [
-        f"<h2>OtherNetwork {escape(network_title(other))}</h2>",
+        f"<h2>Other network {escape(network_title(other))}</h2>",
         f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
         html_fields(comparison_fields(other, images)),
         html_table(

@@ -46,7 +46,7 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
             _mistake_lines(answers, names, width),
         ]
     if against is not None:
-        heading = f"OtherNetwork {network_title(against)}: {against['changed']:,} of {images:,} answers differ"
+        heading = f"Other network {network_title(against)}: {against['changed']:,} of {images:,} answers differ"
         blocks += [
             [*paragraph(heading, width), *fields(comparison_fields(against, images), width)],
             _class_change_lines(against, names, width),
@@ -167,10 +167,13 @@ def _mistake_lines(answers: Answers, names: Names, width: int) -> list[str]:
         ]
         for one in mistakes[:SHOWN]
     ]
-    heading = "Most confident mistakes"
-    return (
-        [heading, *table(columns, rows, width), *_omitted_line(len(mistakes), "in --json and --html")] if rows else []
-    )
+    lines = _titled_table("Most confident mistakes", columns, rows, width)
+    return lines + _omitted_line(len(mistakes), "in --json and --html")
+
+
+def _titled_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the lines of a table with a title; none without rows."""
+    return [title, *table(columns, rows, width)] if rows else []
 
 
 def _omitted_line(count: int, where: str) -> list[str]:
@@ -191,8 +194,7 @@ def comparison_fields(other: OtherNetwork, images: int) -> list[tuple[str, str]]
 
 def _class_change_lines(other: OtherNetwork, names: Names, width: int) -> list[str]:
     columns = [Column("class", left=True), *map(Column, ("answers", "other's", "left", "came"))]
-    rows = class_change_rows(other, names)
-    return ["Answers that changed, by class", *table(columns, rows, width)] if rows else []
+    return _titled_table("Answers that changed, by class", columns, class_change_rows(other, names), width)
 
 
 def class_change_rows(other: OtherNetwork, names: Names) -> list[list[str]]:
@@ -213,6 +215,5 @@ def _changed_answer_lines(other: OtherNetwork, names: Names, width: int) -> list
         ]
         for one in other["changes"][:SHOWN]
     ]
-    heading = "First images whose answer changed"
-    more = _omitted_line(other["changed"], "--json lists the first 1,000")
-    return [heading, *table(columns, rows, width), *more] if rows else []
+    lines = _titled_table("First images whose answer changed", columns, rows, width)
+    return lines + _omitted_line(other["changed"], "--json lists the first 1,000")

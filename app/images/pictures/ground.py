@@ -32,18 +32,16 @@ BLUR = 2  # radius: patterns become weaker, objects hardly
 LINE = 7  # lines as thin as this, as seams and creases, are no objects
 SHADE, SLOPE, HUE = (0.5, 1.6), 6.0, 12.0  # shadows: their brightness of the ground's, change a pixel, colours' change
 NECK = 9  # shadows join the border's ground at least as wide as this
-LEAST_WITHOUT_SHADOWS = (
-    0.4  # of the squared differences from the ground: if shadows leave less, they are taken for the object
-)
+# Of the squared differences from the ground: if shadows leave less, they are taken for the object.
+LEAST_WITHOUT_SHADOWS = 0.4
 
 
 class SeparatedPicture(Frozen):
     """A picture, separated into its background (the ground) and its object.
 
-    ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: pixels of the object, (h,
-    w) bool.
-
-    plain: whether nearly all of the border follows the modelled ground. rough: whether most of it does not.
+    ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: pixels of the object,
+    (h, w) bool. plain: whether nearly all of the border follows the modelled ground. rough: whether most of it does
+    not.
     """
 
     ground: np.ndarray

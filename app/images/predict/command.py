@@ -218,10 +218,7 @@ def _print_report(request: PredictRequest, classifier: Classifier, seen: Tally, 
     head = f"{network}: {count} in {seconds:.2f} s ({images / seconds:,.0f} images/s)"
     about = {
         "device": document["device"] + (f" ({document['why_cpu']})" if document["why_cpu"] else ""),
-        "negated": _negated_pictures_note(request, seen, classifier.graph.network.input_shape[0]),
-        "animated": _animated_pictures_note(seen.animated),
-        "blank": _blank_pictures_note(seen),
-        "doubtful": _doubtful_pictures_note(seen),
+        **_picture_notes(request, seen, classifier.graph.network.input_shape[0]),
         "note": document["note"],
         "written": ", ".join(document["written"]),
     }
@@ -230,28 +227,20 @@ def _print_report(request: PredictRequest, classifier: Classifier, seen: Tally, 
         print_to_stderr(line)
 
 
-def _animated_pictures_note(files: int) -> str:
-    """Return a note that only the first frame of ``files`` files is classified; "" for 0 files."""
-    some = "1 file has" if files == 1 else f"{files:,} files have"
-    return f"{some} several frames or pages: the first is classified" if files else ""
+def _picture_notes(request: PredictRequest, seen: Tally, channels: int) -> dict[str, str]:
+    """Return notes about the pictures by name, each with the number that it concerns; "" if it concerns none.
 
-
-def _blank_pictures_note(seen: Tally) -> str:
-    """Return a note that the classes of one-colour pictures mean nothing; "" if there are no such pictures."""
-    of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
-    return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
-
-
-def _doubtful_pictures_note(seen: Tally) -> str:
-    """Return a note on the number of pictures whose answers are doubtful; "" if there are none."""
-    of = f"{seen.doubtful:,} of {seen.pictures - seen.unreadable:,} pictures"
-    return f"{of} (the column note says why)" if seen.doubtful else ""
-
-
-def _negated_pictures_note(request: PredictRequest, seen: Tally, channels: int) -> str:
-    """Return a note on the number of negated pictures and the rule for negating; "" if no picture was read."""
-    if seen.pictures == seen.unreadable:
-        return ""
+    channels: of the network, on which the rule for negating depends.
+    """
+    readable = seen.pictures - seen.unreadable
     automatic = "those darker than their ground" if channels == 1 else "never for a network with colours"
     rule = {"yes": "all", "no": "none"}.get(request.invert or "", automatic)
-    return f"{seen.inverted:,} of {seen.pictures - seen.unreadable:,} pictures ({rule}; --invert)"
+    files = "1 file has" if seen.animated == 1 else f"{seen.animated:,} files have"
+    of = f"of {readable:,} pictures"
+    notes = {
+        "negated": (readable, f"{seen.inverted:,} {of} ({rule}; --invert)"),
+        "animated": (seen.animated, f"{files} several frames or pages: the first is classified"),
+        "blank": (seen.blank, f"{seen.blank:,} {of} (one colour only: their classes mean nothing)"),
+        "doubtful": (seen.doubtful, f"{seen.doubtful:,} {of} (the column note says why)"),
+    }
+    return {name: text if concerned else "" for name, (concerned, text) in notes.items()}

@@ -106,13 +106,6 @@ def test_pages_are_replaced_only_on_request(own: list[str], tmp_path: Path, refu
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_one_image_is_no_plural(own: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [*CPU, *own, "--labels", tmp_path / "labels", "--batch", 1, "--html", tmp_path / "page.html"]
-    assert main([*map(str, command)]) == 0
-    assert capsys.readouterr().out.splitlines()[0].endswith(" on 1 image")
-    assert " on 1 image</h1>" in (tmp_path / "page.html").read_text()
-
-
 def test_an_interrupted_page_is_not_written(
     own: list[str], tmp_path: Path, interrupt_writing: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

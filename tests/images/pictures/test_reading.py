@@ -98,13 +98,6 @@ def test_a_limit_of_memory_is_the_pictures_fault(tmp_path: Path, monkeypatch: py
         read_picture(tmp_path / "a.png")
 
 
-def test_pillow_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(UserError, match=r"needs Pillow: pip install 'Pillow>=[\d.]+'$") as caught:
-        read_picture(tmp_path / "a.png")
-    assert not isinstance(caught.value, UnreadablePicture)
-
-
 def test_warnings_of_pillow_reach_nobody(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Palette with transparency in bytes, and EXIF data cut off: both are odd, and both are read."""
     file = io.BytesIO()
@@ -201,12 +194,6 @@ def test_too_long_a_list_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0123456789")))
     with pytest.raises(UserError, match="more than the 9 bytes that are read: split the list"):
         find_pictures(["-"])
-
-
-def test_a_list_of_fifty_thousand_keeps_its_order(tmp_path: Path) -> None:
-    names = [f"{number}.png" for number in range(50_000, 0, -1)]
-    (tmp_path / "list.txt").write_text("\n".join(names))
-    assert [*map(str, find_pictures([tmp_path / "list.txt"]))] == names
 
 
 def test_what_cannot_be_searched_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

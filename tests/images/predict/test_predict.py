@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -248,15 +247,3 @@ def test_an_npz_names_its_images(predict: Predict, fashion: np.ndarray) -> None:
     check_error(*predict("two.npz"), "two.npz contains 'first', 'second'; store the images as x or images, or as its")
     np.savez("one.npz", anything=fashion[:1])
     assert predict("one.npz")[0] == 0
-
-
-def test_a_full_disk_leaves_nothing(predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.save("images.npy", fashion)
-    before = listing(Path())
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    check_error(*predict("images.npy", "--out", "labels.csv"), "cannot write .*labels.csv: No space left on device")
-    assert listing(Path()) == before

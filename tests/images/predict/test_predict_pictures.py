@@ -1,6 +1,5 @@
 """The command ``predict`` on pictures, in folders and lists, odd and unreadable ones, and as documents show it."""
 
-import csv
 import io
 import json
 import os
@@ -22,6 +21,7 @@ from app.network.definitions import LENET5
 from app.network.weights import load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES
 from tests.images.predict.conftest import Predict
+from tests.images.predict.test_predict import READERS, read_csv
 from tests.support.shell import ROOT, check_error, listing, shell
 
 PHOTOS = Path("photos")
@@ -43,12 +43,6 @@ def save(images: np.ndarray, names: Sequence[str | bytes]) -> None:
         (PHOTOS / os.fsdecode(name)).write_bytes(file.getvalue())
 
 
-def table(content: bytes) -> dict[str, list[str]]:
-    """The columns of a CSV file."""
-    rows = [*csv.reader(io.StringIO(content.decode("utf-8", "surrogateescape"), newline=""))]
-    return {name: list(column) for name, column in zip(rows[0], zip(*rows[1:], strict=True), strict=True)}
-
-
 def test_a_folder_of_photos_gives_a_csv(predict: Predict, fashion: np.ndarray) -> None:
     """Test images enlarged onto light canvases of other shapes and colours keep at least 85 % of their labels."""
     PHOTOS.mkdir()
@@ -61,12 +55,12 @@ def test_a_folder_of_photos_gives_a_csv(predict: Predict, fashion: np.ndarray) -
         canvas.save(PHOTOS / f"{index}.{('jpg', 'png', 'webp')[index % 3]}")
     code, out, report = predict("photos", "--out", "labels.csv", "--show", "seen.png")
     assert (code, out) == (0, "") and "60 of 60 pictures (those darker" in report and "brightness" not in report
-    found = table(Path("labels.csv").read_bytes())
+    found = read_csv("labels.csv")
     assert [int(Path(path).stem) for path in found["path"]] == [*range(60)]  # in natural order
     with Classifier(device="cpu") as classifier:
         labels = classifier(fashion[:60])
     assert np.mean(np.array(found["label"], int) == labels) >= 0.85
-    assert found["class"] == [CLASSES[int(label)] for label in found["label"]]
+    assert [*found["class"]] == [CLASSES[int(label)] for label in found["label"]]
     with Image.open("seen.png") as seen:
         assert min(seen.size) > 8 * 84
 
@@ -75,7 +69,7 @@ def test_odd_names_come_back(predict: Predict, fashion: np.ndarray) -> None:
     save(fashion[:5], ODD)
     wanted = {b"photos/" + name for name in ODD}
     assert predict("photos", "--out", "a.csv")[0] == predict("photos", "--out", "a.jsonl")[0] == 0
-    assert {os.fsencode(path) for path in table(Path("a.csv").read_bytes())["path"]} == wanted
+    assert {os.fsencode(path) for path in read_csv("a.csv")["path"]} == wanted
     lines = Path("a.jsonl").read_bytes().splitlines()
     assert len(lines) == 5 and {os.fsencode(json.loads(line)["path"]) for line in lines} == wanted
     assert predict("photos", "--out", "a.npz")[0] == 0
@@ -94,7 +88,7 @@ def test_a_list_on_standard_input_gives_csv_on_standard_output(
     with (tmp_path / "names").open("rb") as stdin, (tmp_path / "table").open("wb") as stdout:
         done = shell("predict", "--device", "cpu", "-", "--out", "-", stdin=stdin, stdout=stdout)
     assert done.returncode == 0, done.stderr
-    assert [os.fsencode(path) for path in table((tmp_path / "table").read_bytes())["path"]] == names
+    assert [os.fsencode(path) for path in read_csv("table")["path"]] == names
 
 
 def test_broken_pictures_do_not_stop_the_others(predict: Predict, fashion: np.ndarray) -> None:
@@ -110,7 +104,7 @@ def test_broken_pictures_do_not_stop_the_others(predict: Predict, fashion: np.nd
     assert told[1] == "unreadable: photos/4.jpg is no picture but a text file: convert it to PNG or JPEG"
     assert told[-1] == "unreadable: 3 more"
     assert last == "error: 13 of 16 pictures cannot be read; the others are classified"
-    assert table(Path("labels.csv").read_bytes())["path"] == ["photos/1.png", "photos/3.png", "photos/99.png"]
+    assert [*read_csv("labels.csv")["path"]] == ["photos/1.png", "photos/3.png", "photos/99.png"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +171,7 @@ def test_doubtful_answers_are_marked_in_every_format(
         out = f"{least}.{ending}"
         code, _, report = predict("photos", "one.npy", "--out", out, "--min-confidence", least, "--show", "s.png")
         assert code == 0 and "doubtful  1 of 2 pictures (the column note says why)" in report
-        found[least] = rows(Path(out))
+        found[least] = {name: column.tolist() for name, column in READERS[f".{ending}"](out).items()}
     for name in "label", "probability", "note":
         assert found["0"][name] == found["0.95"][name]
     probability, names = found["0"]["probability"], found["0"]["class"]
@@ -188,20 +182,6 @@ def test_doubtful_answers_are_marked_in_every_format(
     marks = "?", "", ""
     shown = [f"{float(chance):.0%}{mark} {name}" for chance, mark, name in zip(probability, marks, wanted, strict=True)]
     assert sheets[1] == shown
-
-
-def rows(path: Path) -> dict[str, list[Any]]:
-    """The columns of a file of answers."""
-    if path.suffix == ".csv":
-        return {name: list(column) for name, column in table(path.read_bytes()).items()}
-    if path.suffix == ".jsonl":
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        return {name: [line[name] for line in lines] for name in lines[0]}
-    if path.suffix == ".parquet":
-        columns: dict[str, list[Any]] = pytest.importorskip("pyarrow.parquet").read_table(path).to_pydict()
-        return columns
-    arrays = np.load(path)
-    return {name: arrays[name].tolist() for name in (arrays.files if path.suffix == ".npz" else arrays.dtype.names)}
 
 
 def test_an_answer_without_a_name_cannot_be_unsure(predict: Predict, fashion: np.ndarray) -> None:
