@@ -133,6 +133,7 @@ def test_whatever_becomes_of_one(
     end: str, use: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_process, "END_SECONDS", 0.2)
+    monkeypatch.setattr(child_process, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(compiler_process, "_idle", [])
     runs(f"link.send(b'ready')\n{end}")
     if not end:

@@ -67,7 +67,7 @@ def test_random_networks_give_their_labels_in_onnx_runtime(seed: int, tmp_path: 
     made = random_network(seed)
     network = parse_network(made.text, "random.toml")
     graph = build_graph(network, Weights(made.arrays, network.name, Path("x")))
-    model, images = exported(graph), made.images(500)
+    model, images = exported(graph), made.images(100)
     scores, labels = run(model, images)
     expected = graph.reference(images)
     size = np.abs(expected).max()

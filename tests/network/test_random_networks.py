@@ -19,7 +19,7 @@ def test_reference_and_cpu_agree_with_the_oracle(seed: int) -> None:
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:40])
 def test_plans_compute_what_the_text_says(seed: int) -> None:
     """Every plan for an H100 with its packed weights, each kernel replaced by its problem's NumPy reference."""
     check_plans(random_network(seed))
