@@ -77,7 +77,7 @@ def test_the_largest_file_takes_less_than_1_gb(place: Path, monkeypatch: pytest.
     found = peaks(*([write(place, name + ending, units) for name, units in sizes.items()] for ending in ENDINGS))
     for ending, small, large in zip(ENDINGS, found[::2], found[1::2], strict=True):
         share = (place / f"large{ending}").stat().st_size / MAX_FILE_BYTES
-    assert small < large < small + (ALLOWED - small) * share, ending
+        assert small < large < small + (ALLOWED - small) * share, ending
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, ".pt", ".bin", ".params"])

@@ -164,7 +164,7 @@ def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: 
 @pytest.mark.parametrize("bias", [False, True], ids=["no-bias", "bias"])
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) -> None:
-    graph, images = random_graph(network, bias=bias), random_images(network, 40)
+    graph, images = random_graph(network, bias=bias), random_images(network, 20)
     outputs = onnx_outputs(network, graph.parameters, images / np.float32(255))
     seen: list[str] = []
     scores, labels = graph.forward(images, np.float32, lambda layer: seen.append(layer.name))

@@ -25,7 +25,7 @@ from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import multiplied, random_graph, random_images
 from tests.support.shell import Refuses
 
-EXACTLY = settings(derandomize=True, max_examples=40, database=None)
+EXACTLY = settings(derandomize=True, max_examples=25, database=None)
 SCALES = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)
 ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
@@ -86,17 +86,18 @@ def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: boo
         assert not compare_labels(noise, reference, "reference", dtype).holds
 
 
-@ALL_DTYPES
 @pytest.mark.parametrize("bias", [True, False])
-def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
+def test_features_that_a_kernel_loses_fail(bias: bool) -> None:
     """conv1 and conv2 are so small that float16 rounds what they make to zero: all labels are one."""
     graph = multiplied(random_graph(LENET5, bias=bias), conv1=1e-6, conv1_bias=1e-6, conv2=1e-6, conv2_bias=1e-12)
     small = multiplied(graph, fc1_bias=1e-12, fc2_bias=1e-12)
     images = random_images(LENET5, 100)
     reference = compute_reference(small, images)
     lost = classify(multiplied(small, conv2=0, conv2_bias=0), images)
-    assert not compare_labels(lost, reference, "reference", dtype).holds
-    assert compare_labels(classify(small, images), reference, "reference", dtype).holds
+    found = classify(small, images)
+    for dtype in BY_DTYPE:
+        assert not compare_labels(lost, reference, "reference", dtype).holds
+        assert compare_labels(found, reference, "reference", dtype).holds
 
 
 # --- on the command line

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -86,6 +87,13 @@ def zipped(members: Mapping[str, bytes | str], *, packed: bool = False) -> bytes
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content, method)  # without the time: the same bytes each time
     return stream.getvalue()
+
+
+def declaring(members: Mapping[str, bytes | str], name: str, size: int) -> bytes:
+    """Return a packed archive whose directory declares ``size`` bytes for the member ``name``."""
+    archive = bytearray(zipped(members, packed=True))
+    struct.pack_into("<I", archive, archive.rindex(name.encode()) - 22, size)
+    return bytes(archive)
 
 
 def keras_members(model: Model, config: Any) -> dict[str, bytes | str]:
