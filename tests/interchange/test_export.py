@@ -63,17 +63,6 @@ def test_import_gives_the_exported_file_back(network: Network, ending: str, caps
         assert "ONNX Runtime" in " ".join(capsys.readouterr().out.split())
 
 
-def test_pytorch_s_names_have_its_layout() -> None:
-    load = pytest.importorskip("safetensors.numpy").load_file
-    graph = random_graph(LENET5)
-    save_weights(Path("a.h5"), graph.parameters, network=LENET5)
-    assert main(["export", "a.h5", "--out", "b.safetensors"]) == 0
-    theirs = load("b.safetensors")
-    assert theirs["conv2.weight"].shape == (64, 32, 5, 5) and theirs["fc1.weight"].shape == (128, 1024)
-    rows = theirs["fc1.weight"].reshape(128, 64, 4, 4)  # features in C, H, W order
-    np.testing.assert_array_equal(rows.transpose(2, 3, 1, 0).reshape(1024, 128), graph.parameters["fc1"])
-
-
 def test_npz_has_the_names_of_weights_files() -> None:
     assert main(["export", "--network", "lenet5", "--out", "b.npz"]) == 0
     with np.load("b.npz", allow_pickle=False) as found:

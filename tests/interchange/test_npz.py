@@ -29,10 +29,7 @@ def header(shape: object, dtype: object = "<f4") -> bytes:
 ONE = header((900,), "|u1")
 BAD_NPZ: dict[str, tuple[Callable[[], bytes], str]] = {  # made when needed
     "a bomb": (lambda: declaring({"x.npy": header((1 << 27,))}, "x.npy", 1 << 29), "unpacks to 536,8.* bytes; at most"),
-    "too many arrays": (
-        lambda: zipped({f"{i}.npy": b"" for i in range(MAX_ARRAYS + 1)}),
-        "holds 10,001 arrays; at most",
-    ),
+    "too many arrays": (lambda: zipped({f"{i}.npy": b"" for i in range(MAX_ARRAYS + 1)}), "holds 10,001 arrays"),
     "a huge shape": (lambda: zipped({"a.npy": header((10**12,)) + bytes(8)}), "'a' does not have the bytes"),
     "a negative shape": (lambda: zipped({"a.npy": header((-1, -1)) + bytes(4)}), "'a' does not have the bytes"),
     "no array": (lambda: zipped({"a.npy": b"hello"}), "'a' is no array"),

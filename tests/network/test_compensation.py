@@ -186,9 +186,7 @@ def test_scores_of_other_images_are_closer_than_with_the_two_greatest() -> None:
     layer, *later = sparsify_layers(graph, given)
     assert [each.name for each in (layer, *later)] == ["conv2", "fc1", "fc2"]
     assert all(0 < each.error < each.plain for each in (layer, *later))
-    fitted = replace(
-        graph, parameters={**graph.parameters, **{k: v for e in (layer, *later) for k, v in e.arrays.items()}}
-    )
+    fitted = pruned(graph, given)
     w = graph.parameters["conv2"]
     plain = keep_greatest_two(w.reshape(-1, 16)).reshape(w.shape)
     assert is_two_of_four(layer.arrays["conv2"]) and is_two_of_four(plain)

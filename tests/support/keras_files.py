@@ -55,7 +55,7 @@ def configuration(model: Model, shape: Sequence[int | None]) -> dict[str, Any]:
 
 
 def functional(model: Model, shape: Sequence[int | None]) -> dict[str, Any]:
-    """Return the configuration of a functional model with these layers, listed from the last to the first."""
+    """Return the configuration of a functional model with these layers in a row."""
     layers = configuration(model, shape)["config"]["layers"]
     for at, layer in enumerate(layers):
         layer["name"] = layer["config"]["name"]
