@@ -21,12 +21,12 @@ from app.network.weights import load_weights, save_weights
 from tests.support.foreign_files import (
     channels_first,
     flat_dump,
+    imported,
     npz_file,
     onnx_of_others,
     safetensors_file,
     state_dict_file,
 )
-from tests.support.keras_files import graph_of
 from tests.support.mxnet_files import course_network, mxnet_names, params_file, symbol
 from tests.support.networks_for_tests import ODD, random_graph
 from tests.support.shell import Refuses
@@ -172,7 +172,7 @@ def test_its_logits_are_its_maker_s(name: str, place: Path) -> None:
         pytest.importorskip("onnx")
     ARCHIVE.extractall(place)
     expected = np.array(EXPECTED[name])
-    graph = graph_of(place / name, ImportOptions(name="m"))
+    _, graph = imported(place / name, ImportOptions(name="m"))
     channels, *sides = graph.network.input_shape
     images = pattern(len(expected), (channels, *sides))
     if not name.startswith("torch"):  # Keras' images are (H, W, C)

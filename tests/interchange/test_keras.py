@@ -12,13 +12,12 @@ from app.base.errors import UserError
 from app.cli import main
 from app.interchange.source import ImportOptions
 from app.layers import Conv2d
-from app.tools.import_ import read_foreign_file
+from tests.support.foreign_files import imported
 from tests.support.keras_files import (
     Model,
     computed,
     configuration,
     functional,
-    graph_of,
     hdf5,
     keras_hdf5,
     keras_zip,
@@ -171,7 +170,7 @@ WRITERS: dict[str, Callable[[Model, Any], bytes]] = {
 def test_a_model_computes_what_its_layers_do(case: str, name: str, tmp_path: Path) -> None:
     shape, model = MODELS[case]
     (tmp_path / name).write_bytes(WRITERS[name](model, shape))
-    graph = graph_of(tmp_path / name, ImportOptions(name="model"))
+    _, graph = imported(tmp_path / name, ImportOptions(name="model"))
     size = SIDE + 1 if case == "more padding behind" else SIDE
     images = np.random.default_rng(1).integers(
         0, 256, (40, size, size, 3 if len(shape) == 3 and shape[2] == 3 else 1), np.uint8
@@ -186,9 +185,9 @@ def test_open_sizes_need_a_size(tmp_path: Path) -> None:
     _, model = MODELS["averages of maps"]
     path = tmp_path / "model.keras"
     path.write_bytes(keras_zip(model, configuration(model, (None, None, 1))))
-    assert graph_of(path, ImportOptions(size=12)).network.input_shape == (1, 12, 12)
+    assert imported(path, ImportOptions(size=12))[1].network.input_shape == (1, 12, 12)
     with pytest.raises(UserError, match="leaves the size of its images open; give --size"):
-        graph_of(path)
+        imported(path)
 
 
 def test_the_command_reports_what_it_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +207,7 @@ def test_the_command_reports_what_it_folded(tmp_path: Path, capsys: pytest.Captu
 def test_folding_costs_no_layer_where_nothing_is_padded(tmp_path: Path) -> None:
     shape, model = MODELS["shifted pixels"]
     (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, shape)))
-    layers = graph_of(tmp_path / "model.keras").network.layers
+    layers = imported(tmp_path / "model.keras")[0].network.layers
     assert sum(isinstance(layer, Conv2d) for layer in layers) == 1
 
 
@@ -228,10 +227,10 @@ def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> Non
     nodes[0]["config"]["batch_input_shape"] = nodes[0]["config"].pop("batch_shape")
     for at in range(1, len(nodes)):
         nodes[at]["inbound_nodes"] = [[[nodes[at - 1]["name"], 0, 0, {}]]]
-    expected = graph_of(tmp_path / "new.h5", ImportOptions(name="one"))
+    _, expected = imported(tmp_path / "new.h5", ImportOptions(name="one"))
     for config in (sequential, graph):
         (tmp_path / "old.h5").write_bytes(hdf5(arrays, {"model_config": json.dumps(config), "keras_version": "2.15.0"}))
-        found = graph_of(tmp_path / "old.h5", ImportOptions(name="one"))
+        _, found = imported(tmp_path / "old.h5", ImportOptions(name="one"))
         assert found.network == expected.network
         np.testing.assert_equal(dict(found.parameters), dict(expected.parameters))
 
@@ -242,5 +241,5 @@ def test_a_mean_that_depends_on_keras_s_backend_has_a_note(tmp_path: Path) -> No
         pooling = plain("AveragePooling2D", pool_size=window, strides=2, padding="same")
         model = [conv(1, 1, 2), pooling, FLATTEN, dense(32, 4)]
         (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, (side, side, 1))))
-        _, source, _ = read_foreign_file(tmp_path / "model.keras", ImportOptions())
+        source, _ = imported(tmp_path / "model.keras")
         assert any("n1 crosses the border" in note for note in source.notes) == (window == 3)

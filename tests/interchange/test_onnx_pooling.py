@@ -1,6 +1,7 @@
 """Pooling with incomplete windows and padding in ONNX: one network there, in import and in ONNX Runtime."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, product
@@ -22,6 +23,7 @@ from app.network.network import Network
 from app.network.weights import Weights
 from tests.support.foreign_files import SMALL, onnx_of_others
 from tests.support.networks_for_tests import random_graph
+from tests.support.shell import user_error
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -254,8 +256,6 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
 @pytest.mark.parametrize("fault", BAD)
 def test_a_wrong_place_is_one_line(fault: str, place: Path) -> None:
     change, message = BAD[fault]
-    with pytest.raises(UserError, match=message) as error:
-        read(saved(change), ImportOptions())
-    assert "\n" not in str(error.value)
+    assert re.search(message, user_error(lambda: read(saved(change), ImportOptions())))
     if fault != "a large file":
         assert main(["import", "m.onnx", "--out", "m.h5"]) == 2 and not (place / "m.h5").exists()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.support.keras_files import graph_of
+from tests.support.foreign_files import imported
 
 GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 20, 20)
 
@@ -212,7 +212,7 @@ def test_the_network_is_pytorch_s(name: str, exporter: str, place: Path) -> None
         warnings.simplefilter("ignore")
         torch.onnx.export(model, (torch.rand(1, *shape),), str(path), **EXPORTERS[exporter])
     logging.disable(logging.NOTSET)
-    graph = graph_of(path)
+    _, graph = imported(path)
     images = np.random.default_rng(1).integers(0, 256, (IMAGES, *shape), np.uint8)
     with torch.no_grad():
         expected = model.double()(torch.from_numpy(images).double() / 255).numpy()

@@ -8,28 +8,15 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from app.interchange.source import ImportOptions
 from app.layers import Argmax, Softmax
-from app.network.graph import Graph, build_graph
-from app.network.weights import Weights
-from app.tools.import_ import largest_difference, read_foreign_file
+from app.network.graph import Graph
 
 Model = Sequence[tuple[str, dict[str, Any], dict[str, np.ndarray]]]  # of each layer: class, settings, arrays by role
-
-
-def graph_of(path: Path, asked: ImportOptions = ImportOptions()) -> Graph:  # noqa: B008
-    """Return the network that ``import`` makes from a file, after the checks of ``import``."""
-    _, source, found = read_foreign_file(path, asked)
-    arrays = {one.name: one.array for one in found}
-    graph = build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
-    largest_difference(source, graph)
-    return graph
 
 
 def scores_of(graph: Graph, images: np.ndarray) -> np.ndarray:
