@@ -213,12 +213,10 @@ class _LayerList:
         if self.is_flattened:
             raise BadValueError("comes after flattened features")
         _require_defaults(settings, {"num_group": "1", "layout": "NCHW", "dilate": "(1, 1)"})
-        kernel, stride, padding = (
-            _parse_square_pair(settings, "kernel"),
-            _parse_square_pair(settings, "stride", 1),
-            _parse_square_pair(settings, "pad", 0),
-        )
-        self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
+        sizes = [
+            _parse_square_pair(settings, key, least) for key, least in (("kernel", None), ("stride", 1), ("pad", 0))
+        ]
+        self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), *sizes], settings, arrays)
 
     def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
         """Add ``New``, the old reports' convolution. Without ``no_bias``, it has a bias if it has two arrays."""

@@ -169,9 +169,7 @@ class Node:
         pads: list[int] = self.take("pads", [0] * 4)
         if auto in (b"NOTSET", b"VALID") or stride < 1:
             return [0] * 4 if auto == b"VALID" else pads
-        total = [
-            max(-size % stride + kernel - stride, 0) if size % stride else max(kernel - stride, 0) for size in sizes
-        ]
+        total = [max(-size % stride + kernel - stride, 0) for size in sizes]
         less, more = [every // 2 for every in total], [every - every // 2 for every in total]
         return [*less, *more] if auto == b"SAME_UPPER" else [*more, *less]
 

@@ -156,12 +156,9 @@ def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> N
     for name in sorted(expected.keys() | weights.arrays.keys()):
         if name not in expected:
             faults.append(f"{name} is not part of network {weights.network}")
-        elif name not in weights.arrays:
-            faults.append(f"{name} is missing, {needs} {_format_shape(expected[name])}")
-        elif weights.arrays[name].shape != expected[name]:
-            faults.append(
-                f"{name} is {_format_shape(weights.arrays[name].shape)}, {needs} {_format_shape(expected[name])}"
-            )
+        elif name not in weights.arrays or weights.arrays[name].shape != expected[name]:
+            found = _format_shape(weights.arrays[name].shape) if name in weights.arrays else "missing"
+            faults.append(f"{name} is {found}, {needs} {_format_shape(expected[name])}")
     if faults:
         raise UserError(f"{weights.path}: {'; '.join(faults)}; use weights made for this network")
 

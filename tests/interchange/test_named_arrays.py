@@ -70,11 +70,8 @@ COARSE = np.random.default_rng(5).integers(0, 256, (64, 1, 4, 4), np.uint8)
 IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # noise in each pixel would give all images one label
 
 
-WRITERS: dict[str, Callable[[dict[str, np.ndarray]], bytes]] = {
-    "safetensors": safetensors_file,
-    "npz": npz_file,
-    "state dict": state_dict_file,
-}
+Write = Callable[[dict[str, np.ndarray]], bytes]
+WRITERS: dict[str, Write] = {"safetensors": safetensors_file, "npz": npz_file, "state dict": state_dict_file}
 
 
 def imported(folder: Path, content: bytes, network: Network | None = LENET) -> Graph:

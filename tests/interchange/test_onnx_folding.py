@@ -266,9 +266,8 @@ def test_constants_are_folded_within_limits() -> None:
     def computed(*given: np.ndarray) -> Callable[[], Any]:
         add: Step = ("Add", ["a", "b"], {"to_name": "sum"})
         model = model_of([add, FLAT, ("Add", ["sum"], {}), gemm(192)])
-        model.graph.initializer.extend(
-            onnx.numpy_helper.from_array(one, name) for one, name in zip(given, "ab", strict=True)
-        )
+        tensors = map(onnx.numpy_helper.from_array, given, "ab")
+        model.graph.initializer.extend(tensors)
         return lambda: imported(model)
 
     computed(floats(1), floats(1, 1))()

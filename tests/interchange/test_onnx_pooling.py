@@ -198,9 +198,8 @@ def test_length_and_offset_may_be_missing() -> None:
         del one.external_data[:]
         one.external_data.add(key="location", value="alone")
 
-    np.testing.assert_array_equal(
-        read(saved(alone), ImportOptions())[1].arrays["conv1"], GRAPH.parameters["conv1"].transpose(3, 2, 0, 1)
-    )
+    found = read(saved(alone), ImportOptions())[1].arrays["conv1"]
+    np.testing.assert_array_equal(found, GRAPH.parameters["conv1"].transpose(3, 2, 0, 1))
 
 
 def linked(model: Any) -> None:

@@ -119,9 +119,8 @@ def own_files(folder: Path, arrays: Parameters, **attributes: float) -> list[str
     return ["--device", "cpu", "--weights", str(weights), "--data", str(folder / "images"), "--labels", "none"]
 
 
-TWIN = replace(
-    LENET5, name="twin", layers=tuple(Tanh(layer.name) if isinstance(layer, Relu) else layer for layer in LENET5.layers)
-)
+LAYERS = tuple(Tanh(layer.name) if isinstance(layer, Relu) else layer for layer in LENET5.layers)
+TWIN = replace(LENET5, name="twin", layers=LAYERS)
 
 
 @pytest.mark.parametrize("more", [(), ("--recheck",)])
