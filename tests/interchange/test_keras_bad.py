@@ -106,12 +106,11 @@ MEMBERS = keras_members(MODEL, CONFIG)
 DEEP = "[" * 10_000 + "]" * 10_000
 
 
-def flagged(content: bytes) -> bytes:
+def flagged() -> bytes:
     """The archive with its first member marked as encrypted."""
-    at, central = content.index(b"PK\3\4") + 6, content.index(b"PK\1\2") + 8
-    data = bytearray(content)
-    data[at] |= 1
-    data[central] |= 1
+    data = bytearray(zipped(MEMBERS))
+    for mark, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        data[data.index(mark) + flags] |= 1
     return bytes(data)
 
 
@@ -134,7 +133,7 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a path": (lambda: zipped({**MEMBERS, "../../evil": "x"}), "contains '../../evil', which lies outside the archive"),
     "an absolute path": (lambda: zipped({**MEMBERS, "/etc/evil": "x"}), "which lies outside the archive"),
     "a member twice": (doubled, "contains 'config.json', which stands there twice"),
-    "an encrypted member": (lambda: flagged(zipped(MEMBERS)), "contains 'metadata.json', which is encrypted"),
+    "an encrypted member": (flagged, "contains 'metadata.json', which is encrypted"),
     "a link": (linked, "contains 'model.weights.h5', which is a link"),
     "no configuration": (lambda: zipped({"metadata.json": "{}"}), "has no config.json, so is no Keras model"),
     "weights in parts": (
