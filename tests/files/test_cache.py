@@ -88,7 +88,7 @@ def test_data_do_not_open_the_cache(umask: None, folder: Path, monkeypatch: pyte
     assert not any(modes(folder).values())
 
 
-def test_older_caches_that_others_can_only_read_serve_on(
+def test_caches_that_others_can_read_serve_on(
     folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     build()
@@ -157,9 +157,7 @@ def owners(monkeypatch: pytest.MonkeyPatch, us: int, owner: dict[Path, int]) -> 
 
 @pytest.mark.parametrize("us", [0, 1000])
 @pytest.mark.parametrize("place", [".", "kernels", "kernels/file"])
-def test_another_users_cache_is_not_believed(
-    place: str, us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_of_another_user(place: str, us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root's with HOME kept, or a folder that was made in /tmp before ours: not even root believes it."""
     (tmp_path / "kernels").mkdir()
     file = tmp_path / "kernels" / "file"

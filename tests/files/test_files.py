@@ -81,9 +81,7 @@ NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("kind", NO_FILES)
 @pytest.mark.parametrize("reader", READERS)
-def test_only_regular_files_of_a_limited_size(
-    reader: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_regular_files(reader: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     make, message = NO_FILES[kind]
     path, opened = tmp_path / "file", os.open

@@ -47,9 +47,8 @@ with replace_atomically(Path(sys.argv[1])) as temporary:
 """
 
 
-def test_content_is_on_the_disk_before_its_name_and_the_name_before_we_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_reaches_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its name before the program goes on."""
     steps: list[tuple[str, int]] = []
     sync, replace = os.fsync, Path.replace
 

@@ -96,9 +96,7 @@ GRAPHS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("write", [keras_zip, keras_hdf5], ids=["keras", "h5"])
 @pytest.mark.parametrize("case", GRAPHS)
-def test_what_is_no_row_of_keras_layers_is_refused(
-    case: str, write: Callable[[Model, Any], bytes], tmp_path: Path
-) -> None:
+def test_other_graphs_are_refused(case: str, write: Callable[[Model, Any], bytes], tmp_path: Path) -> None:
     refused(tmp_path, write(MODEL, GRAPHS[case][0]), GRAPHS[case][1])
 
 

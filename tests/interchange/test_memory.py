@@ -107,9 +107,8 @@ def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 64), ((1, 500, 500), 16), ((3, 1024, 1024), 1)])
-def test_fewer_images_are_compared_where_activations_are_large(
-    shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compared_images(shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer where activations are large."""
     monkeypatch.setattr(import_, "IMAGES", 64)
     layers = (Flatten("flatten"), Linear("fc1", 3), Argmax("argmax"))
     assert import_._compared_images(Network("wide", "", shape, layers)) == count

@@ -65,7 +65,7 @@ SHARES = ((0.8, ""), (0.81, "80.00% is less than the 81.00% asked for"))
         *((2, promised, *share, not share[1] and promised != 5) for promised in (None, 8, 5) for share in SHARES),
     ],
 )
-def test_promise_and_share_decide_where_all_labels_agree(
+def test_promise_and_share(
     wrong: int, expected: int | None, least: float | None, told: str, passed: bool | None
 ) -> None:
     truth = TRUTH.copy()

@@ -49,9 +49,7 @@ def two_layers(hidden: int, classes: int, softmax: bool) -> Network:
     bias=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_the_verdict_does_not_depend_on_the_scale(
-    scale: float, first: float, hidden: int, classes: int, bias: bool, seed: int
-) -> None:
+def test_verdict_at_any_scale(scale: float, first: float, hidden: int, classes: int, bias: bool, seed: int) -> None:
     """Right labels agree in every arithmetic, those computed in float32 agree, and labels at random never do."""
     graph = random_graph(two_layers(hidden, classes, softmax=False), seed, bias=bias)
     images = random_images(graph.network, 100, seed)
@@ -143,9 +141,7 @@ def test_promises_are_of_what_a_network_computes_whatever_its_name(
 
 
 @pytest.mark.parametrize(("scale", "factor"), [(1e30, 1e10), (1e-30, 1e-10), (1 / 255, 1e38)])
-def test_pixel_scales_that_the_first_weights_do_not_stand(
-    scale: float, factor: float, tmp_path: Path, refuses: Refuses
-) -> None:
+def test_pixel_scales_out_of_range(scale: float, factor: float, tmp_path: Path, refuses: Refuses) -> None:
     arrays = dict(random_graph(LENET5).parameters)
     arrays["conv1"] = (arrays["conv1"] / np.abs(arrays["conv1"]).max() * factor).astype(np.float32)
     command = own_files(tmp_path, arrays, input_scale=scale)
@@ -176,9 +172,7 @@ def test_equal_images_have_equal_scores(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("least", "code"), [(None, 0), ("0.05", 0), ("0.9", 1)])
-def test_min_accuracy_decides_on_the_exit_code(
-    least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_min_accuracy(least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a model whose answers are at random: it is never said to have passed, and nothing more."""
     graph, images = random_graph(LENET5), random_images(LENET5, 60)
     labels = (compute_reference(graph, images).labels + (np.arange(60) % 10 > 0)).astype(np.uint8) % 10
