@@ -74,10 +74,8 @@ def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, i
     weights = [(layer, arrays[chain.names[layer.name]]) for layer in chain.layers if layer.name in chain.names]
     for layer, array in weights:
         if array.ndim != (4 if isinstance(layer, Conv2d) else 2):
-            raise BadValueError(
-                f"has {format_for_error(chain.names[layer.name])} with {array.ndim} dimensions, not those of a "
-                f"{layer.kind}"
-            )
+            name = format_for_error(chain.names[layer.name])
+            raise BadValueError(f"has {name} with {array.ndim} dimensions, not those of a {layer.kind}")
     channels = next((array.shape[1] for layer, array in weights[:1] if isinstance(layer, Conv2d)), 1)
     return channels, next((array.shape[1] for layer, array in weights if isinstance(layer, Linear)), None)
 

@@ -222,16 +222,14 @@ def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         raise BadValueError(f"has no datasets in its root; {foreign.hdf5_groups_remedy(path)}")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
-            raise BadValueError(
-                f"dataset {printable_line(repr(name))} is not named like fc1 or fc1_bias; rename or remove it"
-            )
+            shown = printable_line(repr(name))
+            raise BadValueError(f"dataset {shown} is not named like fc1 or fc1_bias; rename or remove it")
         _check_numbers(name, array)
     for name in arrays:
         layer = name.removesuffix("_bias")
         if layer not in arrays or (layer != name and arrays[name].shape != arrays[layer].shape[-1:]):
-            raise BadValueError(
-                f"{name} does not go with {layer}, which is missing or has another number of outputs; add it"
-            )
+            why = "which is missing or has another number of outputs"
+            raise BadValueError(f"{name} does not go with {layer}, {why}; add it")
 
 
 def _check_numbers(name: str, array: np.ndarray) -> None:
