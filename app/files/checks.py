@@ -36,9 +36,8 @@ def whole_number_check(least: int | None = None, most: int | None = None) -> Che
         lambda value: (least is None or least <= value) and (most is None or value <= most),
         f"is not at least {least}" if most is None else f"is not between {least} and {most:,}",
     )
-    return _predicate_check(
-        lambda value: type(value) is int, "is not a whole number", within
-    )  # bool is a subclass of int
+    # bool is a subclass of int
+    return _predicate_check(lambda value: type(value) is int, "is not a whole number", within)
 
 
 def number_check(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:

@@ -76,9 +76,8 @@ def network_from_chain(
         gives = "is too small for its layers" if found is None else f"gives its first fully connected layer {found:,}"
         raise BadValueError(f"needs {features:,} features, and --size {size} {gives}; correct --size")
     resize = () if size == IMAGE else (Resize("resize", size),)
-    return apply_course_rules(
-        Network(name, summary, (channels, IMAGE, IMAGE), (*resize, *chain.layers, Argmax("argmax")))
-    )
+    layers = (*resize, *chain.layers, Argmax("argmax"))
+    return apply_course_rules(Network(name, summary, (channels, IMAGE, IMAGE), layers))
 
 
 def apply_course_rules(network: Network) -> Network:

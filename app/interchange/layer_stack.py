@@ -119,9 +119,8 @@ class LayerStack:
         after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None and isinstance(layer, Flatten):
             pixels = self.shape[1] * self.shape[2]
-            self._pending.factor, self._pending.shift = (
-                array.repeat(pixels) for array in (self._pending.factor, self._pending.shift)
-            )
+            self._pending.factor = self._pending.factor.repeat(pixels)
+            self._pending.shift = self._pending.shift.repeat(pixels)
         self.found.append(FoundLayer(layer))
         self.shape = after
 

@@ -60,20 +60,13 @@ def _strip_argument_prefixes(arrays: Mapping[str, np.ndarray], notes: list[str])
 
 def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
     """Raise BadValueError unless the arrays have exactly the names that are the values of ``names``."""
+    remedy = f"give the network of {', '.join(map(format_for_error, sorted(arrays)[:8]))}"
     if missing := sorted(set(names.values()) - arrays.keys()):
-        raise BadValueError(
-            f"has no array {format_for_error(missing[0])}, which its network needs; {_network_hint(arrays)}"
-        )
+        raise BadValueError(f"has no array {format_for_error(missing[0])}, which its network needs; {remedy}")
     if unused := sorted(arrays.keys() - set(names.values())):
-        raise BadValueError(
-            f"has an array {format_for_error(unused[0])}, which its network has no use for; {_network_hint(arrays)}"
-        )
+        raise BadValueError(f"has an array {format_for_error(unused[0])}, which its network has no use for; {remedy}")
     if len(set(names.values())) < len(names):
         raise BadValueError("has one array for two layers of its network; give each layer its own")
-
-
-def _network_hint(arrays: Mapping[str, np.ndarray]) -> str:
-    return f"give the network of {', '.join(map(format_for_error, sorted(arrays)[:8]))}"
 
 
 def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | None]:
@@ -81,10 +74,8 @@ def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, i
     weights = [(layer, arrays[chain.names[layer.name]]) for layer in chain.layers if layer.name in chain.names]
     for layer, array in weights:
         if array.ndim != (4 if isinstance(layer, Conv2d) else 2):
-            raise BadValueError(
-                f"has {format_for_error(chain.names[layer.name])} with {array.ndim} dimensions, not those of a "
-                f"{layer.kind}"
-            )
+            name = format_for_error(chain.names[layer.name])
+            raise BadValueError(f"has {name} with {array.ndim} dimensions, not those of a {layer.kind}")
     channels = next((array.shape[1] for layer, array in weights[:1] if isinstance(layer, Conv2d)), 1)
     return channels, next((array.shape[1] for layer, array in weights if isinstance(layer, Linear)), None)
 

@@ -88,9 +88,8 @@ def _read_array_record(cursor: Cursor, what: str) -> np.ndarray:
     if number not in TYPES:
         raise BadValueError(f"has {what} in numbers of type {number}; store it as float32 (type 0)")
     dtype = np.dtype(TYPES[number])
-    return np.frombuffer(cursor.read(prod(shape) * dtype.itemsize, f"{what}, {prod(shape):,} numbers"), dtype).reshape(
-        shape
-    )
+    content = cursor.read(prod(shape) * dtype.itemsize, f"{what}, {prod(shape):,} numbers")
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 def _read_array_name(cursor: Cursor, what: str) -> str:
@@ -213,12 +212,10 @@ class _LayerList:
         if self.is_flattened:
             raise BadValueError("comes after flattened features")
         _require_defaults(settings, {"num_group": "1", "layout": "NCHW", "dilate": "(1, 1)"})
-        kernel, stride, padding = (
-            _parse_square_pair(settings, "kernel"),
-            _parse_square_pair(settings, "stride", 1),
-            _parse_square_pair(settings, "pad", 0),
-        )
-        self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
+        sizes = [
+            _parse_square_pair(settings, key, least) for key, least in (("kernel", None), ("stride", 1), ("pad", 0))
+        ]
+        self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), *sizes], settings, arrays)
 
     def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
         """Add ``New``, the old reports' convolution. Without ``no_bias``, it has a bias if it has two arrays."""
@@ -240,10 +237,8 @@ class _LayerList:
         _require_defaults(settings, {"global_pool": "False", "pad": "(0, 0)", "count_include_pad": "True"})
         kind, convention = settings.get("pool_type", "max"), settings.get("pooling_convention", "valid")
         if kind not in POOLINGS or convention not in ("valid", "full"):
-            raise BadValueError(
-                f"{format_for_error(kind)} pooling, {format_for_error(convention)}: max and avg are read, valid and "
-                "full"
-            )
+            found = f"{format_for_error(kind)} pooling, {format_for_error(convention)}"
+            raise BadValueError(f"{found}: max and avg are read, valid and full")
         window, stride = _parse_square_pair(settings, "kernel"), _parse_square_pair(settings, "stride", 1)
         self.add(POOLINGS[kind], window, None if stride == window else stride, convention == "full")
 

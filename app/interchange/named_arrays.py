@@ -115,15 +115,8 @@ def match_to_network(named: NamedArrays, asked: ImportOptions) -> Source:
     if not torch_names:
         arrays = to_channels_first(network, arrays)
     classes = about.classes if about else class_names(named.metadata, network, notes)
-    source = Source(
-        network,
-        arrays,
-        origins,
-        tuple(notes),
-        unchanged=not torch_names,
-        input_scale=about.input_scale if about else None,
-        classes=classes,
-    )
+    scale, unchanged = about.input_scale if about else None, not torch_names
+    source = Source(network, arrays, origins, tuple(notes), unchanged=unchanged, input_scale=scale, classes=classes)
     return replace(source, engine=torch_engine(source)) if torch_names else source
 
 

@@ -169,9 +169,7 @@ class Node:
         pads: list[int] = self.take("pads", [0] * 4)
         if auto in (b"NOTSET", b"VALID") or stride < 1:
             return [0] * 4 if auto == b"VALID" else pads
-        total = [
-            max(-size % stride + kernel - stride, 0) if size % stride else max(kernel - stride, 0) for size in sizes
-        ]
+        total = [max(-size % stride + kernel - stride, 0) for size in sizes]
         less, more = [every // 2 for every in total], [every - every // 2 for every in total]
         return [*less, *more] if auto == b"SAME_UPPER" else [*more, *less]
 
@@ -232,18 +230,15 @@ class Constants:
 
         inputs = [helper.make_tensor_value_info(name, 1, None) for name in arrays]
         outputs = [helper.make_tensor_value_info(node.outputs[0], 1, None)]
-        model = helper.make_model(
-            helper.make_graph([node.proto], "constant", inputs, outputs),
-            opset_imports=[helper.make_opsetid("", self._opset)],
-        )
+        graph = helper.make_graph([node.proto], "constant", inputs, outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)])
         try:
             with np.errstate(all="ignore"):
                 (found,) = ReferenceEvaluator(model).run(None, arrays)
             array = np.asarray(found)
         except Exception as error:  # it has no errors of its own
-            raise node.fault(
-                f"cannot be computed: {format_for_error(str(error).partition(chr(10))[0])}", "export it again"
-            ) from None
+            reason = format_for_error(str(error).partition("\n")[0])
+            raise node.fault(f"cannot be computed: {reason}", "export it again") from None
         if array.dtype.kind not in "biuf":
             raise node.fault("gives no numbers", "export it again")
         return array

@@ -25,11 +25,8 @@ class WeightlessLayers:
 
     def read_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("dilations", [1, 1])
-        window, step, ceil = (
-            node.uniform_attribute("kernel_shape", 0),
-            node.uniform_attribute("strides", 1),
-            bool(node.require_attribute("ceil_mode", 0, 1)),
-        )
+        window, step = node.uniform_attribute("kernel_shape", 0), node.uniform_attribute("strides", 1)
+        ceil = bool(node.require_attribute("ceil_mode", 0, 1))
         kind = MaxPool if node.operator == "MaxPool" else AvgPool
         pads = node.take_padding(self.stack.shape[1:], window, step)
         counted = bool(node.require_attribute("storage_order" if kind is MaxPool else "count_include_pad", 0, 1))

@@ -43,10 +43,8 @@ def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
     if np.isinf(single).any() and np.isfinite(array).all():
         raise BadValueError(f"{format_for_error(name)} has values beyond the range of float32; scale the weights down")
     if size != single.itemsize:
-        notes.append(
-            f"{format_for_error(name)}: {kind} {'rounded' if size > single.itemsize else 'widened, exactly,'} to "
-            "float32"
-        )
+        how = "rounded" if size > single.itemsize else "widened, exactly,"
+        notes.append(f"{format_for_error(name)}: {kind} {how} to float32")
     return single
 
 
@@ -156,9 +154,8 @@ def read(path: Path, asked: ImportOptions) -> tuple[str, Source]:
     content = read_file(path, MAX_FILE_BYTES)
     found = _choose_format(path, content[:START_BYTES])
     try:
-        source: Source = importlib.import_module(f"{__package__}.{found.module}").read(
-            content, replace(asked, path=path)
-        )
+        reader = importlib.import_module(f"{__package__}.{found.module}")
+        source: Source = reader.read(content, replace(asked, path=path))
         check_numbers(source.arrays)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error

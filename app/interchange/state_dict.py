@@ -65,10 +65,8 @@ def read_state_dict(content: bytes) -> NamedArrays:
 
 def _to_numpy(name: Any, tensor: Any, torch: Any) -> np.ndarray:
     if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-        raise BadValueError(
-            f"{format_for_error(name)} is no tensor but {format_for_error(type(tensor).__name__)}; save only "
-            "model.state_dict()"
-        )
+        kind = format_for_error(type(tensor).__name__)
+        raise BadValueError(f"{format_for_error(name)} is no tensor but {kind}; save only model.state_dict()")
     if tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         kind = str(tensor.dtype).removeprefix("torch.")
         raise BadValueError(f"{format_for_error(name)} is stored as {kind}; store it as float32")

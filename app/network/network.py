@@ -158,20 +158,11 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
         arrays = layer.parameter_shapes(shape)
         weighted = weighted or bool(arrays)
         parameters += sum(map(prod, arrays.values()))
-        if parameters > MAX_PARAMETERS:
-            raise LayerError(
-                at, f"up to {layer.name} the network has {parameters:,} weights, {_limit_message(MAX_PARAMETERS)}"
-            )
+        _check_limit(at, f"up to {layer.name} the network has", parameters, "weights", MAX_PARAMETERS)
         if len(shape) == len(after) == 3 and layer.name in arrays:
             unrolled = prod(after[1:]) * prod(arrays[layer.name][:-1])
-            if unrolled > MAX_UNROLLED:
-                raise LayerError(
-                    at, f"the windows of {layer.name} hold {unrolled:,} numbers, {_limit_message(MAX_UNROLLED)}"
-                )
-        if prod(after) > MAX_ACTIVATIONS:
-            raise LayerError(
-                at, f"{layer.name} gives {prod(after):,} numbers an image, {_limit_message(MAX_ACTIVATIONS)}"
-            )
+            _check_limit(at, f"the windows of {layer.name} hold", unrolled, "numbers", MAX_UNROLLED)
+        _check_limit(at, f"{layer.name} gives", prod(after), "numbers an image", MAX_ACTIVATIONS)
         shape = after
 
 
@@ -195,5 +186,7 @@ def _check_scores(at: int, shape: Shape) -> None:
         raise LayerError(at, f"the network ends with {shape[0]:,} scores: let it end with 2 to {MAX_CLASSES} classes")
 
 
-def _limit_message(most: int) -> str:
-    return f"more than {most:,}: reduce this layer or those before it"
+def _check_limit(at: int, what: str, count: int, unit: str, most: int) -> None:
+    """Raise LayerError if ``count`` is above ``most``. what, unit: the words before and after the count."""
+    if count > most:
+        raise LayerError(at, f"{what} {count:,} {unit}, more than {most:,}: reduce this layer or those before it")

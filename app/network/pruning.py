@@ -20,7 +20,7 @@ import numpy as np
 from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.layers import Conv2d
 from app.network.graph import Graph
-from app.network.rounding import CompensatedLayer, add_damping, gram_matrix, input_rows
+from app.network.rounding import CompensatedLayer, add_damping, gram_matrix, input_rows, split_rows, stack_rows
 
 
 def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
@@ -37,14 +37,12 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
         prunes = prunes and not is_two_of_four(graph.parameters[step.layer.name])
         if not names or (not prunes and changed is graph):
             continue
-        shapes = [graph.parameters[name].shape for name in names]
-        w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
-        rows = prod(shapes[0][:-1]) if prunes else 0
+        w = stack_rows(graph, names)
+        rows = prod(graph.parameters[names[0]].shape[:-1]) if prunes else 0
         products, across, before = _input_products(changed, graph, at, images, len(w))
         found = fit_weights(w, products, across @ w, rows)
         plain = np.concatenate([keep_greatest_two(w[:rows]), w[rows:]])
-        parts = np.split(found.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
-        arrays = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+        arrays = split_rows(graph, names, found)
         changed = replace(changed, parameters={**changed.parameters, **arrays})
         error, without = (_relative_change(w, new, products, across, before) for new in (found, plain))
         yield CompensatedLayer(step.layer.name, arrays, error, without)

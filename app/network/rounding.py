@@ -65,17 +65,27 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]
         names = [name for name in step.parameter_shapes if name in graph.parameters]
         if not names:
             continue
-        shapes = [graph.parameters[name].shape for name in names]
-        w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
+        w = stack_rows(graph, names)
         products = gram_matrix(graph, at, images, len(w))
         kept = np.concatenate([_changeable_mask(graph.parameters[name]) for name in names])
         found = round_with_compensation(w, products, kept=kept)
-        ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
-        parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
-        arrays = {name: part.reshape(shape) for name, shape, part in parts}
+        arrays = split_rows(graph, names, found)
         graph = replace(graph, parameters={**graph.parameters, **arrays})
         error, plain = (relative_error(w, rounded, products) for rounded in (found, round_to_half(w)))
         yield CompensatedLayer(step.layer.name, arrays, error, plain)
+
+
+def stack_rows(graph: Graph, names: Sequence[str]) -> np.ndarray:
+    """Return a layer's weights, and below them its bias, as one matrix (inputs, outputs), float64. names: of both."""
+    arrays = [graph.parameters[name] for name in names]
+    return np.concatenate([array.reshape(-1, arrays[0].shape[-1]) for array in arrays]).astype(np.float64)
+
+
+def split_rows(graph: Graph, names: Sequence[str], rows: np.ndarray) -> Parameters:
+    """Return float32 arrays of the names from such a matrix."""
+    shapes = [graph.parameters[name].shape for name in names]
+    parts = np.split(rows.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
+    return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
 
 
 def round_to_half(values: np.ndarray) -> np.ndarray:

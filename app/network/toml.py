@@ -166,14 +166,11 @@ class _Reader:
         kind = table["type"]
         if isinstance(kind, str) and kind in KINDS:
             return KINDS[kind]
+        line = self._line_of_key("type", at)
         if kind == Argmax.kind:
-            raise self.error(
-                self._line_of_key("type", at), "every network ends with an argmax by itself: remove this layer"
-            )
+            raise self.error(line, "every network ends with an argmax by itself: remove this layer")
         hint = did_you_mean_hint(kind, KINDS) if isinstance(kind, str) else ""
-        raise self.error(
-            self._line_of_key("type", at), f"unknown layer type {_format_value(kind)}: choose one of {known}{hint}"
-        )
+        raise self.error(line, f"unknown layer type {_format_value(kind)}: choose one of {known}{hint}")
 
     def _build_layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
         """Return a layer made from its table, whose keys are the fields of the layer's class."""
@@ -198,7 +195,7 @@ class _Reader:
             raise self.error(self._line_of_key(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
 
     def _validated_value(
-        self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None
+        self, table: dict[str, Any], key: str, default: Any, rule: _Rule, at: int | None = None
     ) -> Any:
         """Return the checked value of a key, or the default if the table lacks the key."""
         if key not in table:
@@ -206,9 +203,8 @@ class _Reader:
         try:
             return rule.check(table[key])
         except BadValueError:
-            raise self.error(
-                self._line_of_key(key, at), f"{key} is {_format_value(table[key])}, but must be {rule.needed}"
-            ) from None
+            fault = f"{key} is {_format_value(table[key])}, but must be {rule.needed}"
+            raise self.error(self._line_of_key(key, at), fault) from None
 
     def _line_of_key(self, key: str, at: int | None) -> int:
         """Return the line of a key in layer ``at`` (None: the network); without such a key, the table's first line."""

@@ -156,12 +156,9 @@ def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> N
     for name in sorted(expected.keys() | weights.arrays.keys()):
         if name not in expected:
             faults.append(f"{name} is not part of network {weights.network}")
-        elif name not in weights.arrays:
-            faults.append(f"{name} is missing, {needs} {_format_shape(expected[name])}")
-        elif weights.arrays[name].shape != expected[name]:
-            faults.append(
-                f"{name} is {_format_shape(weights.arrays[name].shape)}, {needs} {_format_shape(expected[name])}"
-            )
+        elif name not in weights.arrays or weights.arrays[name].shape != expected[name]:
+            found = _format_shape(weights.arrays[name].shape) if name in weights.arrays else "missing"
+            faults.append(f"{name} is {found}, {needs} {_format_shape(expected[name])}")
     if faults:
         raise UserError(f"{weights.path}: {'; '.join(faults)}; use weights made for this network")
 
@@ -225,16 +222,14 @@ def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         raise BadValueError(f"has no datasets in its root; {foreign.hdf5_groups_remedy(path)}")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
-            raise BadValueError(
-                f"dataset {printable_line(repr(name))} is not named like fc1 or fc1_bias; rename or remove it"
-            )
+            shown = printable_line(repr(name))
+            raise BadValueError(f"dataset {shown} is not named like fc1 or fc1_bias; rename or remove it")
         _check_numbers(name, array)
     for name in arrays:
         layer = name.removesuffix("_bias")
         if layer not in arrays or (layer != name and arrays[name].shape != arrays[layer].shape[-1:]):
-            raise BadValueError(
-                f"{name} does not go with {layer}, which is missing or has another number of outputs; add it"
-            )
+            why = "which is missing or has another number of outputs"
+            raise BadValueError(f"{name} does not go with {layer}, {why}; add it")
 
 
 def _check_numbers(name: str, array: np.ndarray) -> None:

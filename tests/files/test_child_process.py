@@ -129,10 +129,9 @@ ENDS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize(("end", "use"), [(end, use) for end, told in ENDS.items() for use in told])
-def test_whatever_becomes_of_one(
-    end: str, use: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_of_a_helper(end: str, use: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_process, "END_SECONDS", 0.2)
+    monkeypatch.setattr(child_process, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(compiler_process, "_idle", [])
     runs(f"link.send(b'ready')\n{end}")
     if not end:

@@ -17,7 +17,7 @@ from tests.fuzz.mutate import lookup3, repaired
 
 FINDS = sorted((Path(harness.__file__).parent / "finds").iterdir())
 SEED = 1
-SHORT = 10  # one in so many cases, unless the long form is asked for
+SHORT = 16  # one in so many cases, unless the long form is asked for
 
 
 def test_there_are_enough_cases() -> None:

@@ -174,12 +174,6 @@ def test_reads_shapes_without_extent(shape: tuple[int, ...], tmp_path: Path) -> 
     np.testing.assert_array_equal(read_strictly(path), np.ones(shape), strict=True)
 
 
-def test_reads_highly_compressed_zeros(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "file.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros(1 << 23, np.uint8), chunks=(1 << 20,), compression="gzip")
-    assert read_strictly(tmp_path / "file.h5").shape == (1 << 23,)
-
-
 def test_max_bytes(tmp_path: Path) -> None:
     with opened_strictly(write_hdf5(tmp_path / "file.h5", {"x": VALUES})) as file:
         assert file.read_array("x", max_bytes=48).nbytes == 48

@@ -79,10 +79,6 @@ def test_reads_on_after_a_file_that_it_did_not_survive(reader: Reader) -> None:
 
 
 FAULTS: dict[str, tuple[str, str]] = {
-    "processor time": (
-        "resource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass",
-        "still at it after 1 s of pro",
-    ),
     "too little memory": ("answer(b'{\"memory\": true}')", "file.h5: reading it takes more memory than there is"),
     "garbage": ("link.send(bytes(range(60))); time.sleep(60)", "impossible values"),
     "no JSON": ("answer(b'\\xff{')", "impossible values"),
@@ -101,10 +97,8 @@ LIES: dict[str, dict[str, Any]] = {
     "array that has no name": {"names": ["y"]},
     "objects": {"arrays": [["x", "|O", [1], 0]]},
     "other byte order": {"arrays": [["x", ">f4", [4], 0]]},
-    "too long": {"arrays": [["x", "<f4", [5000], 0]]},
     "negative": {"arrays": [["x", "<f4", [-4], 0]]},
     "too many dimensions": {"arrays": [["x", "<f4", [1] * 99, 0]]},
-    "no shape": {"arrays": [["x", "<f4", None, 0]]},
     "before the beginning": {"arrays": [["x", "<f4", [4], -4096]]},
     "behind the end": {"arrays": [["x", "<f4", [4], 1 << 20]]},
     "offset that no page has": {"arrays": [["x", "<f4", [4], 8]]},
@@ -181,9 +175,9 @@ def _busy_children(process: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_the_command(sent: signal.Signals, tmp_path: Path) -> None:
-    """Also where HDF5 never returns."""
+    """Also where HDF5 never returns. (test_child_process.py has SIGINT.)"""
     (tmp_path / "bad.h5").write_bytes(endless())
     process = started(tmp_path, "graph", "--weights", "bad.h5")
     try:

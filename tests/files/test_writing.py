@@ -47,9 +47,8 @@ with replace_atomically(Path(sys.argv[1])) as temporary:
 """
 
 
-def test_content_is_on_the_disk_before_its_name_and_the_name_before_we_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_reaches_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its name before the program goes on."""
     steps: list[tuple[str, int]] = []
     sync, replace = os.fsync, Path.replace
 
@@ -111,23 +110,14 @@ def test_what_is_no_file_is_never_replaced_by_one(kind: str, tmp_path: Path) -> 
 KERNEL = compiler.KERNEL_DIR / "pointwise" / "argmax_01_rows.cu"
 # Who writes files: each writes into a folder that is the cache, too, something else for each number.
 WRITERS: dict[str, Callable[[Path, int], object]] = {
-    "weights": lambda folder, number: save_weights(
-        folder / "w.h5", random_graph(MLP, number).parameters, network=MLP, recipe="one recipe"
-    ),
-    "checksums": lambda folder, number: shipped.record_checksum(made(folder / f"file_{number}")),
+    "weights": lambda folder, number: save_weights(folder / "w.h5", random_graph(MLP, number).parameters, network=MLP),
+    "checksums": lambda folder, number: shipped.record_checksum(folder / f"file_{number}"),
     "checkpoint": lambda folder, number: unfinished(folder / "c", loss=number),
     "IDX": lambda folder, number: write_idx(folder / "images", np.full((9, 5, 5), number, np.uint8)),
     "gzipped IDX": lambda folder, number: write_idx(folder / "images.gz", np.full((9, 5, 5), number, np.uint8)),
     "kernel": lambda folder, number: compiler.compile_kernel(KERNEL, {"NUMBER": number}, "sm_80"),
-    "tuning table": lambda folder, number: tuning.store(
-        "card", {PROBLEM: {"direct": TunedResult({}, 0.5 * number, 100)}}
-    ),
+    "tuning table": lambda _, number: tuning.store("card", {PROBLEM: {"direct": TunedResult({}, 0.5 * number, 100)}}),
 }
-
-
-def made(path: Path) -> Path:
-    path.write_bytes(b"content")
-    return path
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -144,8 +134,9 @@ def test_whoever_fails_to_write_leaves_the_old_file(
         pytest.importorskip("cupy", reason="CuPy is not installed")
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiler, "_compile", lambda *_: (b"machine code", ""))
+    for number in (1, 2):
+        (tmp_path / f"file_{number}").write_bytes(b"content")
     WRITERS[writer](tmp_path, 1)
-    made(tmp_path / "file_2")
     before = contents(tmp_path)
     with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, UserError)):
         patch.setattr(*moment, Mock(side_effect=error))

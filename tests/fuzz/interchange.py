@@ -12,19 +12,18 @@ import numpy as np
 from onnx import ModelProto
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError
-from app.interchange.layout import convert_arrays, to_channels_first
+from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description, NamedArrays, torch_key
 from app.interchange.npz import build_npz_bytes
 from app.interchange.onnx_export import onnx_model
 from app.interchange.safetensors_file import build_safetensors_bytes
-from app.interchange.source import ImportOptions, read
-from app.network.graph import build_graph
+from app.interchange.source import ImportOptions
 from app.network.network import Network
 from app.network.toml import parse_network
-from app.network.weights import Weights
+from app.tools.import_ import read_foreign_file
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
+from tests.fuzz.old_systems import check
 from tests.interchange import test_keras as keras
 from tests.support.keras_files import (
     Model,
@@ -39,12 +38,8 @@ from tests.support.networks_for_tests import layers_toml, random_graph
 from tests.support.onnx_steps import DIV, POOL, SIZES, Step, conv, floats, gemm, model_of, norm, whole
 
 LAYERS = (
-    "resize size=7",
-    "conv2d maps=2 kernel=3",
-    "relu",
-    "maxpool window=2 ceil=true",
-    "flatten",
-    "linear outputs=3",
+    *("resize size=7", "conv2d maps=2 kernel=3", "relu", "maxpool window=2 ceil=true"),
+    *("flatten", "linear outputs=3"),
 )
 NETWORK = parse_network('name = "tiny"\ninput = [1, 6, 6]\n' + layers_toml(*LAYERS), "tiny.toml")
 ARRAYS = dict(random_graph(NETWORK).parameters)
@@ -59,14 +54,8 @@ STEPS: list[Step] = [  # what import folds or leaves out
 
 
 def imports(path: Path, asked: Network | None) -> None:
-    """What the command does before it writes: the arrays are the network's, float32 and finite."""
-    _, source = read(path, ImportOptions(asked))
-    try:
-        arrays = {one.name: one.array for one in convert_arrays(source)}
-    except BadValueError as error:
-        raise UserError(str(error)) from None
-    assert all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays.values())
-    build_graph(source.network, Weights(arrays, source.network.name, path, source.classes, source.scale))
+    """What the command does before it compares scores."""
+    check(*read_foreign_file(path, ImportOptions(asked))[1:])
 
 
 def make_safetensors(folder: Path) -> Pair:

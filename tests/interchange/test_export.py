@@ -14,19 +14,19 @@ from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import torch_key
 from app.interchange.source import ImportOptions, Source
 from app.layers import Conv2d, Linear
-from app.network.definitions import LENET5, NETWORKS
+from app.network.definitions import LENET5, MINIDNN86, MLP
 from app.network.network import Network
 from app.network.toml import network_toml
 from app.network.weights import load_weights, save_weights
 from tests.support.foreign_files import (
     channels_first,
     flat_dump,
+    imported,
     npz_file,
     onnx_of_others,
     safetensors_file,
     state_dict_file,
 )
-from tests.support.keras_files import graph_of
 from tests.support.mxnet_files import course_network, mxnet_names, params_file, symbol
 from tests.support.networks_for_tests import ODD, random_graph
 from tests.support.shell import Refuses
@@ -42,7 +42,7 @@ def needs_package_of(ending: str) -> None:
 
 @pytest.mark.grid
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("network", [*NETWORKS.values(), ODD], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [LENET5, MINIDNN86, MLP, ODD], ids=lambda network: network.name)
 def test_import_gives_the_exported_file_back(network: Network, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     needs_package_of(ending)
     graph = random_graph(network)
@@ -61,17 +61,6 @@ def test_import_gives_the_exported_file_back(network: Network, ending: str, caps
     assert ("fc1_bias" in told and "fc1.bias" in told) or ending == ".npz"
     if ending == ".onnx":
         assert "ONNX Runtime" in " ".join(capsys.readouterr().out.split())
-
-
-def test_pytorch_s_names_have_its_layout() -> None:
-    load = pytest.importorskip("safetensors.numpy").load_file
-    graph = random_graph(LENET5)
-    save_weights(Path("a.h5"), graph.parameters, network=LENET5)
-    assert main(["export", "a.h5", "--out", "b.safetensors"]) == 0
-    theirs = load("b.safetensors")
-    assert theirs["conv2.weight"].shape == (64, 32, 5, 5) and theirs["fc1.weight"].shape == (128, 1024)
-    rows = theirs["fc1.weight"].reshape(128, 64, 4, 4)  # features in C, H, W order
-    np.testing.assert_array_equal(rows.transpose(2, 3, 1, 0).reshape(1024, 128), graph.parameters["fc1"])
 
 
 def test_npz_has_the_names_of_weights_files() -> None:
@@ -183,7 +172,7 @@ def test_its_logits_are_its_maker_s(name: str, place: Path) -> None:
         pytest.importorskip("onnx")
     ARCHIVE.extractall(place)
     expected = np.array(EXPECTED[name])
-    graph = graph_of(place / name, ImportOptions(name="m"))
+    _, graph = imported(place / name, ImportOptions(name="m"))
     channels, *sides = graph.network.input_shape
     images = pattern(len(expected), (channels, *sides))
     if not name.startswith("torch"):  # Keras' images are (H, W, C)

@@ -35,15 +35,17 @@ from tests.support.networks_for_tests import random_graph
 from tests.support.shell import Refuses, user_error
 
 COURSE = course_network(3, (2, 3), 6, 12)
-KERAS: Model = [
-    ("Flatten", {}, {}),
-    ("Dense", {"units": 4}, {"kernel": np.ones((36, 4), np.float32), "bias": np.ones(4, np.float32)}),
-]
+DENSE = {"kernel": np.ones((36, 4), np.float32), "bias": np.ones(4, np.float32)}
+KERAS: Model = [("Flatten", {}, {}), ("Dense", {"units": 4}, DENSE)]
 
 
 def exported(ending: str, network: Network) -> bytes:
     graph = random_graph(network)
     return WRITERS[ending](Description(network, graph.input_scale, None), graph.parameters)
+
+
+def biased(network: Network, *layers: str) -> dict[str, np.ndarray]:
+    return channels_first(network, biases=frozenset(layers))
 
 
 def torch_arrays() -> dict[str, np.ndarray]:
@@ -59,18 +61,10 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {  # name, content, for
     "our NPZ": ("m.npz", lambda: exported(".npz", MINIDNN86), "NumPy archive"),
     "NPZ": ("it's.npz", lambda: npz_file(torch_arrays()), "NumPy archive"),
     "a state dict": ("m.pt", lambda: state_dict_file(torch_arrays()), "PyTorch state dict"),
-    "MXNet": (
-        "eng-0001.params",
-        lambda: params_file(mxnet_names(channels_first(COURSE, biases=frozenset({"fc1", "fc2"})))),
-        "MXNet arrays",
-    ),
+    "MXNet": ("eng-0001.params", lambda: params_file(mxnet_names(biased(COURSE, "fc1", "fc2"))), "MXNet arrays"),
     "Keras": ("clothes.keras", lambda: keras_zip(KERAS, configuration(KERAS, (6, 6, 1))), "Keras model"),
     "Keras' HDF5": ("m.h5", lambda: keras_hdf5(KERAS, configuration(KERAS, (6, 6, 1))), "Keras HDF5 model"),
-    "mini-dnn": (
-        "weights-86.bin",
-        lambda: flat_dump(MINIDNN86, channels_first(MINIDNN86, biases=frozenset())),
-        "mini-dnn flat dump",
-    ),
+    "mini-dnn": ("weights-86.bin", lambda: flat_dump(MINIDNN86, biased(MINIDNN86)), "mini-dnn flat dump"),
 }
 
 
@@ -154,7 +148,7 @@ def test_classes_are_kept(kind: str, file: str, capsys: pytest.CaptureFixture[st
     if file == "a.onnx":
         write_model(file, metadata)
     else:
-        arrays = channels_first(SMALL, biases=frozenset())
+        arrays = biased(SMALL)
         save_file = pytest.importorskip("safetensors.numpy").save_file
         save_file({f"{name}.weight": array for name, array in arrays.items()}, file, metadata)
         Path("small.toml").write_text(network_toml(SMALL))

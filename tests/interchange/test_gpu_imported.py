@@ -25,7 +25,8 @@ from tests.support.onnx_steps import model_of
 from tests.support.random_networks import RandomNetwork
 from tests.support.random_networks_checked import check_on_card, check_on_cpu, check_plans
 
-STRIDED = ("conv2d maps=6 kernel=5 stride=2", "tanh", "flatten", "linear outputs=10")
+LAYERS = ("conv2d maps=6 kernel=5 stride=2", "tanh", "flatten", "linear outputs=10")
+STRIDED = parse_network('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS), "m.toml")
 ONNX = (
     *("twice", "normalised", "no shift", "before padding", "padded more at the start", "relu6", "leaky relu"),
     *("before a mean of zeros", "before a mean of pixels", "same pooling", "global average"),
@@ -69,19 +70,13 @@ def state_dict_maker(arrays: dict[str, np.ndarray], network: Network) -> Maker:
     return make
 
 
-def network_from_chain(*layers: str) -> Network:
-    return parse_network('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*layers), "m.toml")
-
-
 KINDS: dict[str, Maker] = {
     **{f"ONNX, {case}": onnx_maker(case) for case in ONNX},
     **{f"Keras, {case}": keras_maker(case, keras_zip) for case in KERAS},
     "Keras HDF5, slopes": keras_maker("slopes", keras_hdf5),
     **{name: exported_maker(name) for name in EXPECTED},
     "state dict, batch norm": state_dict_maker(sequential(), NETWORK),
-    "state dict, strides and tanh": state_dict_maker(
-        arrays_of({"conv1": (6, 1, 5, 5), "fc1": (10, 864)}), network_from_chain(*STRIDED)
-    ),
+    "state dict, strides": state_dict_maker(arrays_of({"conv1": (6, 1, 5, 5), "fc1": (10, 864)}), STRIDED),
 }
 
 

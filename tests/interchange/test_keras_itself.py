@@ -19,7 +19,8 @@ os.environ.setdefault("KERAS_BACKEND", BACKEND)
 keras = pytest.importorskip("keras")
 
 from tests.interchange.test_keras import MODELS, reads_pixels  # noqa: E402
-from tests.support.keras_files import configuration, graph_of, keras_zip, scores_of  # noqa: E402
+from tests.support.foreign_files import imported  # noqa: E402
+from tests.support.keras_files import configuration, keras_zip, scores_of  # noqa: E402
 
 L = keras.layers
 pytestmark = pytest.mark.filterwarnings("ignore")  # Keras' own, of NumPy and of saving .h5
@@ -72,7 +73,7 @@ def before_softmax(model: Any) -> Any:
 def check(model: Any, path: Path, scale: float) -> None:
     """Save the model; what import makes of it computes Keras' scores. scale: of the pixels that the model reads."""
     model.save(path)
-    graph = graph_of(path)
+    _, graph = imported(path)
     channels, height, width = graph.network.input_shape
     coarse = np.random.default_rng(7).integers(0, 256, (IMAGES, 5, 5, channels), np.uint8)
     images = np.kron(coarse, np.ones((1, 7, 7, 1), np.uint8))[:, :height, :width]

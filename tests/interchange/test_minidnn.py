@@ -103,6 +103,4 @@ def test_another_rule_and_scale(place: Path, refuses: Refuses) -> None:
     refuses([*COMMAND, "--overwrite", "--pixel-scale", "0"], "--pixel-scale '0' is not a number from")
     refuses([*COMMAND, "--overwrite", "--pixel-scale", "1/0"], "--pixel-scale '1/0' is not a number from")
     (place / "mlp.bin").write_bytes(flat_dump(MLP, channels_first(MLP, biases=frozenset())))
-    refuses(
-        "import mlp.bin --network mlp --rule edge --out mlp.h5", "network mlp enlarges no images: leave --rule edge"
-    )
+    refuses("import mlp.bin --network mlp --rule edge --out mlp.h5", "network mlp enlarges no images: leave --rule")

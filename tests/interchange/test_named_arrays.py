@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError
-from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import NamedArrays
 from app.interchange.npz import build_npz_bytes
-from app.interchange.source import ImportOptions, Source, read
+from app.interchange.source import ImportOptions, Source
 from app.network.definitions import LENET5, MLP
-from app.network.graph import Graph, build_graph
+from app.network.graph import Graph
 from app.network.network import Network
 from app.network.toml import parse_network
-from app.network.weights import Weights
 from app.tools.import_ import largest_difference
+from tests.support import foreign_files
 from tests.support.foreign_files import npz_file, safetensors_file, state_dict_file
 from tests.support.networks_for_tests import layers_toml, random_graph
+from tests.support.shell import user_error
 
 LENET = parse_network(
     'name = "lenet_of_pytorch"\ninput = [1, 28, 28]\n'
@@ -71,23 +70,14 @@ COARSE = np.random.default_rng(5).integers(0, 256, (64, 1, 4, 4), np.uint8)
 IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # noise in each pixel would give all images one label
 
 
-WRITERS: dict[str, Callable[[dict[str, np.ndarray]], bytes]] = {
-    "safetensors": safetensors_file,
-    "npz": npz_file,
-    "state dict": state_dict_file,
-}
+Write = Callable[[dict[str, np.ndarray]], bytes]
+WRITERS: dict[str, Write] = {"safetensors": safetensors_file, "npz": npz_file, "state dict": state_dict_file}
 
 
 def imported(folder: Path, content: bytes, network: Network | None = LENET) -> Graph:
     """The graph of a file with this content."""
-    path = folder / "file"
-    path.write_bytes(content)
-    _, source = read(path, ImportOptions(network))
-    try:
-        arrays = {one.name: one.array for one in convert_arrays(source)}
-    except BadValueError as error:  # as the command does
-        raise UserError(str(error)) from None
-    return build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
+    (folder / "file").write_bytes(content)
+    return foreign_files.imported(folder / "file", ImportOptions(network))[1]
 
 
 @pytest.mark.parametrize("prefixes", [OWN, PREFIXES, DEEPER], ids=["our names", "two Sequentials", "any names"])
@@ -223,9 +213,7 @@ BAD_SAFETENSORS = {
 @pytest.mark.parametrize("fault", BAD_SAFETENSORS)
 def test_a_bad_safetensors_file_is_one_line(fault: str, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
-    with pytest.raises(UserError, match="is no valid safetensors file") as error:
-        imported(tmp_path, BAD_SAFETENSORS[fault])
-    assert "\n" not in str(error.value)
+    assert "is no valid safetensors file" in user_error(lambda: imported(tmp_path, BAD_SAFETENSORS[fault]))
 
 
 def test_safetensors_types_are_refused_by_name(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """NPZ and NPY files that are broken, or unpack to more than they say: one line, and little memory."""
 
+import re
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from app.interchange.npz import MAX_ARRAYS, read_array, read_npz
 from app.interchange.state_dict import read_state_dict
 from tests.interchange.test_named_arrays import imported
 from tests.support.foreign_files import npz_file
-from tests.support.keras_files import zipped
+from tests.support.keras_files import declaring, zipped
+from tests.support.shell import user_error
 
-ZEROS = bytes(64 << 20)  # they pack into a thousandth
+ZEROS = bytes(16 << 20)  # they pack into a thousandth
 
 
 def header(shape: object, dtype: object = "<f4") -> bytes:
@@ -26,19 +28,10 @@ def header(shape: object, dtype: object = "<f4") -> bytes:
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text
 
 
-def declaring(size: int, content: bytes, name: str = "x.npy") -> bytes:
-    """A zip archive of one member whose entry in the directory declares so many bytes."""
-    archive = bytearray(zipped({name: content}, packed=True))
-    struct.pack_into("<I", archive, archive.rindex(b"PK\1\2") + 24, size)
-    return bytes(archive)
-
-
+ONE = header((900,), "|u1")
 BAD_NPZ: dict[str, tuple[Callable[[], bytes], str]] = {  # made when needed
-    "a bomb": (lambda: declaring(1 << 29, header((1 << 27,))), "unpacks to 536,8.* bytes; at most"),
-    "too many arrays": (
-        lambda: zipped({f"{i}.npy": b"" for i in range(MAX_ARRAYS + 1)}),
-        "holds 10,001 arrays; at most",
-    ),
+    "a bomb": (lambda: declaring({"x.npy": header((1 << 27,))}, "x.npy", 1 << 29), "unpacks to 536,8.* bytes; at most"),
+    "too many arrays": (lambda: zipped({f"{i}.npy": b"" for i in range(MAX_ARRAYS + 1)}), "holds 10,001 arrays"),
     "a huge shape": (lambda: zipped({"a.npy": header((10**12,)) + bytes(8)}), "'a' does not have the bytes"),
     "a negative shape": (lambda: zipped({"a.npy": header((-1, -1)) + bytes(4)}), "'a' does not have the bytes"),
     "no array": (lambda: zipped({"a.npy": b"hello"}), "'a' is no array"),
@@ -49,9 +42,7 @@ BAD_NPZ: dict[str, tuple[Callable[[], bytes], str]] = {  # made when needed
 @pytest.mark.parametrize("fault", BAD_NPZ)
 def test_a_bad_npz_is_one_line(fault: str, tmp_path: Path) -> None:
     content, message = BAD_NPZ[fault]
-    with pytest.raises(UserError, match=message) as error:
-        imported(tmp_path, content())
-    assert "\n" not in str(error.value)
+    assert re.search(message, user_error(lambda: imported(tmp_path, content())))
 
 
 # The type and shape that an NPY file declares, and how many bytes follow.
@@ -97,7 +88,7 @@ BOMBS: dict[str, tuple[Callable[[bytes, Path], object], Callable[[], bytes], str
     ),
     "more than it declares": (
         lambda content, _: read_npz(content),
-        lambda: declaring(len(header((900,), "|u1")) + 900, header((900,), "|u1") + ZEROS),
+        lambda: declaring({"x.npy": ONE + ZEROS}, "x.npy", len(ONE) + 900),
         "Bad CRC-32",
     ),
 }
@@ -118,4 +109,4 @@ def test_a_bomb_is_refused_before_it_is_unpacked(case: str, tmp_path: Path) -> N
 
 def test_a_state_dict_may_be_a_bomb_too() -> None:
     with pytest.raises(BadValueError, match=r"unpacks to .* bytes; at most"):
-        read_state_dict(declaring(1 << 29, b"", "data/0"))
+        read_state_dict(declaring({"data/0": b""}, "data/0", 1 << 29))

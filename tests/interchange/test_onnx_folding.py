@@ -1,5 +1,6 @@
 """What import folds and leaves out of ONNX models: ONNX Runtime computes the same on the model itself, in all forms."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.support.onnx_steps import (
     norm,
     whole,
 )
+from tests.support.shell import user_error
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -219,14 +221,8 @@ def test_what_scales_the_images_tells_their_range(kind: str) -> None:
 
 
 BAD: dict[str, tuple[list[Step], str]] = {
-    "a slope below 0": (
-        [conv(), ("LeakyRelu", [], {"alpha": -0.1}), FLAT, gemm(144)],
-        "has slopes -0.1; only one from",
-    ),
-    "a slope for each map": (
-        [conv(), ("PRelu", [floats(4, 1, 1)], {}), FLAT, gemm(144)],
-        r"\(PRelu\) has slopes .*; on",
-    ),
+    "a slope below 0": ([conv(), ("LeakyRelu", [], {"alpha": -0.1}), FLAT, gemm(144)], "has slopes -0.1"),
+    "a slope for each map": ([conv(), ("PRelu", [floats(4, 1, 1)], {}), FLAT, gemm(144)], r"\(PRelu\) has slopes .*"),
     "a maximum of 1": ([conv(), ("Max", [np.float32(1)], {}), FLAT, gemm(144)], "has another limit than 0; train with"),
     "no slope": ([conv(), ("PRelu", [floats(0)], {}), FLAT, gemm(144)], "has slopes of no number; only one from 0"),
     "negative variance": ([conv(), ("BatchNormalization", [-np.abs(floats(4))] * 4, {}), FLAT], "variance .* negative"),
@@ -237,10 +233,7 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "by zero": ([("Div", [floats(3, 1, 1) * 0], {}), conv(), FLAT, gemm(144)], "conv1 contains 108 NaN"),
     "other limits": ([conv(), ("Clip", [np.float32(-1), np.float32(1)], {}), FLAT], "has other limits than 0 and 6"),
     "mean of channels": ([conv(), ("ReduceMean", [whole(1)], {}), FLAT], "is not over height and width"),
-    "an image taken off": (
-        [("Sub", [floats(3, 8, 8)], {}), conv(), FLAT, gemm(144)],
-        r"a constant of shape \(3, 8, 8\)",
-    ),
+    "an image taken off": ([("Sub", [floats(3, 8, 8)], {}), conv(), FLAT, gemm(144)], r"of shape \(3, 8, 8\)"),
     "a residual": ([conv(3, 3, pads=[1] * 4), ("Add", ["images"], {}), FLAT], "does not read the layer before it"),
     "features at the end": ([FLAT, gemm(192), RELU, norm(5)], "cannot be folded, because no layer follows"),
     "features before tanh": ([FLAT, gemm(192), RELU, norm(5), ("Tanh",)], "cannot be folded, because a tanh follows"),
@@ -252,16 +245,10 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "itself as limit": ([conv(), ("Clip", ["@", "@"], {}), FLAT, gemm(144)], "has other limits than 0 and 6"),
     "a pad before pooling": ([conv(), ("Pad", [whole(*[0, 0, 1, 1] * 2)], {}), POOL, FLAT, gemm(64)], "behind a Pad"),
     "a pad at the end": ([FLAT, gemm(192), ("Pad", [whole(0, 0, 0, 0)], {})], "pads with other than zeros around"),
-    "a pad before a maximum": (
-        [conv(), ZEROS, ("MaxPool", [], WINDOW), FLAT, gemm(64)],
-        "stands behind a Pad; let the",
-    ),
+    "a pad before a maximum": ([conv(), ZEROS, ("MaxPool", [], WINDOW), FLAT, gemm(64)], "stands behind a Pad"),
     "a mirror": ([("Pad", [whole(*[0, 0, 1, 1] * 2)], {"mode": "reflect"}), conv(), FLAT, gemm(324)], "has mode"),
     "pads of channels": ([("Pad", [whole(*[0, 1, 1, 1] * 2)], {}), conv(5), FLAT], "pads with other than zeros around"),
-    "pads of ones": (
-        [("Pad", [whole(*[0, 0, 1, 1] * 2), np.float32(1)], {}), conv(), FLAT],
-        "pads with other than zeros",
-    ),
+    "pads of ones": ([("Pad", [whole(*[0, 0, 1, 1] * 2), np.float32(1)], {}), conv(), FLAT], "other than zeros"),
     "zero features": ([conv(), ("Reshape", [whole(0, 0, 0)], {"allowzero": 1}), FLAT], "gives another shape"),
     "half of the maps": ([conv(), ("Squeeze", [whole(2)], {}), FLAT, gemm(144)], "does not leave"),
 }
@@ -270,9 +257,7 @@ BAD: dict[str, tuple[list[Step], str]] = {
 @pytest.mark.parametrize("fault", BAD)
 def test_what_cannot_be_folded_is_one_line(fault: str) -> None:
     steps, message = BAD[fault]
-    with pytest.raises(UserError, match=message) as error:
-        imported(model_of(steps))
-    assert "\n" not in str(error.value)
+    assert re.search(message, user_error(lambda: imported(model_of(steps))))
 
 
 def test_constants_are_folded_within_limits() -> None:
@@ -281,9 +266,8 @@ def test_constants_are_folded_within_limits() -> None:
     def computed(*given: np.ndarray) -> Callable[[], Any]:
         add: Step = ("Add", ["a", "b"], {"to_name": "sum"})
         model = model_of([add, FLAT, ("Add", ["sum"], {}), gemm(192)])
-        model.graph.initializer.extend(
-            onnx.numpy_helper.from_array(one, name) for one, name in zip(given, "ab", strict=True)
-        )
+        tensors = map(onnx.numpy_helper.from_array, given, "ab")
+        model.graph.initializer.extend(tensors)
         return lambda: imported(model)
 
     computed(floats(1), floats(1, 1))()

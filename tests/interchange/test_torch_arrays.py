@@ -25,7 +25,8 @@ LAYERS = (
     *("conv2d maps=6 kernel=5", "relu", "maxpool window=2", "conv2d maps=16 kernel=5", "relu", "maxpool window=2"),
     *("flatten", "linear outputs=40", "relu", "linear outputs=10"),
 )
-NETWORK = parse_network('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS), "m.toml")
+TOML = 'name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS)
+NETWORK = parse_network(TOML, "m.toml")
 Arrays = dict[str, np.ndarray]
 
 
@@ -173,20 +174,22 @@ CLASSES: dict[str, tuple[str, str]] = {
 }
 
 
+def import_with_classes(names: str) -> int:
+    Path("m.npz").write_bytes(npz_file(arrays_of(SHAPES)))
+    Path("m.toml").write_text(TOML)
+    return main(["import", "m.npz", "--network", "m.toml", "--out", "m.h5", "--classes", names])
+
+
 @pytest.mark.parametrize("fault", CLASSES)
 def test_wrong_names_of_classes_are_one_line(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, message = CLASSES[fault]
-    Path("m.npz").write_bytes(npz_file(arrays_of(SHAPES)))
-    Path("m.toml").write_text('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS))
-    assert main(["import", "m.npz", "--network", "m.toml", "--out", "m.h5", "--classes", text]) == 2
+    assert import_with_classes(text) == 2
     assert message in capsys.readouterr().err and not Path("m.h5").exists()
 
 
 def test_names_of_classes_stand_in_a_file() -> None:
-    Path("m.npz").write_bytes(npz_file(arrays_of(SHAPES)))
-    Path("m.toml").write_text('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS))
     Path("names.txt").write_text("\ufeff" + "".join(f"class {at}, ä\n" for at in range(10)))
-    assert main(["import", "m.npz", "--network", "m.toml", "--out", "m.h5", "--classes", "names.txt"]) == 0
+    assert import_with_classes("names.txt") == 0
     assert load_weights(Path("m.h5")).classes == tuple(f"class {at}, ä" for at in range(10))
 
 

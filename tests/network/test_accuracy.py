@@ -52,33 +52,21 @@ def test_margins(logits: list[float], margin: float) -> None:
     np.testing.assert_array_equal(top_two_margins(np.array([logits, logits])), [margin, margin])
 
 
-def test_margins_against_sorting() -> None:
-    logits = np.random.default_rng(0).normal(size=(200, 10)).round(1)  # rounded: ties occur
-    ordered = np.sort(logits, axis=1)
-    margins = top_two_margins(logits)
-    np.testing.assert_array_equal(margins, ordered[:, -1] - ordered[:, -2])
-    assert (margins == 0).any()
-
-
-SHARES = ((0.0, ""), (0.8, ""), *((least, f"80.00% is less than the {least:.2%} asked for") for least in (0.81, 1.0)))
+SHARES = ((0.8, ""), (0.81, "80.00% is less than the 81.00% asked for"))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "expected", "least", "passed", "told"),
+    ("wrong", "expected", "least", "told", "passed"),
     [
-        (0, 10, None, True, "10 correct as promised"),
-        (0, 9, None, False, "10 correct where the weights file promises 9"),
-        (0, 11, None, False, "10 correct where the weights file promises 11"),
-        (2, None, None, None, "nothing is promised"),
-        *(
-            (2, expected, least, not told and expected != 5, told)
-            for expected in (None, 8, 5)
-            for least, told in SHARES
-        ),
+        (0, 10, None, "10 correct as promised", True),
+        (0, 9, None, "10 correct where the weights file promises 9", False),
+        (0, 11, None, "10 correct where the weights file promises 11", False),
+        (2, None, None, "nothing is promised", None),
+        *((2, promised, *share, not share[1] and promised != 5) for promised in (None, 8, 5) for share in SHARES),
     ],
 )
-def test_promise_and_share_decide_where_all_labels_agree(
-    wrong: int, expected: int | None, least: float | None, passed: bool | None, told: str
+def test_promise_and_share(
+    wrong: int, expected: int | None, least: float | None, told: str, passed: bool | None
 ) -> None:
     truth = TRUTH.copy()
     truth[:wrong] = 4
@@ -113,43 +101,33 @@ def test_any_other_difference_fails(margin: float, dtype: str) -> None:
     """At the threshold (0 stands for it), above it and, above all, where the reference's margin is not a number."""
     found = _judge(_changed(TRUTH, i3=7), _changed(CLEAR, i3=margin or BY_DTYPE[dtype].near_tie), dtype=dtype)
     assert not found.passed and not found.agreement.holds
-    assert found.agreement.verdict.startswith(
-        "1 of 10 labels differ from the reference and are no near-ties (image 3: 7 instead of 3"
-    )
+    told = "1 of 10 labels differ from the reference and are no near-ties (image 3: 7 instead of 3"
+    assert found.agreement.verdict.startswith(told)
 
 
-@pytest.mark.parametrize(
-    ("margins", "told"),
-    [
-        ({"i1": 1e-9, "i4": 0.25, "i8": 1e-9}, ("1 of 10", "image 4: 0 instead of 4, margin 0.25")),
-        ({"i1": 0.1, "i4": 3.0, "i8": 1e-9}, ("2 of 10", "image 4")),
-    ],
-)
-def test_the_worst_of_the_bad_labels_is_named(margins: dict[str, float], told: tuple[str, ...]) -> None:
+def test_the_worst_of_the_bad_labels_is_named() -> None:
     """Among near-ties, too."""
-    found = _judge(_changed(TRUTH, i1=5, i4=0, i8=2), _changed(CLEAR, **margins))
-    assert not found.passed and all(text in found.agreement.verdict for text in told)
+    found = _judge(_changed(TRUTH, i1=5, i4=0, i8=2), _changed(CLEAR, i1=0.1, i4=3.0, i8=1e-9))
+    assert not found.passed and "2 of 10" in found.agreement.verdict
+    assert "image 4: 0 instead of 4, margin 3" in found.agreement.verdict
 
 
-@ALL_DTYPES
 @pytest.mark.parametrize(
     ("images", "near_ties", "missing", "passed"),
     [
         (10_000, 10, 10, True),  # each near-tie may move the count
         (10_000, 10, -10, True),
         (10_000, 10, 11, False),  # one in a thousand images, and no more
-        (10_000, 5, 5, True),
         (10_000, 5, 6, False),  # nor more than there are near-ties
         (100, 1, 1, True),  # one image at least
-        (100, 1, 2, False),
         (100, 0, 1, False),
     ],
 )
-def test_near_ties_move_the_count(images: int, near_ties: int, missing: int, passed: bool, dtype: str) -> None:
+def test_near_ties_move_the_count(images: int, near_ties: int, missing: int, passed: bool) -> None:
     reference = np.zeros(images, np.uint8)
     labels = reference.copy()
     labels[:near_ties] = 1
-    agreement = _agree(labels, of(reference, np.zeros(images)), dtype)
+    agreement = _agree(labels, of(reference, np.zeros(images)))
     assert agreement.holds
     found = judge_answers(labels, reference, images - near_ties + missing, agreement)
     assert found.passed is passed, found.answers.verdict
@@ -197,9 +175,8 @@ def test_constant_scores() -> None:
     labels = np.full(3, 4, np.uint8)
     assert of(labels, np.ones(3)).has_constant_scores and of(labels, np.full(3, np.nan)).has_constant_scores
     assert not of(labels, np.array([1.0, 1.0, 2.0])).has_constant_scores
-    assert not Reference(
-        labels, np.full(3, np.inf), np.array([1, 2, 1], np.float32)
-    ).has_constant_scores  # of a single class
+    of_one_class = Reference(labels, np.full(3, np.inf), np.array([1, 2, 1], np.float32))
+    assert not of_one_class.has_constant_scores
 
 
 @pytest.mark.parametrize("expected", [None, 10])
@@ -214,8 +191,6 @@ def test_unlabelled_data_is_held_against_the_reference_alone(expected: int | Non
 @pytest.mark.parametrize(
     ("correct", "total", "classes", "warned"),
     [
-        (786, 10_000, 10, True),  # a PyTorch model whose fc1 was not turned round
-        (2_500, 10_000, 10, True),  # objects dark on white
         (3_999, 10_000, 10, True),
         (4_000, 10_000, 10, False),
         (0, 19, 10, False),  # too few to tell

@@ -1,7 +1,6 @@
 """Graphs: inferred shapes, weights that fit or not, and the reference against ONNX Runtime."""
 
 import re
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -95,16 +94,6 @@ def test_lenet5_parameters_and_bytes() -> None:
     assert steps["conv1"].activation_bytes == 4 * (784 + 18_432)
 
 
-def test_scores_behind_a_softmax_are_probabilities_of_the_same_order() -> None:
-    graph, images = random_graph(NETWORKS["mlp"]), random_images(NETWORKS["mlp"], 20)
-    layers = tuple(layer for layer in graph.network.layers if layer.kind != "softmax")
-    logits = build_graph(replace(graph.network, layers=layers), _weights(dict(graph.parameters))).reference(images)
-    scores, labels = graph.forward(images, np.float64)
-    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-14)
-    np.testing.assert_allclose(np.log(scores) - logits, (np.log(scores) - logits)[:, :1].repeat(10, 1), rtol=1e-12)
-    np.testing.assert_array_equal(labels, logits.argmax(axis=1))
-
-
 def test_networks_are_found_by_name() -> None:
     assert all(find_network(name) is network and network.name == name for name, network in NETWORKS.items())
     with pytest.raises(UserError, match=r"unknown network 'lenet6': choose one of .*lenet5"):
@@ -142,20 +131,12 @@ def test_networks_that_do_not_fit_together_are_refused(layers: tuple[Layer, ...]
         build_graph(Network("bad", "for tests", (1, 8, 8), layers), _weights(arrays))
 
 
-def test_a_bias_is_used_where_the_file_has_one() -> None:
-    images = random_images(LENET5, 3)
-    plain = build_graph(LENET5, _weights(ARRAYS)).reference(images)
-    shift = np.arange(10, dtype=np.float32)
-    shifted = build_graph(LENET5, _weights(ARRAYS | {"fc2_bias": shift}))
-    np.testing.assert_allclose(shifted.reference(images), plain + shift, rtol=1e-12)
-
-
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, images = random_graph(network), random_images(network, 33)
+    graph, images = random_graph(network), random_images(network, 21)
     expected = graph.forward(images, np.float64)[0]
     assert expected.dtype == np.float64
-    for chunk in (1, 16, 20, 33, 100):
+    for chunk in (1, 20, 21, 100):
         monkeypatch.setattr(module, "REFERENCE_CHUNK", chunk)
         scores = graph.reference(images)
         np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-12 * np.abs(expected).max(), strict=True)
@@ -164,7 +145,7 @@ def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: 
 @pytest.mark.parametrize("bias", [False, True], ids=["no-bias", "bias"])
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) -> None:
-    graph, images = random_graph(network, bias=bias), random_images(network, 40)
+    graph, images = random_graph(network, bias=bias), random_images(network, 20)
     outputs = onnx_outputs(network, graph.parameters, images / np.float32(255))
     seen: list[str] = []
     scores, labels = graph.forward(images, np.float32, lambda layer: seen.append(layer.name))

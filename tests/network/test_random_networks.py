@@ -6,6 +6,7 @@ with ``--device cuda``.
 
 import pytest
 
+from app.network.network import KINDS
 from tests.support.random_networks import random_network
 from tests.support.random_networks_checked import check_on_card, check_on_cpu, check_plans, network_from_chain
 
@@ -19,7 +20,7 @@ def test_reference_and_cpu_agree_with_the_oracle(seed: int) -> None:
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:40])
 def test_plans_compute_what_the_text_says(seed: int) -> None:
     """Every plan for an H100 with its packed weights, each kernel replaced by its problem's NumPy reference."""
     check_plans(random_network(seed))
@@ -36,34 +37,11 @@ def test_the_networks_are_varied() -> None:
     """Every layer, pooling with incomplete windows, padding, both rules of resizing, colours, several scales."""
     texts = [random_network(seed).text for seed in SEEDS]
     assert len(set(texts)) == len(texts)
-    for wanted in (
-        "resize",
-        "conv2d",
-        "relu",
-        "relu6",
-        "leakyrelu",
-        "tanh",
-        "sigmoid",
-        "avgpool",
-        "maxpool",
-        "linear",
-        "softmax",
-    ):
-        assert sum(f'type = "{wanted}"' in text for text in texts) >= 5, wanted
-    for wanted in (
-        "ceil = true",
-        "\npadding",
-        "extra_padding",
-        "count_padding = true",
-        "slope",
-        "stride",
-        '"course"',
-        '"edge"',
-        "bias = true",
-        "bias = false",
-        "[3, ",
-    ):
-        assert sum(wanted in text for text in texts) >= 3, wanted
+    for kind in KINDS:
+        assert sum(f'type = "{kind}"' in text for text in texts) >= 5, kind
+    pooling = ("ceil = true", "\npadding", "extra_padding", "count_padding = true", "stride")
+    for setting in (*pooling, "slope", '"course"', '"edge"', "bias = true", "bias = false", "[3, "):
+        assert sum(setting in text for text in texts) >= 3, setting
     scales = {network_from_chain(random_network(seed)).pixel_scale for seed in SEEDS}
     assert scales == {1 / 255, 1.0, 0.5}
 

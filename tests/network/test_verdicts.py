@@ -25,7 +25,7 @@ from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import multiplied, random_graph, random_images
 from tests.support.shell import Refuses
 
-EXACTLY = settings(derandomize=True, max_examples=40, database=None)
+EXACTLY = settings(derandomize=True, max_examples=25, database=None)
 SCALES = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)
 ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
@@ -49,9 +49,7 @@ def two_layers(hidden: int, classes: int, softmax: bool) -> Network:
     bias=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_the_verdict_does_not_depend_on_the_scale(
-    scale: float, first: float, hidden: int, classes: int, bias: bool, seed: int
-) -> None:
+def test_verdict_at_any_scale(scale: float, first: float, hidden: int, classes: int, bias: bool, seed: int) -> None:
     """Right labels agree in every arithmetic, those computed in float32 agree, and labels at random never do."""
     graph = random_graph(two_layers(hidden, classes, softmax=False), seed, bias=bias)
     images = random_images(graph.network, 100, seed)
@@ -86,17 +84,18 @@ def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: boo
         assert not compare_labels(noise, reference, "reference", dtype).holds
 
 
-@ALL_DTYPES
 @pytest.mark.parametrize("bias", [True, False])
-def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
+def test_features_that_a_kernel_loses_fail(bias: bool) -> None:
     """conv1 and conv2 are so small that float16 rounds what they make to zero: all labels are one."""
     graph = multiplied(random_graph(LENET5, bias=bias), conv1=1e-6, conv1_bias=1e-6, conv2=1e-6, conv2_bias=1e-12)
     small = multiplied(graph, fc1_bias=1e-12, fc2_bias=1e-12)
     images = random_images(LENET5, 100)
     reference = compute_reference(small, images)
     lost = classify(multiplied(small, conv2=0, conv2_bias=0), images)
-    assert not compare_labels(lost, reference, "reference", dtype).holds
-    assert compare_labels(classify(small, images), reference, "reference", dtype).holds
+    found = classify(small, images)
+    for dtype in BY_DTYPE:
+        assert not compare_labels(lost, reference, "reference", dtype).holds
+        assert compare_labels(found, reference, "reference", dtype).holds
 
 
 # --- on the command line
@@ -118,9 +117,8 @@ def own_files(folder: Path, arrays: Parameters, **attributes: float) -> list[str
     return ["--device", "cpu", "--weights", str(weights), "--data", str(folder / "images"), "--labels", "none"]
 
 
-TWIN = replace(
-    LENET5, name="twin", layers=tuple(Tanh(layer.name) if isinstance(layer, Relu) else layer for layer in LENET5.layers)
-)
+LAYERS = tuple(Tanh(layer.name) if isinstance(layer, Relu) else layer for layer in LENET5.layers)
+TWIN = replace(LENET5, name="twin", layers=LAYERS)
 
 
 @pytest.mark.parametrize("more", [(), ("--recheck",)])
@@ -143,9 +141,7 @@ def test_promises_are_of_what_a_network_computes_whatever_its_name(
 
 
 @pytest.mark.parametrize(("scale", "factor"), [(1e30, 1e10), (1e-30, 1e-10), (1 / 255, 1e38)])
-def test_pixel_scales_that_the_first_weights_do_not_stand(
-    scale: float, factor: float, tmp_path: Path, refuses: Refuses
-) -> None:
+def test_pixel_scales_out_of_range(scale: float, factor: float, tmp_path: Path, refuses: Refuses) -> None:
     arrays = dict(random_graph(LENET5).parameters)
     arrays["conv1"] = (arrays["conv1"] / np.abs(arrays["conv1"]).max() * factor).astype(np.float32)
     command = own_files(tmp_path, arrays, input_scale=scale)
@@ -175,10 +171,8 @@ def test_equal_images_have_equal_scores(tmp_path: Path, capsys: pytest.CaptureFi
     assert "agreement  PASSED: all 9 labels equal" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("least", "code"), [(None, 0), ("0", 0), ("0.05", 0), ("0.9", 1), ("1", 1)])
-def test_min_accuracy_decides_on_the_exit_code(
-    least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("least", "code"), [(None, 0), ("0.05", 0), ("0.9", 1)])
+def test_min_accuracy(least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a model whose answers are at random: it is never said to have passed, and nothing more."""
     graph, images = random_graph(LENET5), random_images(LENET5, 60)
     labels = (compute_reference(graph, images).labels + (np.arange(60) % 10 > 0)).astype(np.uint8) % 10
@@ -196,7 +190,6 @@ def test_min_accuracy_decides_on_the_exit_code(
     ("options", "wrong"),
     [
         ("--min-accuracy 90", "--min-accuracy: 90 is not at least 0 and at most 1"),
-        ("--min-accuracy nan", "--min-accuracy: nan is not at least 0"),
         ("--min-accuracy 0.5", "--min-accuracy needs labels: leave it out with --labels none"),
     ],
 )

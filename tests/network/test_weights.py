@@ -98,15 +98,10 @@ def _set(name: str, value: object) -> Callable[[h5py.File], object]:
     return lambda file: file.attrs.__setitem__(name, np.bytes_(value.encode()) if isinstance(value, str) else value)
 
 
-def _drop(name: str) -> Callable[[h5py.File], object]:
-    return lambda file: file.attrs.pop(name, None)
-
-
 @pytest.mark.parametrize(
     "change",
     [
         lambda file: file["fc1"].write_direct(SMALL["fc1"] * np.float32(1 + 2e-7)),
-        lambda file: file["fc1_bias"].write_direct(SMALL["fc1_bias"][::-1].copy()),
         lambda file: file.move("fc1_bias", "conv1_bias"),
         lambda file: file.__delitem__("fc1_bias"),
         lambda file: file.__setitem__("fc2", np.ones((3, 3), "f4")),
@@ -115,12 +110,10 @@ def _drop(name: str) -> Callable[[h5py.File], object]:
         _set("classes", '["Überzieher", "T-shirt/top"]'),
         _set("expected_correct", '{"100": 91}'),
         _set("network", "k8"),
-        _drop("network"),
-        _drop("schema"),
+        lambda file: file.attrs.pop("schema"),
         _set("recipe", "none"),
-        _set("arrays_sha256", "0" * 64),
         _set("arrays_sha256", 5),
-        _drop("arrays_sha256"),
+        lambda file: file.attrs.pop("arrays_sha256"),
     ],
 )
 def test_what_is_written_carries_a_checksum(change: Callable[[h5py.File], object], tmp_path: Path) -> None:

@@ -50,10 +50,8 @@ def test_bad_text_of_variable_length_is_refused(value: bytes, tmp_path: Path) ->
 
 def test_a_file_is_of_one_network(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "w.h5", {"fc1": FC1}, definition=network_toml(FA19), network="k7")
-    assert (
-        user_error(lambda: load_weights(path))
-        == f"{path}: attribute 'network' is k7, but 'definition' defines fa19; correct one of them"
-    )
+    told = f"{path}: attribute 'network' is k7, but 'definition' defines fa19; correct one of them"
+    assert user_error(lambda: load_weights(path)) == told
     unknown = load_weights(write_hdf5(path, {"fc1": FC1}, network="k8"))
     assert user_error(unknown.stored_network).endswith("name the network's file with --network FILE.toml")
 
@@ -77,17 +75,11 @@ def test_a_promise_is_for_the_files_own_network() -> None:
         Weights(dict(arrays), "mlp", Path("w.h5"), expected_correct={10: 9}),
         Weights(dict(arrays), "own", Path("w.h5"), expected_correct={10: 9}, definition=replace(MLP, name="own")),
     ):
-        assert (
-            weights.promised_correct_count(MLP, 10) == weights.promised_correct_count(replace(MLP, name="x"), 10) == 9
-        )
-        assert weights.promised_correct_count(MLP, 11) is None
-        assert (
-            weights.promised_correct_count(tanh, 10) is None
-            and build_graph(tanh, weights).parameters.keys() == arrays.keys()
-        )
-    assert (
-        Weights(dict(arrays), "unknown", Path("w.h5"), expected_correct={10: 9}).promised_correct_count(MLP, 10) is None
-    )
+        assert [weights.promised_correct_count(one, 10) for one in (MLP, replace(MLP, name="x"))] == [9, 9]
+        assert weights.promised_correct_count(MLP, 11) is weights.promised_correct_count(tanh, 10) is None
+        assert build_graph(tanh, weights).parameters.keys() == arrays.keys()
+    unknown = Weights(dict(arrays), "unknown", Path("w.h5"), expected_correct={10: 9})
+    assert unknown.promised_correct_count(MLP, 10) is None
 
 
 def test_weights_of_the_schema_before_are_read(tmp_path: Path) -> None:

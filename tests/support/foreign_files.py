@@ -1,8 +1,9 @@
-"""Write weights files of other systems in their layouts."""
+"""Write weights files of other systems in their layouts, and import them."""
 
 import io
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,28 @@ import pytest
 
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
+from app.interchange.source import ImportOptions, Source
 from app.layers import Argmax, Conv2d, Flatten, Linear, Resize
 from app.network.definitions import Network
+from app.network.graph import Graph, build_graph
 from app.network.toml import parse_network
+from app.network.weights import Weights
+from app.tools.import_ import largest_difference, read_foreign_file
 
 SMALL = parse_network(
     'name = "small"\ninput = [1, 6, 6]\n[[layers]]\ntype = "conv2d"\nmaps = 2\nkernel = 3\nbias = false\n'
     '[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\noutputs = 3\nbias = false\n',
     "small.toml",
 )
+
+
+def imported(path: Path, asked: ImportOptions = ImportOptions()) -> tuple[Source, Graph]:  # noqa: B008
+    """Return what ``import`` reads from a file, and the network that it makes of it, after the checks of ``import``."""
+    _, source, found = read_foreign_file(path, asked)
+    arrays = {one.name: one.array for one in found}
+    graph = build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
+    largest_difference(source, graph)
+    return source, graph
 
 
 def channels_first(network: Network, *, biases: frozenset[str]) -> dict[str, np.ndarray]:

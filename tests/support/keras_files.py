@@ -3,32 +3,20 @@
 import io
 import json
 import re
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from app.interchange.source import ImportOptions
 from app.layers import Argmax, Softmax
-from app.network.graph import Graph, build_graph
-from app.network.weights import Weights
-from app.tools.import_ import largest_difference, read_foreign_file
+from app.network.graph import Graph
 
 Model = Sequence[tuple[str, dict[str, Any], dict[str, np.ndarray]]]  # of each layer: class, settings, arrays by role
-
-
-def graph_of(path: Path, asked: ImportOptions = ImportOptions()) -> Graph:  # noqa: B008
-    """Return the network that ``import`` makes from a file, after the checks of ``import``."""
-    _, source, found = read_foreign_file(path, asked)
-    arrays = {one.name: one.array for one in found}
-    graph = build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
-    largest_difference(source, graph)
-    return graph
 
 
 def scores_of(graph: Graph, images: np.ndarray) -> np.ndarray:
@@ -54,7 +42,7 @@ def configuration(model: Model, shape: Sequence[int | None]) -> dict[str, Any]:
 
 
 def functional(model: Model, shape: Sequence[int | None]) -> dict[str, Any]:
-    """Return the configuration of a functional model with these layers, listed from the last to the first."""
+    """Return the configuration of a functional model with these layers in a row."""
     layers = configuration(model, shape)["config"]["layers"]
     for at, layer in enumerate(layers):
         layer["name"] = layer["config"]["name"]
@@ -86,6 +74,13 @@ def zipped(members: Mapping[str, bytes | str], *, packed: bool = False) -> bytes
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content, method)  # without the time: the same bytes each time
     return stream.getvalue()
+
+
+def declaring(members: Mapping[str, bytes | str], name: str, size: int) -> bytes:
+    """Return a packed archive whose directory declares ``size`` bytes for the member ``name``."""
+    archive = bytearray(zipped(members, packed=True))
+    struct.pack_into("<I", archive, archive.rindex(name.encode()) - 22, size)
+    return bytes(archive)
 
 
 def keras_members(model: Model, config: Any) -> dict[str, bytes | str]:

@@ -34,7 +34,7 @@ from tests.support.networks_for_tests import GENERAL, check_labels
 from tests.support.random_networks import RandomNetwork
 
 BATCH = 33  # images; smaller batches must give its first results
-PLANNED = 11  # of them for plans in NumPy, which computes each image by itself
+ON_CPU, PLANNED = 9, 5  # of them for the CPU path, and for plans in NumPy, which computes each image by itself
 BATCHES, CHUNK = (BATCH, 7, 1), 7  # that a session gets, and cuts
 ARCH = "sm_90a"
 
@@ -58,7 +58,7 @@ def graph_of(network: RandomNetwork) -> Graph:
 
 def check_on_cpu(network: RandomNetwork) -> None:
     """Compare each layer of the float64 reference with the oracle, element by element; check the CPU path's labels."""
-    graph, images = graph_of(network), network.images(BATCH)
+    graph, images = graph_of(network), network.images(ON_CPU)
     expected = outputs(network.description, network.arrays, images)
     x = images
     for at, (step, wanted) in enumerate(zip(graph.steps[:-1], expected, strict=True)):
@@ -69,7 +69,7 @@ def check_on_cpu(network: RandomNetwork) -> None:
         magnitude = float(np.abs(wanted).max())
         np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-11 * magnitude, err_msg=f"{step.layer} {network.text}")
     np.testing.assert_array_equal(graph.reference(images), x)
-    labels = np.full(BATCH, 255, np.uint8)
+    labels = np.full(ON_CPU, 255, np.uint8)
     CpuEngine(graph).run(images, Outputs(labels))
     check_labels(labels, compute_reference(graph, images))
 

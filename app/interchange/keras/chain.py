@@ -48,10 +48,8 @@ def read_model(config: Any, size: int | None) -> KerasModel:
     model = _read_layer(config, "", "", {})
     _check_is_keras(config, model)
     if model.kind not in MODELS or not isinstance(model.settings.get("layers"), list):
-        raise BadValueError(
-            f"is a model of the class {format_for_error(model.kind)}, whose code makes its layers; {NOT_RUN}, "
-            "Sequential or functional"
-        )
+        kind = f"a model of the class {format_for_error(model.kind)}"
+        raise BadValueError(f"is {kind}, whose code makes its layers; {NOT_RUN}, Sequential or functional")
     layers = [*_iterate_layers(model, "", 0)]
     shapes = [
         found
