@@ -11,7 +11,7 @@ import pytest
 from app.layers import products
 from app.layers.products import BLOCK, GROUP, RowRounding, multiply_rows
 from app.network.definitions import Network
-from tests.support.cpu_bits import KINDS, networks, unlike, why_not
+from tests.support.cpu_bits import KINDS, crashes, networks, unlike, why_not
 from tests.support.shell import ROOT
 
 NAMES = [network.name for network in networks()]
@@ -35,13 +35,13 @@ def test_nor_on_other_processors(kind: str, pytestconfig: pytest.Config) -> None
 
 
 def test_nor_without_numpys_vector_instructions(pytestconfig: pytest.Config) -> None:
-    """In a sample every third network."""
+    """In a sample every fifth network."""
     features = np._core._multiarray_umath  # type: ignore[attr-defined]
     found = [name for name in features.__cpu_dispatch__ if features.__cpu_features__.get(name)]
     if not found:
         pytest.skip("NumPy uses none here")
     seed = pytestconfig.getoption("sample")
-    names = NAMES if seed is None else NAMES[seed % 3 :: 3]
+    names = NAMES if seed is None else NAMES[seed % 5 :: 5]
     assert _unlike_with(names, NPY_DISABLE_CPU_FEATURES=" ".join(found)) == ""
 
 
@@ -51,20 +51,24 @@ def _unlike_with(names: Sequence[str], **environment: str) -> str:
     ended = subprocess.run(
         command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600, check=False
     )
+    kind = environment.get("OPENBLAS_CORETYPE")
+    if kind is not None and ended.returncode < 0 and crashes(kind):
+        pytest.skip(f"NumPy {np.__version__} by itself crashes with {kind}'s kernels here")
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
 @pytest.mark.parametrize("straight", [True, False])
 @pytest.mark.parametrize(("used", "margin"), [(GROUP, 0), (GROUP, 8), (GROUP, None), (1, None), (1, 8)])
-@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, BLOCK - 1, BLOCK, 2 * BLOCK + 11])
 def test_products_are_right_whatever_rounds_alike(
-    rows: int, used: int, margin: int | None, straight: bool, monkeypatch: pytest.MonkeyPatch
+    used: int, margin: int | None, straight: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "measure_row_rounding", lambda *shape: RowRounding(used, margin, straight))
-    rng = np.random.default_rng(rows)
-    x, weights = rng.standard_normal((rows, 37)), rng.standard_normal((37, 11))
-    np.testing.assert_allclose(multiply_rows(x, weights), np.einsum("bi,io->bo", x, weights), rtol=1e-13, atol=1e-13)
+    rng = np.random.default_rng(0)
+    for rows in (0, 1, 7, 8, 9, BLOCK - 1, BLOCK, 2 * BLOCK + 11):
+        x, weights = rng.standard_normal((rows, 37)), rng.standard_normal((37, 11))
+        wanted = np.einsum("bi,io->bo", x, weights)
+        np.testing.assert_allclose(multiply_rows(x, weights), wanted, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize(

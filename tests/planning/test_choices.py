@@ -139,11 +139,19 @@ CHOSEN = json.loads(Path(__file__).with_name("chosen_kernels.json").read_text(en
 STORED = kernel_selection.stored_parameters
 
 
-def _where_looked_at(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
-    """Large weights need not be copied to know which kernel serves them, but those that are scaled must."""
-    if isinstance(problem, PairProblem) or problem.dtype in ("float16x2", "float32"):
-        return STORED(graph, at, heads, problem, input_dtype)
-    return (None,) * sum(bool(head.layer.parameter_shapes(head.in_shape)) for head in heads)
+def _stored_once() -> Any:
+    """Return ``stored_parameters`` for one graph, whose large weights it copies once, and not where none is scaled."""
+    found: dict[Any, tuple[Any, ...]] = {}
+
+    def stored(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
+        if not (isinstance(problem, PairProblem) or problem.dtype in ("float16x2", "float32")):
+            return (None,) * sum(bool(head.layer.parameter_shapes(head.in_shape)) for head in heads)
+        key = at, *heads, problem, input_dtype
+        if key not in found:
+            found[key] = STORED(graph, at, heads, problem, input_dtype)
+        return found[key]
+
+    return stored
 
 
 def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
@@ -160,7 +168,7 @@ def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
 @pytest.mark.parametrize("network", sorted({name.split()[0] for name in CHOSEN}))
 def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(kernel_selection, "stored_parameters", _where_looked_at)
+    monkeypatch.setattr(kernel_selection, "stored_parameters", _stored_once())
     graph = network_graph(network)
     tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
     places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]

@@ -27,7 +27,7 @@ ROWS = 21  # off every tile's edge, and more than two of them
 PRODUCTS = [
     LinearProblem(37, 33, bias=True, activation="relu", input_dtype="uint8"),
     LinearProblem(130, 10, bias=True, argmax=True),
-    *(LinearProblem(130, classes, bias=True, argmax=True, softmax=True) for classes in (2, 10, 21, 32)),
+    *(LinearProblem(130, classes, bias=True, argmax=True, softmax=True) for classes in (2, 21)),
     LinearProblem(259, 45),
     LinearProblem(4099, 9, bias=True, activation="tanh"),  # a sum in parts, the last one short
 ]
@@ -39,14 +39,15 @@ CONVOLUTIONS = [
 
 
 def cases() -> Iterator[Any]:
-    """Each large kernel with each problem that it serves, in both types."""
+    """Each large kernel with each problem that it serves, in both types; with the long sum if it cuts it."""
     rows = [row for row in variants("gemm") if row.name in LARGE_TILE_PRODUCTS]
     rows += [row_of("conv", name) for name in ("register-patch", "tensor-core")]
     for row in rows:
         for dtype in ("float32", "tfloat32"):
             for problem in PRODUCTS if row.operation == "gemm" else CONVOLUTIONS:
                 problem = replace(problem, dtype=dtype)
-                if row.refusal_reason(problem, ARCH) is None:
+                long = problem == replace(PRODUCTS[-1], dtype=dtype)
+                if row.refusal_reason(problem, ARCH) is None and (part_settings(problem, row) or not long):
                     yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
 
 
