@@ -29,7 +29,7 @@ from tests.support.shell import INTERRUPTIBLE, check_error, python, started, wai
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
 # Most of the time goes to the front end, within which NVRTC handles signals.
 LONG = (
-    "".join(f"static __device__ float f{i}(float x) {{ return x * {i} + sqrtf(x); }}\n" for i in range(6000)) + KERNEL
+    "".join(f"static __device__ float f{i}(float x) {{ return x * {i} + sqrtf(x); }}\n" for i in range(3000)) + KERNEL
 )
 # Compiles again and again, interrupted at moments that differ; every compilation ends in its result or the interrupt.
 INTERRUPTED_OFTEN = """
@@ -41,7 +41,7 @@ before, interrupts, chance = signal.getsignal(signal.SIGINT), 0, random.Random(0
 for value in range(8):
     try:
         try:
-            delay = chance.uniform(0, 0.3)
+            delay = chance.uniform(0, 0.15)
             shot = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
             shot.start()
             compile_kernel(Path(sys.argv[1]), {"VALUE": value}, "sm_80")

@@ -8,7 +8,7 @@ import pytest
 from app.base.errors import UserError
 from app.kernels.problems import PairProblem, tuning_key
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Relu
-from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
+from app.network.definitions import K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, ExecutionPlan, notices, plan
@@ -57,10 +57,8 @@ def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
     [
         (HOPPER, LENET5, {}, "float16x2"),
         ("sm_75", LENET5, {}, "float32"),
-        (HOPPER, FA19, {}, "float16x2"),
         (HOPPER, K7, {}, "float16x2"),
         (HOPPER, MINIDNN86, {}, "float16x2"),
-        ("sm_80", FA19, {}, "float16x2"),
         (HOPPER, MLP, {}, "float16x2"),
         ("sm_80", MLP, {}, "float16x2"),
         (HOPPER, LENET5, {"fuse": False}, "float16x2"),
