@@ -188,10 +188,6 @@ def _no_compiler(*_: object) -> None:
     raise AssertionError("compiled where the cache should have served")
 
 
-def test_sources_follow_includes(toy: Path) -> None:
-    assert read_with_includes(toy / "toy.cu") == {name: TOY[name] for name in ("toy.cu", "outer.cuh", "inner.cuh")}
-
-
 def test_the_order_of_constants_does_not_matter(toy: Path) -> None:
     first = compile_kernel(toy / "toy.cu", {"VALUE": 1, "OTHER": 2}, "sm_80")
     assert compile_kernel(toy / "toy.cu", {"OTHER": 2, "VALUE": 1}, "sm_80") == first

@@ -62,6 +62,7 @@ def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
         (HOPPER, MLP, {}, "float16x2"),
         ("sm_80", MLP, {}, "float16x2"),
         (HOPPER, LENET5, {"fuse": False}, "float16x2"),
+        ("sm_86", LENET5, {"fuse": False}, "float32"),
         (HOPPER, LENET5, {"kernels": {"fc2": "naive"}}, "float16x2"),
         (HOPPER, LENET5, {"kernels": {"fc1": "naive"}}, "float32"),
     ],
