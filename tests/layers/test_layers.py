@@ -122,6 +122,7 @@ ALL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.grid
 @ALL
 def test_a_layer_agrees_with_the_networks_oracle_and_onnx_runtime(layer: Layer, shape: Shape, bias: bool) -> None:
     """In float64 with the oracle, which computes a layer from its settings by code of its own; in float32 with ONNX."""

@@ -27,7 +27,7 @@ ROWS = 21  # off every tile's edge, and more than two of them
 PRODUCTS = [
     LinearProblem(37, 33, bias=True, activation="relu", input_dtype="uint8"),
     LinearProblem(130, 10, bias=True, argmax=True),
-    *(LinearProblem(130, classes, bias=True, argmax=True, softmax=True) for classes in (2, 21)),
+    *(LinearProblem(130, classes, bias=True, argmax=True, softmax=True) for classes in (2, 10, 21, 32)),
     LinearProblem(259, 45),
     LinearProblem(4099, 9, bias=True, activation="tanh"),  # a sum in parts, the last one short
 ]
@@ -51,6 +51,7 @@ def cases() -> Iterator[Any]:
                     yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", [*cases()])
 def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
     """The large kernel with all images against the other with one, two, and all of them; labels too."""
