@@ -22,9 +22,8 @@ from app.network.definitions import Network
 from app.network.graph import REFERENCE_CHUNK, Graph, find_network
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
 
-KINDS = {  # of OpenBLAS's kernels → the instructions that they need, as /proc/cpuinfo names them
+KINDS = {  # of OpenBLAS's kernels → the instructions that they need, as /proc/cpuinfo names them; Zen has Haswell's
     "Haswell": {"avx2", "fma"},
-    "Zen": {"avx2", "fma"},
     "Sandybridge": {"avx"},
     "Nehalem": {"sse4_2"},
     "Prescott": {"pni"},

@@ -35,6 +35,7 @@ assert not {"numpy", "cupy", "h5py"} & {*sys.modules}
 import numpy as np
 from lenet5_inference import Classifier, __version__
 from lenet5_inference.app import VERSION
+from lenet5_inference.app.cli import main
 from lenet5_inference.app.commands.parsers import COMMANDS, load_parser
 from lenet5_inference.app.ladder.stored import introduction_pages, stored_card
 
@@ -51,6 +52,7 @@ for name in (*COMMANDS, "run"):
     usage, _, text = load_parser(name).format_help().partition("\\n\\n")  # argparse breaks no option of the usage
     wide = [line for line in text.splitlines() if len(line) > 80]
     assert not wide, wide
+assert main(["--device", "cpu", "--data", "images", "--labels", "none"]) == 0
 assert not {"app", "data_tools"} & {name.partition(".")[0] for name in sys.modules}
 """
 
@@ -110,7 +112,9 @@ def test_the_installed_package(tmp_path: Path) -> None:
     weights = tmp_path / "own.h5"
     weights.write_bytes((ROOT / "weights" / "lenet5_fashion.h5").read_bytes())
     said = _run(elsewhere, "-c", PROGRAM, weights, ROOT / "docs" / "api.md", path=site)
-    assert said == "the images are int64: give uint8 pixels, or floats in [0, 1]\n"
+    example, report = said.split("\n", 1)
+    assert example == "the images are int64: give uint8 pixels, or floats in [0, 1]"
+    assert report.startswith("lenet5 in fp32 on 3 images") and "agreement  PASSED" in report and "start-up" in report
     with Classifier(device="cpu") as classifier, np.load(elsewhere / "results.npz") as results:
         np.testing.assert_array_equal(results["labels"], classifier(images))
         np.testing.assert_array_equal(results["logits"], classifier.logits)
@@ -124,8 +128,6 @@ def test_the_installed_package(tmp_path: Path) -> None:
     command = site / "bin" / "lenet5-inference"
     told = _run(elsewhere, command, "--help", path=site)
     assert told.startswith("usage: lenet5-inference [options]") and "main.py" not in told
-    said = _run(elsewhere, command, "--device", "cpu", "--data", "images", "--labels", "none", path=site)
-    assert said.startswith("lenet5 in fp32 on 3 images") and "agreement  PASSED" in said and "start-up" in said
 
     # What an archive of the sources (sdist) holds; packing it takes a second and adds nothing to this list.
     packed = {*(source / "lenet5_inference.egg-info" / "SOURCES.txt").read_text("utf-8").split()}
