@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from app import cli
 from app.cuda.cards import parse_device_name
 from app.files.checks import BadValueError
+from tests.support.shell import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 DRIVER = ROOT / "tests/support/fake_driver.c"
 SELECT = """
 import json, os, sys
@@ -57,8 +56,7 @@ def asked(driver: Path, *cases: tuple[dict[str, str], *tuple[str, ...]]) -> list
     """
     clean = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     variables = clean | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": "3"}
-    command = [sys.executable, "-c", SELECT, json.dumps(cases)]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
+    done = python(SELECT, json.dumps(cases), env=variables)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -103,9 +101,7 @@ def test_the_context_is_made_beside_other_work(driver: Path, cards: str, context
         "[thread.join() for thread in threading.enumerate() if thread.name == 'context']\n"
         "print(ctypes.c_int.in_dll(ctypes.CDLL('libcuda.so.1'), 'contexts').value)"
     )
-    variables = os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": cards}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
+    done = python(program, env=os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": cards})
     assert (done.stdout, done.stderr) == (f"{contexts}\n", "")
 
 

@@ -3,8 +3,6 @@
 import ctypes
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ import pytest
 
 from app.engine import copying
 from app.engine.copying import copy_by_threads, copy_in_parts
-from tests.support.shell import ROOT
+from tests.support.shell import python
 
 
 @pytest.fixture(params=[1, 2, 16])
@@ -165,7 +163,5 @@ assert works()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_starts_helpers_itself_and_the_program_ends() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, timeout=60, capture_output=True, text=True
-    )
+    done = python(PROGRAM, env=os.environ | {"PYTHONWARNINGS": "ignore"})
     assert (done.returncode, done.stderr) == (0, "")

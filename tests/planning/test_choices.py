@@ -26,6 +26,7 @@ from app.planning.plan import plan
 from app.planning.tuning import REFERENCE_CARDS, Tuning
 from tests.support.networks_for_tests import GENERAL
 from tests.support.requests import named_choices, requested, resolved
+from tests.support.shell import user_error
 
 AUTO = dict.fromkeys(("conv", "gemm", "pool"), "auto")
 
@@ -56,10 +57,8 @@ def test_kernel_names(command: str, names: dict[str, str]) -> None:
 @pytest.mark.parametrize("value", ["", "=direct", "conv1=", "direct,unrolled", "conv1=direct,", ","])
 @pytest.mark.parametrize("option", ["conv", "fc", "pool"])
 def test_malformed_kernel_names(option: str, value: str) -> None:
-    with pytest.raises(UserError) as caught:
-        resolved(f"--{option}={value}")
     fault = "name one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL"
-    assert str(caught.value) == f"--{option} {value}: {fault}"
+    assert user_error(lambda: resolved(f"--{option}={value}")) == f"--{option} {value}: {fault}"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -14,8 +14,8 @@ from app.engine.classifier import Classifier
 from app.network.definitions import LENET5
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
+from tests.support.shell import ROOT
 
-ROOT = Path(__file__).parents[3]
 SOURCES = (
     *("app", "data_tools", "weights", "docs", "tests", "main.py", "setup.py", "pyproject.toml", "MANIFEST.in"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"),
