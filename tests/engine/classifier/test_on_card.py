@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+from cupy.cuda import runtime
+
 from app.engine.card_runner import MOST_BYTES, STEP, CardRunner, max_buffered_images
 from app.engine.classifier import Classifier, card_engines
 from app.engine.classifier.arguments import BadArgumentError, is_gpu_array
@@ -42,8 +45,6 @@ def test_a_classifier_on_the_cpu_refuses_them() -> None:
 
 
 def test_streams_of_any_library() -> None:
-    import cupy
-
     own = cupy.cuda.Stream.from_external(SimpleNamespace(__cuda_stream__=lambda: (0, 64)))
     assert as_stream(own) is own
     assert as_stream(SimpleNamespace(cuda_stream=48)).ptr == 48
@@ -88,8 +89,6 @@ def copies(card: FakeCard, kind: int) -> int:
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fp16: kernels read the host's memory; fp32: chunks on streams, whose logits are copied within the card."""
-    from cupy.cuda import runtime
-
     fetched: list[tuple[int, ...]] = []
 
     def fetch_to_host(array: Any, _: object) -> np.ndarray:
@@ -118,8 +117,6 @@ def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, mo
 
 
 def test_logits_come_to_the_host_where_the_card_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    import cupy
-
     with fake_card(), Classifier(device="cuda", precision="fp16") as classifier:
 
         def full(_: int) -> None:
@@ -154,8 +151,6 @@ class Tensor:
 @pytest.mark.parametrize("raw", [True, False])
 def test_a_tensor_is_read_where_it_lies_after_its_stream(raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the third call on without an array of CuPy's; the first two learn its shape and type."""
-    import cupy
-
     ready, bytes_type = SimpleNamespace(cuda_stream=4711), type("dtype", (), {"__str__": lambda _: "torch.uint8"})()
     ways = {"_C": SimpleNamespace(**({"_cuda_getCurrentRawStream": lambda _: 4711} if raw else {}))}
     current = SimpleNamespace(current_stream=lambda _: ready)
@@ -181,8 +176,6 @@ def test_a_tensor_is_read_where_it_lies_after_its_stream(raw: bool, monkeypatch:
 
 def test_a_stream_that_uses_the_kept_buffers_is_kept() -> None:
     """A new stream could else get its pointer, and nothing would order it behind the work of the old one."""
-    import cupy
-
     with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
         images = cupy.ndarray((40, 28, 28), np.uint8)
         stream = cupy.cuda.Stream()
@@ -205,8 +198,6 @@ def test_an_array_of_jax_waits_unless_it_is_ready(
     ready: bool, interfaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DLPack makes the stream wait for the array; the interface does not, and lacks where JAX's layout is another."""
-    import cupy
-
     with fake_card():
         inner = cupy.ndarray((40, 28, 28), np.uint8)
         interface = {"shape": inner.shape, "typestr": "|u1", "data": (inner.data.ptr, True), "version": 2}
