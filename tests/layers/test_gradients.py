@@ -21,6 +21,11 @@ LAYERS: list[tuple[Layer, Shape]] = [
 EVERY = ("conv1", "conv2", "fc1", "fc2")
 
 
+def kind_of(case: int) -> str | None:
+    """The kind of a layer, for the names of its tests."""
+    return None if isinstance(case, bool) else LAYERS[case][0].kind
+
+
 def differences(
     f: Callable[[], float], array: np.ndarray, places: np.ndarray | None = None, step: float = STEP
 ) -> np.ndarray:
@@ -47,6 +52,7 @@ def random_parameters(layer: Layer, shape: tuple[int, ...], bias: bool, rng: np.
 @pytest.mark.parametrize(
     ("case", "bias"),
     [(at, bias) for at, (layer, shape) in enumerate(LAYERS) for bias in {False, bool(layer.parameter_shapes(shape))}],
+    ids=kind_of,
 )
 def test_layer(case: int, bias: bool) -> None:
     layer, shape = LAYERS[case]
@@ -70,7 +76,7 @@ def test_layer(case: int, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("case", range(len(LAYERS)))
+@pytest.mark.parametrize("case", range(len(LAYERS)), ids=kind_of)
 def test_float_types_and_memory_orders(case: int, dtype: type) -> None:
     """Results keep the type, and do not depend on the strides of what came in."""
     layer, shape = LAYERS[case]
