@@ -85,8 +85,8 @@ def _run(folder: Path, *command: object, path: Path | None = None) -> str:
 
 
 @pytest.mark.skipif(_setuptools() < OLDEST, reason=f"setuptools {OLDEST} is not installed, which builds the package")
-def test_the_installed_package(tmp_path: Path) -> None:
-    """In one test: building takes the most time."""
+def test_the_installed_package(long_form: bool, tmp_path: Path) -> None:
+    """In one test: building takes the most time. The long form reads the package's types, too."""
     source, site, elsewhere = (tmp_path / name for name in ("source", "site", "elsewhere"))
     source.mkdir()
     elsewhere.mkdir()
@@ -120,13 +120,7 @@ def test_the_installed_package(tmp_path: Path) -> None:
         np.testing.assert_array_equal(results["logits"], classifier.logits)
         np.testing.assert_array_equal(results["probabilities"], classifier.probabilities)
 
-    pytest.importorskip("mypy", reason="mypy is not installed, which reads the package's types")
-    (elsewhere / "typed.py").write_text(TYPED, encoding="utf-8")
-    checked = ("-m", "mypy", "--warn-unused-ignores", "--cache-dir", os.devnull, "typed.py")
-    assert _run(elsewhere, *checked, path=site).startswith("Success")
-
-    command = site / "bin" / "lenet5-inference"
-    told = _run(elsewhere, command, "--help", path=site)
+    told = _run(elsewhere, site / "bin" / "lenet5-inference", "--help", path=site)
     assert told.startswith("usage: lenet5-inference [options]") and "main.py" not in told
 
     # What an archive of the sources (sdist) holds; packing it takes a second and adds nothing to this list.
@@ -134,6 +128,13 @@ def test_the_installed_package(tmp_path: Path) -> None:
     files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*") if path.is_file()]
     assert {str(path) for path in files if "__pycache__" not in path.parts} <= packed
     assert {*SOURCES} <= {name.partition("/")[0] for name in packed}
+
+    assert (package / "py.typed").exists()
+    if long_form:
+        pytest.importorskip("mypy", reason="mypy is not installed, which reads the package's types")
+        (elsewhere / "typed.py").write_text(TYPED, encoding="utf-8")
+        checked = ("-m", "mypy", "--warn-unused-ignores", "--cache-dir", os.devnull, "typed.py")
+        assert _run(elsewhere, *checked, path=site).startswith("Success")
 
 
 def test_the_cpu_needs_no_cupy(tmp_path: Path) -> None:
