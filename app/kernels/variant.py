@@ -215,11 +215,12 @@ class Variant(Frozen):
         return None if fits else "needs more than 1,024 threads a block"
 
 
-# Rows of tensor-core kernels, which ``auto`` may choose.
+# Rows of tensor-core kernels, which ``auto`` may choose; unless a row says otherwise, no old system had them.
 ONLY_HOPPER = "sm_90 alone: its instructions are in no other card"
 TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
-mma_row = partial(Variant, min_arch=TENSOR_CORES, instructions="mma", automatic=True)
-wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", automatic=True)
+_new_row = partial(Variant, system="none of them", automatic=True)
+mma_row = partial(_new_row, min_arch=TENSOR_CORES, instructions="mma")
+wgmma_row = partial(_new_row, min_arch=90, only_arch=90, instructions="wgmma")
 
 
 def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
@@ -268,11 +269,6 @@ def activation_name(function: str) -> str:
     if kind == "leakyrelu":  # a struct for each slope, by the bits of its float64
         return f"LEAKYRELU<{np.float64(slope or DEFAULT_SLOPE).view(np.int64):#x}>"
     return function.upper() or "NONE"
-
-
-def uniform_type_defines(dtype: str) -> dict[str, str | int]:
-    """Return the constants INPUT, REAL and OUTPUT of an operation with a single type."""
-    return {"INPUT": dtype, "REAL": epilogue_dtype(dtype), "OUTPUT": dtype}
 
 
 def conv_size_defines(problem: ConvProblem) -> dict[str, str | int]:

@@ -5,7 +5,7 @@ from math import inf, prod
 
 from app.base.frozen import Frozen
 from app.kernels.plain_problems import ITEMSIZE
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.kernels.variant import Unfit, ceil_div
 
 TILE = 64  # maps of a product
@@ -44,6 +44,13 @@ class WarpgroupConvolution(Frozen):
     parts: int
     weight_parts: int
     sparse: bool = False
+
+    @classmethod
+    def of_layer(cls, layer: ConvProblem, whole: ConvProblem | ConvPairProblem) -> "WarpgroupConvolution":
+        """Return the convolution of a layer. whole: the kernel's problem: the layer, or the pair that it ends."""
+        sizes = layer.channels, layer.width + 2 * layer.padding, layer.maps, layer.kernel, layer.stride
+        parts = whole.activation_parts, whole.weight_parts
+        return cls(*sizes, *size_read_by_pooling(layer), layer.pool, *parts, whole.sparse)
 
     @property
     def planes(self) -> int:

@@ -60,11 +60,13 @@ class Pool(Layer):
         return [(self.padding, max(end, 0)) for end in ends]
 
     def window_pixel_counts(self, shape: Shape) -> np.ndarray:
-        """Return how many pixels of each window a mean of an image (C, H, W) counts: (PH, PW) integers.
+        """Return how many pixels of each window a mean of an image (C, H, W) counts: (PH, PW) int64.
 
-        An axis has length 1 if all windows lie inside the image along that axis.
+        With ``count_padding`` the pixels of padding count. An axis has length 1 if all windows count wholly along it.
         """
-        rows, columns = _window_extents(self, shape, 0, 0)
+        counts_padding = getattr(self, "count_padding", False)
+        ahead = self.padding * counts_padding
+        rows, columns = _window_extents(self, shape, ahead, ahead + self.extra_padding * counts_padding)
         return np.outer(rows, columns)
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -116,15 +118,6 @@ class AvgPool(Pool):
     count_padding: bool = False
     kind: ClassVar[str] = "avgpool"
     is_max: ClassVar[bool] = False
-
-    def window_pixel_counts(self, shape: Shape) -> np.ndarray:
-        """Return the number of pixels by which each window's sum is divided, (OH, OW) int64.
-
-        With ``count_padding`` the pixels of padding count.
-        """
-        ahead = self.padding * self.count_padding
-        rows, columns = _window_extents(self, shape, ahead, ahead + self.extra_padding * self.count_padding)
-        return np.outer(rows, columns)
 
 
 class MaxPool(Pool):

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,23 +11,30 @@ import pytest
 from app import cli
 from app.cuda.cards import parse_device_name
 from app.files.checks import BadValueError
+from tests.support.shell import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 DRIVER = ROOT / "tests/support/fake_driver.c"
 SELECT = """
 import json, os, sys
 from app.cuda import cards
 from app.base.errors import UserError
-answers = []
-for wanted in json.loads(sys.argv[1]):
-    try:
-        listed = wanted.startswith("--devices ")
-        found = cards.parse_device_list(wanted[10:]) if listed else cards.select_visible_device(wanted)
-        answers.append([str(found) if isinstance(found, str) else {str(card): card.visible for card in found}])
-    except UserError as error:
-        answers.append(str(error))
-    answers.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
-print(json.dumps(answers))
+for environment, *devices in json.loads(sys.argv[1]):
+    answers = []
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        continue
+    os.environ |= environment
+    for wanted in devices:
+        try:
+            listed = wanted.startswith("--devices ")
+            found = cards.parse_device_list(wanted[10:]) if listed else cards.select_visible_device(wanted)
+            answers.append([str(found) if isinstance(found, str) else {str(card): card.visible for card in found}])
+        except UserError as error:
+            answers.append(str(error))
+        answers.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    print(json.dumps(answers), flush=True)
+    os._exit(0)
 """
 
 
@@ -43,41 +49,47 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(driver: Path, wanted: list[str], **environment: str) -> list[object]:
-    """Select each in turn in a new process; return [device] or the error, and then CUDA_VISIBLE_DEVICES."""
+def asked(driver: Path, *cases: tuple[dict[str, str], *tuple[str, ...]]) -> list[list[object]]:
+    """Select devices in turn, in a new process for each case, whose variables come first.
+
+    Of each case, return [device] or the error, and then CUDA_VISIBLE_DEVICES, for each device.
+    """
     clean = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    variables = clean | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": "3"} | environment
-    command = [sys.executable, "-c", SELECT, json.dumps(wanted)]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
+    variables = clean | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": "3"}
+    done = python(SELECT, json.dumps(cases), env=variables)
     assert done.returncode == 0, done.stderr
-    answers: list[object] = json.loads(done.stdout)
-    return answers
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("listed", "number", "visible"),
-    [(None, 2, "2"), ("2,0", 0, "2"), ("GPU-1, GPU-2", 1, "GPU-2"), ("MIG-a,MIG-b", 1, "MIG-b"), ("1,-1,2", 0, "1")],
-)
-def test_the_card_of_a_number(driver: Path, listed: str | None, number: int, visible: str) -> None:
-    variables = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
-    assert asked(driver, [f"cuda:{number}"], **variables) == [["cuda"], visible]
+def listing(names: str | None) -> dict[str, str]:
+    return {} if names is None else {"CUDA_VISIBLE_DEVICES": names}
+
+
+def test_the_card_of_a_number(driver: Path) -> None:
+    cases = (
+        *((None, 2, "2"), ("2,0", 0, "2"), ("GPU-1, GPU-2", 1, "GPU-2")),
+        *(("MIG-a,MIG-b", 1, "MIG-b"), ("1,-1,2", 0, "1")),
+    )
+    found = asked(driver, *((listing(names), f"cuda:{number}") for names, number, _ in cases))
+    assert found == [[["cuda"], visible] for *_, visible in cases]
 
 
 def test_a_card_that_is_not_there(driver: Path) -> None:
     """The environment stays as it was, for whoever catches the error."""
-    wrong = "--device cuda:3: there are 3 GPUs, cuda:0 to cuda:2"
-    assert asked(driver, ["cuda:3"]) == [wrong, None]
-    for listed in ("1,-1,2", "1,7,2"):
-        wrong = "--device cuda:4: there is one GPU, cuda:0"
-        assert asked(driver, ["cuda:4"], CUDA_VISIBLE_DEVICES=listed) == [wrong, listed]
+    one = "there is one GPU, cuda:0"
     none = "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it); use --device cpu, or auto"
-    for listed in ("", "-1", "9"):
-        answer, after = asked(driver, ["cuda:0"], CUDA_VISIBLE_DEVICES=listed)
-        assert str(answer).startswith(f"--device cuda:0: {none}") and after == listed
+    cases = (
+        *((None, 3, "there are 3 GPUs, cuda:0 to cuda:2"), ("1,-1,2", 4, one), ("1,7,2", 4, one)),
+        *((hidden, 0, none) for hidden in ("", "-1", "9")),
+    )
+    found = asked(driver, *((listing(names), f"cuda:{number}") for names, number, _ in cases))
+    for (names, number, reason), (answer, after) in zip(cases, found, strict=True):
+        assert str(answer).startswith(f"--device cuda:{number}: {reason}") and after == names
 
 
 def test_other_devices_start_nothing(driver: Path) -> None:
-    assert asked(driver, ["auto", "cuda", "cpu"], FAKE_CRASH="1") == [["auto"], None, ["cuda"], None, ["cpu"], None]
+    (found,) = asked(driver, ({"FAKE_CRASH": "1"}, "auto", "cuda", "cpu"))
+    assert found == [["auto"], None, ["cuda"], None, ["cpu"], None]
 
 
 @pytest.mark.parametrize(("cards", "contexts"), [("3", 1), ("0", 0)])
@@ -89,9 +101,7 @@ def test_the_context_is_made_beside_other_work(driver: Path, cards: str, context
         "[thread.join() for thread in threading.enumerate() if thread.name == 'context']\n"
         "print(ctypes.c_int.in_dll(ctypes.CDLL('libcuda.so.1'), 'contexts').value)"
     )
-    variables = os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": cards}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
+    done = python(program, env=os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": cards})
     assert (done.stdout, done.stderr) == (f"{contexts}\n", "")
 
 
@@ -113,23 +123,20 @@ def test_who_makes_it(command: str, started: int, code: int, monkeypatch: pytest
 def test_too_late(driver: Path) -> None:
     """CUDA reads the variable only once."""
     late = "--device cuda:0: CUDA has started in this process, which can choose no card any more: start the process"
-    answers = asked(driver, ["cuda:1", "cuda:0"])
+    (answers,) = asked(driver, ({}, "cuda:1", "cuda:0"))
     assert answers[:2] == [["cuda"], "1"] and str(answers[2]).startswith(late) and answers[3] == "1"
 
 
-@pytest.mark.parametrize(
-    ("listed", "text", "cards"),
-    [
+def test_a_card_for_each_process(driver: Path) -> None:
+    """This process starts no driver: it may still choose."""
+    cases = (
         (None, "all", {"cuda:0": "0", "cuda:1": "1", "cuda:2": "2"}),
         (None, "2,0", {"cuda:2": "2", "cuda:0": "0"}),
         ("GPU-2,0,9,1", "all", {"cuda:0": "GPU-2", "cuda:1": "0"}),
         ("MIG-a,MIG-b", "all", {"cuda:0": "MIG-a", "cuda:1": "MIG-b"}),
-    ],
-)
-def test_a_card_for_each_process(driver: Path, listed: str | None, text: str, cards: dict[str, str]) -> None:
-    """This process starts no driver: it may still choose."""
-    variables = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
-    assert asked(driver, [f"--devices {text}", "cuda:0"], **variables)[::2] == [[cards], ["cuda"]]
+    )
+    found = asked(driver, *((listing(names), f"--devices {text}", "cuda:0") for names, text, _ in cases))
+    assert [answers[::2] for answers in found] == [[[cards], ["cuda"]] for *_, cards in cases]
 
 
 def test_wrong_lists_of_cards(driver: Path) -> None:
@@ -140,14 +147,20 @@ def test_wrong_lists_of_cards(driver: Path) -> None:
         "0,1,00": "--devices 0,1,00: cuda:0 is named twice, name it once",
         "0,5": "--devices 0,5: no cuda:5, there are 3 GPUs, cuda:0 to cuda:2",
     }
-    assert asked(driver, [f"--devices {text}" for text in wrong])[::2] == [*wrong.values()]
-    none = "--devices all: the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it); leave it out"
-    assert str(asked(driver, ["--devices all"], FAKE_CARDS="0")[0]).startswith(none)
-    crashed = "--devices all: the NVIDIA driver does not start: its process was ended by signal 6 (Aborted)"
-    assert str(asked(driver, ["--devices all"], FAKE_CRASH="1")[0]).startswith(crashed)
-    missing = "--devices all: no NVIDIA driver library (libcuda.so.1) is installed; leave it out to use the CPU"
-    if not shutil.which("nvidia-smi"):
-        assert asked(driver, ["--devices all"], LD_LIBRARY_PATH="")[0] == missing
+    reasons = {  # of --devices all
+        "FAKE_CARDS=0": "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it); leave it out",
+        "FAKE_CRASH=1": "the NVIDIA driver does not start: its process was ended by signal 6 (Aborted)",
+        "LD_LIBRARY_PATH=": "no NVIDIA driver library (libcuda.so.1) is installed; leave it out to use the CPU",
+    }
+    if shutil.which("nvidia-smi"):
+        del reasons["LD_LIBRARY_PATH="]
+    variables = [dict([setting.split("=")]) for setting in reasons]
+    lists, *others = asked(
+        driver, ({}, *(f"--devices {text}" for text in wrong)), *((each, "--devices all") for each in variables)
+    )
+    assert lists[::2] == [*wrong.values()]
+    for reason, (answer, _) in zip(reasons.values(), others, strict=True):
+        assert str(answer).startswith(f"--devices all: {reason}")
 
 
 @pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:15"])

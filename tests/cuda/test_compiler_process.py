@@ -1,5 +1,6 @@
 """Test the compiler's processes: this program handles Ctrl-C at any moment, and their results are NVRTC's."""
 
+import re
 import signal
 import struct
 import sys
@@ -24,12 +25,12 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler_process
 from app.cuda.compiler import find_nvrtc, library_build_hash
-from tests.support.shell import INTERRUPTIBLE, check_error, python, started, wait_for
+from tests.support.shell import INTERRUPTIBLE, check_error, python, started, user_error, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
 # Most of the time goes to the front end, within which NVRTC handles signals.
 LONG = (
-    "".join(f"static __device__ float f{i}(float x) {{ return x * {i} + sqrtf(x); }}\n" for i in range(6000)) + KERNEL
+    "".join(f"static __device__ float f{i}(float x) {{ return x * {i} + sqrtf(x); }}\n" for i in range(3000)) + KERNEL
 )
 # Compiles again and again, interrupted at moments that differ; every compilation ends in its result or the interrupt.
 INTERRUPTED_OFTEN = """
@@ -41,7 +42,7 @@ before, interrupts, chance = signal.getsignal(signal.SIGINT), 0, random.Random(0
 for value in range(8):
     try:
         try:
-            delay = chance.uniform(0, 0.3)
+            delay = chance.uniform(0, 0.15)
             shot = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
             shot.start()
             compile_kernel(Path(sys.argv[1]), {"VALUE": value}, "sm_80")
@@ -188,10 +189,6 @@ def _no_compiler(*_: object) -> None:
     raise AssertionError("compiled where the cache should have served")
 
 
-def test_sources_follow_includes(toy: Path) -> None:
-    assert read_with_includes(toy / "toy.cu") == {name: TOY[name] for name in ("toy.cu", "outer.cuh", "inner.cuh")}
-
-
 def test_the_order_of_constants_does_not_matter(toy: Path) -> None:
     first = compile_kernel(toy / "toy.cu", {"VALUE": 1, "OTHER": 2}, "sm_80")
     assert compile_kernel(toy / "toy.cu", {"OTHER": 2, "VALUE": 1}, "sm_80") == first
@@ -243,9 +240,7 @@ def test_a_missing_compiler_is_the_users_to_install(toy: Path, monkeypatch: pyte
         raise RuntimeError("CuPy failed to load libnvrtc.so.12:\nOSError: no such file")
 
     monkeypatch.setattr(compiler.import_nvrtc(), "getVersion", missing)
-    with pytest.raises(UserError, match=r"NVRTC.*libnvrtc.*pip install") as caught:
-        _build(toy)
-    assert "\n" not in str(caught.value)
+    assert re.search(r"NVRTC.*libnvrtc.*pip install", user_error(lambda: _build(toy)))
 
 
 def test_without_cupy_it_is_cupy_that_is_named(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+from cupy.cuda import runtime
 
 from app.cuda import launch_attributes
 from app.cuda.launch_attributes import CLUSTER_DIMENSION, DEPENDENT_SINCE, PROGRAMMATIC, _Attribute, _Config
@@ -97,9 +99,6 @@ def test_the_driver_is_told_what_to_launch(
 @pytest.mark.parametrize("captured", [False, True])
 def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> None:
     """In a stream and in a CUDA graph: before the end of the kernel ahead, and never with its earlier values."""
-    import cupy
-    from cupy.cuda import runtime
-
     module = _compiled(tmp_path, SOURCE)
     ahead = KernelFunction(module, "ahead", threads=256)
     behind = KernelFunction(module, "behind", threads=256, dependent=True)
@@ -145,9 +144,6 @@ extern "C" __global__ void gather(float4 *collected, int of_cluster) {
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_blocks_of_a_cluster_reach_the_first_ones_memory(tmp_path: Path, size: int, captured: bool) -> None:
-    import cupy
-    from cupy.cuda import runtime
-
     gather = KernelFunction(_compiled(tmp_path, CLUSTERS), "gather", threads=96, cluster=lambda _: size)
     blocks = 3 * size
     collected = cupy.full((blocks, 96, 4), np.nan, np.float32)

@@ -11,7 +11,7 @@ import pytest
 from app.layers import products
 from app.layers.products import BLOCK, GROUP, RowRounding, multiply_rows
 from app.network.definitions import Network
-from tests.support.cpu_bits import KINDS, networks, unlike, why_not
+from tests.support.cpu_bits import KINDS, crashes, networks, unlike, why_not
 from tests.support.shell import ROOT
 
 NAMES = [network.name for network in networks()]
@@ -24,24 +24,24 @@ def test_scores_do_not_depend_on_batch_place_or_threads(network: Network) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nor_on_other_processors(kind: str, pytestconfig: pytest.Config) -> None:
-    """In a sample each network with one of the kinds that there are."""
+    """In a sample every second network, with one of the kinds that there are."""
     reason = why_not(kind)
     if reason is not None:
         pytest.skip(reason)
     kinds = [one for one in KINDS if why_not(one) is None]
     seed = pytestconfig.getoption("sample")
-    names = NAMES if seed is None else NAMES[(seed + kinds.index(kind)) % len(kinds) :: len(kinds)]
+    names = NAMES if seed is None else NAMES[seed % 2 :: 2][(seed + kinds.index(kind)) % len(kinds) :: len(kinds)]
     assert _unlike_with(names, OPENBLAS_CORETYPE=kind) == ""
 
 
 def test_nor_without_numpys_vector_instructions(pytestconfig: pytest.Config) -> None:
-    """In a sample every third network."""
+    """In a sample every seventh network."""
     features = np._core._multiarray_umath  # type: ignore[attr-defined]
     found = [name for name in features.__cpu_dispatch__ if features.__cpu_features__.get(name)]
     if not found:
         pytest.skip("NumPy uses none here")
     seed = pytestconfig.getoption("sample")
-    names = NAMES if seed is None else NAMES[seed % 3 :: 3]
+    names = NAMES if seed is None else NAMES[seed % 7 :: 7]
     assert _unlike_with(names, NPY_DISABLE_CPU_FEATURES=" ".join(found)) == ""
 
 
@@ -51,20 +51,24 @@ def _unlike_with(names: Sequence[str], **environment: str) -> str:
     ended = subprocess.run(
         command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600, check=False
     )
+    kind = environment.get("OPENBLAS_CORETYPE")
+    if kind is not None and ended.returncode < 0 and crashes(kind):
+        pytest.skip(f"NumPy {np.__version__} by itself crashes with {kind}'s kernels here")
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
 @pytest.mark.parametrize("straight", [True, False])
 @pytest.mark.parametrize(("used", "margin"), [(GROUP, 0), (GROUP, 8), (GROUP, None), (1, None), (1, 8)])
-@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, BLOCK - 1, BLOCK, 2 * BLOCK + 11])
 def test_products_are_right_whatever_rounds_alike(
-    rows: int, used: int, margin: int | None, straight: bool, monkeypatch: pytest.MonkeyPatch
+    used: int, margin: int | None, straight: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "measure_row_rounding", lambda *shape: RowRounding(used, margin, straight))
-    rng = np.random.default_rng(rows)
-    x, weights = rng.standard_normal((rows, 37)), rng.standard_normal((37, 11))
-    np.testing.assert_allclose(multiply_rows(x, weights), np.einsum("bi,io->bo", x, weights), rtol=1e-13, atol=1e-13)
+    rng = np.random.default_rng(0)
+    for rows in (0, 1, 7, 8, 9, BLOCK - 1, BLOCK, 2 * BLOCK + 11):
+        x, weights = rng.standard_normal((rows, 37)), rng.standard_normal((37, 11))
+        wanted = np.einsum("bi,io->bo", x, weights)
+        np.testing.assert_allclose(multiply_rows(x, weights), wanted, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from app.network.reference import compute_reference
 from app.network.weights import load_weights
 from app.planning.plan import plan
 from tests.support.networks_for_tests import (
-    ODD,
     TEST_NETWORKS,
     check_labels,
     has_long_sums,
@@ -211,16 +210,6 @@ def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights
             assert alike(results(images, outputs), of_other)
         running.run(images[:20], outputs)
         assert np.array_equal(outputs.labels[:20], of_other[0][:20])
-
-
-def test_an_engine_serves_many_batches() -> None:
-    graph = random_graph(ODD)
-    with engine(graph, chunk=8) as running:
-        for count in (1, 30, 8, 17):
-            images = random_images(ODD, count, seed=count)
-            outputs = running.allocate_outputs(count, logits=True)
-            running.run(images, outputs)
-            check_logits(outputs.logits, graph, images)
 
 
 @pytest.mark.parametrize("batch", [31, 62, 63, 200])

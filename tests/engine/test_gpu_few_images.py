@@ -7,7 +7,6 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.cuda.device import describe_gpu
 from app.cuda.memory import pinned_copy
-from app.engine.classifier import Classifier
 from app.engine.gpu import GpuEngine
 from app.kernels.fused import any_pair
 from app.kernels.gemm.warpgroup import FEW_IMAGES
@@ -53,17 +52,3 @@ def test_logits_keep_their_bits_across_the_switches(name: str, precision: str) -
             np.testing.assert_array_equal(logits_of(whole, count), wanted[:count], err_msg=f"{count} of many")
             with GpuEngine(execution, chunk=count, streams=1) as small:
                 np.testing.assert_array_equal(logits_of(small, count), wanted[:count], err_msg=f"{count} alone")
-
-
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_a_classifier_gives_one_image_the_bits_of_a_batch(precision: str) -> None:
-    images = random_images(NETWORKS["lenet5"], 1000)
-    with Classifier("lenet5", device="cuda", precision=precision) as classifier:
-
-        def logits_of(count: int) -> np.ndarray:
-            classifier(images[:count])
-            return np.array(classifier.logits).view(np.uint32)
-
-        wanted = logits_of(len(images))
-        for count in (1, 2, 15, 16, 70, 71, 500, 501, 960, 961):
-            np.testing.assert_array_equal(logits_of(count), wanted[:count], err_msg=str(count))

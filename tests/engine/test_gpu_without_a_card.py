@@ -39,12 +39,12 @@ def lengths(count: int, chunk: int) -> list[int]:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 64, 1000])
-@pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 11, 15, 64, 65, 127, 999, 1001])
-def test_pieces_cover_the_batch_in_order(count: int, chunk: int) -> None:
-    parts = list(chunk_slices(count, chunk))
-    assert parts[0].start == 0 and parts[-1].stop == count
-    assert all(before.stop == after.start for before, after in pairwise(parts))
-    assert all(0 < length <= chunk for length in lengths(count, chunk))
+def test_pieces_cover_the_batch_in_order(chunk: int) -> None:
+    for count in (1, 2, 3, 9, 10, 11, 15, 64, 65, 127, 999, 1001):
+        parts = list(chunk_slices(count, chunk))
+        assert parts[0].start == 0 and parts[-1].stop == count
+        assert all(before.stop == after.start for before, after in pairwise(parts))
+        assert all(0 < length <= chunk for length in lengths(count, chunk))
 
 
 def test_the_ends_are_short() -> None:

@@ -1,7 +1,6 @@
 """How far it is from a command to a launch: frames, files and modules that a reader has to follow."""
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from app.network.definitions import LENET5
 from app.network.graph import Graph
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
-from tests.support.shell import ROOT
+from tests.support.shell import ROOT, python
 
 MOST_FRAMES = 12  # from the command line's function to the one that launches
 MOST_FILES = 6  # from a call of ``Classifier`` to there
@@ -133,15 +132,7 @@ def test_the_main_job_loads_few_modules(device: str, place: tuple[str, set[str],
         "loaded = {name: module for name, module in sys.modules.items() if name.startswith(('app.', 'data_tools.'))}\n"
         "print(*(name for name, module in loaded.items() if not hasattr(module, '__path__')), file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *command(device, tmp_path)],
-        cwd=ROOT,
-        env=os.environ | {"LENET_CPU_ENGINE": "numpy"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = python(program, *command(device, tmp_path), env=os.environ | {"LENET_CPU_ENGINE": "numpy"}, check=True)
     loaded = done.stderr.splitlines()[-1].split()
     assert needed <= {*loaded} and not needless & {*loaded}
     assert len(loaded) <= MOST_MODULES, sorted(loaded)

@@ -1,6 +1,7 @@
 """Test each layer's rules: its shapes, the inputs that it refuses, and its requests to kernels."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import pytest
@@ -34,6 +35,10 @@ TYPES = [
     ("float16", "float16", "float32"),
     ("float64", "float64", "float64"),
 ]
+
+
+def named(types: tuple[str, str, str]) -> dict[str, str]:
+    return dict(zip(("input_dtype", "dtype", "output_dtype"), types, strict=True))
 
 
 def _name(case: object) -> str:
@@ -98,8 +103,6 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
     assert "layer odd_one " in error and str(shape) in error
 
 
-@pytest.mark.parametrize("padding", [0, 2])
-@pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
 @pytest.mark.parametrize(
     ("epilogue", "activation", "pooling"),
     [
@@ -115,72 +118,59 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
     ids=_name,
 )
 def test_what_a_convolution_fuses_keeps_its_shapes(
-    epilogue: list[Layer],
-    activation: str,
-    pooling: tuple[int, bool, bool],
-    input_dtype: str,
-    dtype: str,
-    output_dtype: str,
-    padding: int,
+    epilogue: list[Layer], activation: str, pooling: tuple[int, bool, bool]
 ) -> None:
-    layer, shape = replace(CONV, stride=2, padding=padding), SHAPE
-    problem = layer.kernel_problem(
-        shape, epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype
-    )
     pool, is_max, ceil = pooling
-    given = (True, activation, pool, is_max, input_dtype, dtype, output_dtype, padding, ceil)
-    assert problem == ConvProblem(3, 18, 13, 4, 3, 2, *given)
-    x, _, _, y = problem.arguments()
-    assert (x.dtype, x.per_image, y.dtype) == (input_dtype, prod(shape), output_dtype)
-    for each in [layer, *epilogue]:
-        shape = each.output_shape(shape)
-    assert y.per_image == prod(shape)
+    for types, padding in product(TYPES, (0, 2)):
+        layer, shape = replace(CONV, stride=2, padding=padding), SHAPE
+        problem = layer.kernel_problem(shape, epilogue, bias=True, **named(types))
+        given = (True, activation, pool, is_max, *types, padding, ceil)
+        assert problem == ConvProblem(3, 18, 13, 4, 3, 2, *given)
+        x, _, _, y = problem.arguments()
+        assert (x.dtype, x.per_image, y.dtype) == (types[0], prod(shape), types[2])
+        for each in [layer, *epilogue]:
+            shape = each.output_shape(shape)
+        assert y.per_image == prod(shape)
 
 
-@pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
 @pytest.mark.parametrize(
     ("epilogue", "activation", "argmax"),
     [([], "", False), ([ARGMAX], "", True), *(([kind("a")], kind.kind, False) for kind in ACTIVATIONS.values())],
     ids=_name,
 )
-def test_what_a_linear_layer_fuses(
-    epilogue: list[Layer], activation: str, argmax: bool, input_dtype: str, dtype: str, output_dtype: str
-) -> None:
-    problem = LINEAR.kernel_problem(
-        (8,), epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype
-    )
-    assert problem == LinearProblem(8, 6, True, activation, argmax, input_dtype, dtype, output_dtype)
+def test_what_a_linear_layer_fuses(epilogue: list[Layer], activation: str, argmax: bool) -> None:
+    for types in TYPES:
+        problem = LINEAR.kernel_problem((8,), epilogue, bias=True, **named(types))
+        assert problem == LinearProblem(8, 6, True, activation, argmax, *types)
 
 
-@pytest.mark.parametrize("stored", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [(POOL, SHAPE), *((kind("a"), SHAPE) for kind in ACTIVATIONS.values()), (SOFTMAX, (8,)), (ARGMAX, (8,))],
     ids=_name,
 )
-def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: Shape, stored: str) -> None:
-    problem = layer.kernel_problem(shape, [], bias=False, input_dtype=stored, dtype="tfloat32", output_dtype=stored)
-    assert problem is not None and operation(problem) == layer.operation
-    assert (problem.dtype, problem.flops) == (stored, layer.flops(shape))
-    x, y = problem.arguments()
-    assert (x.dtype, x.per_image) == (stored, prod(shape))
-    assert (y.dtype, y.per_image) == ("uint8" if layer is ARGMAX else stored, prod(layer.output_shape(shape)))
+def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: Shape) -> None:
+    for stored in ("float16", "float32", "float64"):
+        problem = layer.kernel_problem(shape, [], bias=False, **named((stored, "tfloat32", stored)))
+        assert problem is not None and operation(problem) == layer.operation
+        assert (problem.dtype, problem.flops) == (stored, layer.flops(shape))
+        x, y = problem.arguments()
+        assert (x.dtype, x.per_image) == (stored, prod(shape))
+        assert (y.dtype, y.per_image) == ("uint8" if layer is ARGMAX else stored, prod(layer.output_shape(shape)))
 
 
 def test_without_windows_over_the_border_it_is_the_same_problem() -> None:
     """Tuning keys and machine code are the same, too."""
-    types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
+    types = ("float32", "float32", "float32")
     plain, over = (
-        [layer.kernel_problem(shape, [], bias=False, **types) for shape in ((3, 18, 12), (3, 18, 13))]
+        [layer.kernel_problem(shape, [], bias=False, **named(types)) for shape in ((3, 18, 12), (3, 18, 13))]
         for layer in (MaxPool("p", 3), MaxPool("p", 3, ceil=True))
     )
     assert plain[0] == over[0] and plain[1] != over[1]
 
 
 def test_labels_are_bytes_whatever_the_output_type() -> None:
-    problem = ARGMAX.kernel_problem(
-        (8,), [], bias=False, input_dtype="float32", dtype="float16", output_dtype="float16"
-    )
+    problem = ARGMAX.kernel_problem((8,), [], bias=False, **named(("float32", "float16", "float16")))
     assert problem is not None and problem.dtype == "float32"
 
 
@@ -209,5 +199,5 @@ def test_labels_are_bytes_whatever_the_output_type() -> None:
     ],
 )
 def test_what_cannot_be_done_in_one_pass(layer: Layer, shape: Shape, epilogue: list[Layer], input_dtype: str) -> None:
-    dtypes = {"input_dtype": input_dtype, "dtype": "float32", "output_dtype": "float32"}
-    assert layer.kernel_problem(shape, epilogue, bias=False, **dtypes) is None
+    types = named((input_dtype, "float32", "float32"))
+    assert layer.kernel_problem(shape, epilogue, bias=False, **types) is None

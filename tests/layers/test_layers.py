@@ -55,7 +55,7 @@ POOLINGS = [
     for pool in POOLS
     for ceil in (False, True)
     for window in (2, 3, 4)
-    for stride in (None, 1, 2, 5)
+    for stride in (None, 1, 5)
     for shape in [((1, 9, 7), (3, 4, 11))[(window + (stride or 0) + ceil) % 2]]
 ]
 # Padding ahead, at both ends or more behind; images that are smaller than the window.
@@ -64,7 +64,7 @@ POOLINGS += [
     for pool in POOLS
     for ceil in (False, True)
     for window, padding, extra in ((2, 1, 0), (2, 0, 1), (3, 1, 0), (3, 1, 1), (4, 2, 0), (5, 1, 2), (5, 4, 0))
-    for stride in (None, 1, 2, 3)
+    for stride in (None, 1, 3)
     for shape in [((1, 9, 7), (3, 4, 11), (2, 1, 3))[(window + (stride or 0) + ceil) % 3]]
     if min(shape[1:]) + 2 * padding + extra >= window
 ]
@@ -122,6 +122,7 @@ ALL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.grid
 @ALL
 def test_a_layer_agrees_with_the_networks_oracle_and_onnx_runtime(layer: Layer, shape: Shape, bias: bool) -> None:
     """In float64 with the oracle, which computes a layer from its settings by code of its own; in float32 with ONNX."""

@@ -55,7 +55,7 @@ KINDS = pytest.mark.parametrize(
         if kind == "uint8" or not network.layers[0].keeps_bytes
     ],
 )
-IMAGES = 33
+IMAGES = 17
 
 
 def undivided(graph: Graph, *, by_file: bool = False) -> Graph:

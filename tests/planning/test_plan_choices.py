@@ -1,5 +1,6 @@
 """Test the user's choices for a plan: precision, kernels by layer, and earlier measurements."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -175,9 +176,7 @@ def test_a_convolution_alone_has_settings_of_its_own() -> None:
     ],
 )
 def test_kernels_that_cannot_serve_are_refused(arch: str, options: dict[str, Any], fault: str) -> None:
-    with pytest.raises(UserError, match=fault) as caught:
-        plan(random_graph(LENET5), arch, named_choices(**options))
-    assert "\n" not in str(caught.value)
+    assert re.search(fault, user_error(lambda: plan(random_graph(LENET5), arch, named_choices(**options))))
 
 
 def test_no_kernel_is_taken_for_another_operation() -> None:

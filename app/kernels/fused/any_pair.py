@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from app.kernels.fused.conv_pair import SIZES
-from app.kernels.plain_problems import Argument
+from app.kernels.plain_problems import Argument, ResizeProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.kernels.scaling import BOUNDED, Arrays, activation_scales, float16_parts, power_of_two_scales
 from app.kernels.variant import (
@@ -54,6 +54,17 @@ def _pixel_stride_words(problem: ConvPairProblem) -> int:
     return words if words % 8 else words + (4 if apart % 2 else 2 if apart % 4 else 1)
 
 
+def image_source(problem: ConvPairProblem) -> ConvProblem | ResizeProblem:
+    """Return the problem whose input is the images: the resizing, or else the first convolution."""
+    return problem.first if problem.resize is None else problem.resize
+
+
+def padded_image_words(problem: ConvPairProblem) -> int:
+    """Return the words of an image with its padding, a word for each pixel, and of the slack behind it."""
+    first = problem.first
+    return first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + SLACK
+
+
 def _round_up(number: int, to: int) -> int:
     return ceil_div(number, to) * to
 
@@ -73,16 +84,15 @@ def _row_fragments_size(problem: ConvPairProblem) -> int:
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     """Return the launches: with a block per image, and with ``BANDS`` blocks per image for few images."""
-    first, second, resize = problem.first, problem.second, problem.resize
-    source = first if resize is None else resize
+    first, second, source = problem.first, problem.second, image_source(problem)
     filters = [problem.weight_parts * size(problem) for size in (window_fragments_size, _row_fragments_size)]
     high, wide = first.pooled_size
-    pairs = first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + SLACK
     maps = (high + 2 * second.padding) * (wide + 2 * second.padding) * _pixel_stride_words(problem) + SLACK
     pixels = source.channels * source.height * source.width
-    maps = max(maps, ceil_div(first.channels * source.height * first.width, 2)) if resize else maps
+    if problem.resize is not None:
+        maps = max(maps, ceil_div(first.channels * source.height * first.width, 2))
     shared = (
-        4 * _round_up(pairs, 4)
+        4 * _round_up(padded_image_words(problem), 4)
         + 4 * problem.activation_parts * _round_up(maps, 4)
         + 2 * sum(filters)
         + _round_up(pixels, 16)
@@ -109,8 +119,7 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
     """Return the constants of ``any_convolution.cuh`` and ``any_image.cuh``."""
-    first, resize = problem.first, problem.resize
-    source = first if resize is None else resize
+    first, resize, source = problem.first, problem.resize, image_source(problem)
     return {
         "C1": first.channels,
         "H0": source.height,
@@ -246,7 +255,6 @@ ROWS: tuple[Variant, ...] = (
         "conv_pair",
         0,
         "mma_any",
-        system="none of them",
         configure=configure,
         dtypes=("float16", "float16x2"),
         summary="any two convolutions with all that follows them, from the bytes to the features on chip: mma, one "

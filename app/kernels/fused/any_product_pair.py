@@ -110,7 +110,6 @@ ROWS: tuple[Variant, ...] = (
         "gemm_pair",
         0,
         "wgmma_any",
-        system="none of them",
         configure=_configure,
         dtypes=("float16", "float16x2", "tfloat32"),
         summary="any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",

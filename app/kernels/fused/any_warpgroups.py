@@ -8,7 +8,9 @@ import numpy as np
 from app.kernels.fused import any_pair
 from app.kernels.fused.any_pair import (
     convolution_defines,
+    image_source,
     packed_arguments,
+    padded_image_words,
     scales_after_activation,
     window_fragments_size,
 )
@@ -35,7 +37,6 @@ from app.kernels.warpgroup_convolution import (
     collected_result_bytes,
     estimated_clocks,
     fastest_tiles,
-    size_read_by_pooling,
 )
 from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
@@ -46,36 +47,22 @@ def refusal_reason(problem: ConvPairProblem) -> str | None:
 
 
 def _second_convolution(problem: ConvPairProblem) -> WarpgroupConvolution:
-    """Return the second convolution."""
-    first, second = problem.first, problem.second
-    return WarpgroupConvolution(
-        first.maps,
-        first.pooled_size[1] + 2 * second.padding,
-        second.maps,
-        second.kernel,
-        second.stride,
-        *size_read_by_pooling(second),
-        second.pool,
-        problem.activation_parts,
-        problem.weight_parts,
-        problem.sparse,
-    )
+    return WarpgroupConvolution.of_layer(problem.second, problem)
 
 
 def _place_filters(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
     """Return the bytes of the maps between the layers, for one float16 part, and the filters' place. Raises Unfit."""
     first, second, resize = problem.first, _second_convolution(problem), problem.resize
-    source = first if resize is None else resize
+    source = image_source(problem)
     tiles.check(second)
     high = first.pooled_size[0] + 2 * problem.second.padding
     maps = second.maps_bytes(high, tiles.chunks * tiles.rows)
     if resize is not None:  # the widened rows lie there first
         maps = max(maps, ceil_div(2 * first.channels * source.height * first.width, 16 * second.parts) * 16)
-    pairs = first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + any_pair.SLACK
     image = ceil_div(source.channels * source.height * source.width, 16) * 16
     others = 2 * problem.weight_parts * window_fragments_size(problem)
     others += ceil_div((3 if scales_after_activation(problem) else 2) * ceil_div(first.maps, 2) * 8, 16) * 16
-    others += tiles.warpgroups * (ceil_div(4 * pairs, 16) * 16 + second.parts * maps + image + 16)
+    others += tiles.warpgroups * (ceil_div(4 * padded_image_words(problem), 16) * 16 + second.parts * maps + image + 16)
     return maps, FilterRing.choose(others, tiles.warpgroups * collected_result_bytes(problem.second), second)
 
 
@@ -126,7 +113,6 @@ def pack_parameters(problem: ConvPairProblem, ring: FilterRing, arrays: Arrays) 
 _row = partial(
     wgmma_row,
     "conv_pair",
-    system="none of them",
     configure=_configure,
     dtypes=("float16", "float16x2"),
     refuses=refusal_reason,

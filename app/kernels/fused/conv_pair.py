@@ -250,7 +250,6 @@ ROWS: tuple[Variant, ...] = (
         "conv_pair",
         1,
         "mma",
-        system="none of them",
         configure=_configure_mma,
         dtypes=("float16", "float16x2"),
         summary="both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
@@ -261,7 +260,6 @@ ROWS: tuple[Variant, ...] = (
     hopper_row(
         2,
         "wgmma",
-        system="none of them",
         configure=_configure_wgmma,
         dtypes=("float16",),
         since="mma",
@@ -270,7 +268,6 @@ ROWS: tuple[Variant, ...] = (
     hopper_row(
         3,
         "wgmma_split",
-        system="none of them",
         configure=_configure_wgmma_split,
         dtypes=("float16x2",),
         since="wgmma",
@@ -279,7 +276,6 @@ ROWS: tuple[Variant, ...] = (
     hopper_row(
         4,
         "wgmma_exact",
-        system="none of them",
         configure=_configure_wgmma_exact,
         dtypes=("float16x2",),
         since="wgmma-split",
@@ -289,7 +285,6 @@ ROWS: tuple[Variant, ...] = (
     hopper_row(
         5,
         "wgmma_int8",
-        system="none of them",
         configure=_configure_wgmma_int8,
         dtypes=("int8",),
         since="wgmma",

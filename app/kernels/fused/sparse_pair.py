@@ -150,7 +150,7 @@ def _configure_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     return _configure(problem, 25, 3, 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
-sparse_row = partial(hopper_row, system="none of them", sparse=True, work=sparse_pair_work)
+sparse_row = partial(hopper_row, sparse=True, work=sparse_pair_work)
 by_images = partial(
     sparse_row, configure=_configure_images, tunables={"images": (2, 3, 4)}, defaults=lambda _: {"images": 2}
 )

@@ -1,5 +1,6 @@
 """Define the registry rows of the matrix products of fully connected layers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -50,6 +51,11 @@ def argmax_limit_reason(problem: LinearProblem) -> str | None:
 def size_defines(problem: LinearProblem) -> dict[str, str | int]:
     """Return the compile-time constants DEPTH and N."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
+
+
+def tile_grid(problem: LinearProblem, rows: int, columns: int) -> Callable[[int], Grid]:
+    """Return a function from a number of images to its grid: a block per tile of rows (images) and columns."""
+    return lambda images: (ceil_div(images, rows), ceil_div(problem.outputs, columns), 1)
 
 
 def sum_part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
@@ -106,11 +112,7 @@ def _configure_naive(problem: LinearProblem, _: Parameters) -> LaunchConfig:
 
 def _configure_shared_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     tile = parameters["TILE"]
-    launch = KernelLaunch(
-        tile * tile,
-        lambda images: (ceil_div(images, tile), ceil_div(problem.outputs, tile), 1),
-        scalars=(problem.inputs, problem.outputs),
-    )
+    launch = KernelLaunch(tile**2, tile_grid(problem, tile, tile), scalars=(problem.inputs, problem.outputs))
     return LaunchConfig(type_defines(problem) | {"TILE": tile}, (launch,))
 
 
@@ -142,7 +144,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     if problem.argmax and not problem.outputs <= bn == wn:
         raise Unfit("argmax needs a whole row of outputs in one warp: WN = BN, no smaller than the row")
     threads = 32 * (bm // wm) * (bn // wn)
-    launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
+    launch = KernelLaunch(threads, tile_grid(problem, bm, bn))
     spread = int("SPREAD" in parameters)
     constants: dict[str, str | int] = {**parameters, "SPREAD": spread, "SPLIT": int(split), "W_PARTS": parts}
     constants |= result_defines(problem) | sum_part_define(problem, parameters)
@@ -166,7 +168,7 @@ def _configure_split_k(problem: LinearProblem, parameters: Parameters) -> Launch
     bm, bn = parameters["BM"], parameters["BN"]
     if bn % 32:
         raise Unfit("a block of BN threads does not consist of whole warps")
-    launch = KernelLaunch(bn, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
+    launch = KernelLaunch(bn, tile_grid(problem, bm, bn))
     defines = type_defines(problem) | size_defines(problem) | dict(parameters)
     config = spread_parts(problem, defines, launch, "gemm_split_k_finish")
     return replace(config, images_at_a_time=max_workspace_images(config.workspace))  # it serves large batches, too
@@ -188,7 +190,7 @@ def _tile_launch(problem: LinearProblem, bm: int, bn: int, threads: int, shared_
         raise Unfit("a block of these tiles does not consist of whole warps")
     if shared_bytes > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {shared_bytes:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,}")
-    return KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
+    return KernelLaunch(threads, tile_grid(problem, bm, bn))
 
 
 def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:

@@ -11,6 +11,7 @@ from app.kernels.gemm.gemm import (
     size_defines,
     spread_parts,
     sum_part_define,
+    tile_grid,
 )
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LinearProblem
@@ -117,7 +118,7 @@ def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> Lau
     if 2 * bk * (bm + 4 + bn) * ITEMSIZE["float32"] > STATIC_SHARED_LIMIT:
         raise Unfit("the two stages exceed 48 KB of shared memory")
     threads = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP) * WARP
-    launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
+    launch = KernelLaunch(threads, tile_grid(problem, bm, bn))
     defines = type_defines(problem) | size_defines(problem) | dict(parameters) | sum_part_define(problem, parameters)
     return LaunchConfig(defines, (launch,))
 

@@ -3,6 +3,7 @@
 from functools import partial
 from math import prod
 
+from app.base.precision import epilogue_dtype
 from app.kernels.plain_problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import PoolProblem
 from app.kernels.variant import (
@@ -17,10 +18,14 @@ from app.kernels.variant import (
     ceil_div,
     configure_elementwise,
     pooled_size_defines,
-    uniform_type_defines,
 )
 
 RESIZED = 16  # approximate outputs per thread of a resizing
+
+
+def uniform_type_defines(dtype: str) -> dict[str, str | int]:
+    """Return the constants INPUT, REAL and OUTPUT of an operation with a single type."""
+    return {"INPUT": dtype, "REAL": epilogue_dtype(dtype), "OUTPUT": dtype}
 
 
 def pool_defines(problem: PoolProblem) -> dict[str, str | int]:

@@ -6,15 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from app.base.clock import Deadline
 from app.cuda.nvml import UnavailableError, current_bus_id, open_nvml
+from tests.support.shell import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
-ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 

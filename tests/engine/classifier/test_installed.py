@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from app.engine.classifier import Classifier
 from app.network.definitions import LENET5
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
+from tests.support.shell import ROOT
 
-ROOT = Path(__file__).parents[3]
 SOURCES = (
     *("app", "data_tools", "weights", "docs", "tests", "main.py", "setup.py", "pyproject.toml", "MANIFEST.in"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"),
@@ -36,6 +35,7 @@ assert not {"numpy", "cupy", "h5py"} & {*sys.modules}
 import numpy as np
 from lenet5_inference import Classifier, __version__
 from lenet5_inference.app import VERSION
+from lenet5_inference.app.cli import main
 from lenet5_inference.app.commands.parsers import COMMANDS, load_parser
 from lenet5_inference.app.ladder.stored import introduction_pages, stored_card
 
@@ -52,6 +52,7 @@ for name in (*COMMANDS, "run"):
     usage, _, text = load_parser(name).format_help().partition("\\n\\n")  # argparse breaks no option of the usage
     wide = [line for line in text.splitlines() if len(line) > 80]
     assert not wide, wide
+assert main(["--device", "cpu", "--data", "images", "--labels", "none"]) == 0
 assert not {"app", "data_tools"} & {name.partition(".")[0] for name in sys.modules}
 """
 
@@ -84,15 +85,17 @@ def _run(folder: Path, *command: object, path: Path | None = None) -> str:
 
 
 @pytest.mark.skipif(_setuptools() < OLDEST, reason=f"setuptools {OLDEST} is not installed, which builds the package")
-def test_the_installed_package(tmp_path: Path) -> None:
-    """In one test: building takes the most time."""
+def test_the_installed_package(long_form: bool, tmp_path: Path) -> None:
+    """In one test: building takes the most time. The long form reads the package's types, too."""
     source, site, elsewhere = (tmp_path / name for name in ("source", "site", "elsewhere"))
     source.mkdir()
     elsewhere.mkdir()
     for name in SOURCES:  # links: a build writes beside its sources
         (source / name).symlink_to(ROOT / name)
-    options = ("--no-deps", "--no-build-isolation", "--no-compile", "--no-index", "--disable-pip-version-check")
-    _run(source, "-m", "pip", "install", "--quiet", *options, "--target", site, ".")
+    build = "import setuptools.build_meta as build; print(build.build_wheel('dist'))"
+    wheel = source / "dist" / _run(source, "-c", build).splitlines()[-1]
+    options = ("--no-deps", "--no-compile", "--no-index", "--disable-pip-version-check")
+    _run(source, "-m", "pip", "install", "--quiet", *options, "--target", site, wheel)
 
     assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"lenet5_inference", "bin"}
     package = site / "lenet5_inference"
@@ -109,34 +112,39 @@ def test_the_installed_package(tmp_path: Path) -> None:
     weights = tmp_path / "own.h5"
     weights.write_bytes((ROOT / "weights" / "lenet5_fashion.h5").read_bytes())
     said = _run(elsewhere, "-c", PROGRAM, weights, ROOT / "docs" / "api.md", path=site)
-    assert said == "the images are int64: give uint8 pixels, or floats in [0, 1]\n"
+    example, report = said.split("\n", 1)
+    assert example == "the images are int64: give uint8 pixels, or floats in [0, 1]"
+    assert report.startswith("lenet5 in fp32 on 3 images") and "agreement  PASSED" in report and "start-up" in report
     with Classifier(device="cpu") as classifier, np.load(elsewhere / "results.npz") as results:
         np.testing.assert_array_equal(results["labels"], classifier(images))
         np.testing.assert_array_equal(results["logits"], classifier.logits)
         np.testing.assert_array_equal(results["probabilities"], classifier.probabilities)
 
-    pytest.importorskip("mypy", reason="mypy is not installed, which reads the package's types")
-    (elsewhere / "typed.py").write_text(TYPED, encoding="utf-8")
-    checked = ("-m", "mypy", "--warn-unused-ignores", "--cache-dir", tmp_path / "types", "typed.py")
-    assert _run(elsewhere, *checked, path=site).startswith("Success")
-
-    command = site / "bin" / "lenet5-inference"
-    told = _run(elsewhere, command, "--help", path=site)
+    told = _run(elsewhere, site / "bin" / "lenet5-inference", "--help", path=site)
     assert told.startswith("usage: lenet5-inference [options]") and "main.py" not in told
-    said = _run(elsewhere, command, "--device", "cpu", "--data", "images", "--labels", "none", path=site)
-    assert said.startswith("lenet5 in fp32 on 3 images") and "agreement  PASSED" in said and "start-up" in said
 
-    build = "import setuptools.build_meta as build; print(build.build_sdist('dist'))"
-    name = _run(source, "-c", build).splitlines()[-1]
-    with tarfile.open(source / "dist" / name) as archive:
-        packed = {name.partition("/")[2] for name in archive.getnames()}
+    # What an archive of the sources (sdist) holds; packing it takes a second and adds nothing to this list.
+    packed = {*(source / "lenet5_inference.egg-info" / "SOURCES.txt").read_text("utf-8").split()}
     files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*") if path.is_file()]
-    assert {str(path) for path in files if "__pycache__" not in path.parts} <= packed and set(SOURCES) - packed == set()
+    assert {str(path) for path in files if "__pycache__" not in path.parts} <= packed
+    assert {*SOURCES} <= {name.partition("/")[0] for name in packed}
+
+    assert (package / "py.typed").exists()
+    if long_form:
+        pytest.importorskip("mypy", reason="mypy is not installed, which reads the package's types")
+        (elsewhere / "typed.py").write_text(TYPED, encoding="utf-8")
+        checked = ("-m", "mypy", "--warn-unused-ignores", "--cache-dir", os.devnull, "typed.py")
+        assert _run(elsewhere, *checked, path=site).startswith("Success")
 
 
-@pytest.mark.parametrize("arguments", ["--device cpu --data images --labels none", "graph", "doctor"])
-def test_the_cpu_needs_no_cupy(arguments: str, tmp_path: Path) -> None:
+def test_the_cpu_needs_no_cupy(tmp_path: Path) -> None:
     """docs/api.md says how to leave CuPy out."""
     write_idx(tmp_path / "images", random_images(LENET5, 3)[:, 0])
-    program = "import sys; sys.modules['cupy'] = sys.modules['cupy_backends'] = None; from main import run; run()"
-    assert _run(tmp_path, "-c", program, *arguments.split(), path=ROOT)
+    program = (
+        "import sys; sys.modules['cupy'] = sys.modules['cupy_backends'] = None\n"
+        "from app.cli import main\n"
+        "for words in sys.argv[1:]: print(words, 'ends with', main(words.split()))"
+    )
+    commands = ("graph", "doctor", "--device cpu --data images --labels none")
+    said = _run(tmp_path, "-c", program, *commands, path=ROOT)
+    assert all(f"{words} ends with 0\n" in said for words in commands), said

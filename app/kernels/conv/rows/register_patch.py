@@ -43,10 +43,17 @@ def vector_width(size: int) -> int:
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
-def _input_row_floats(problem: ConvProblem, tc: int) -> int:
-    """Return the number of floats that a row of ``tc`` outputs needs as input, rounded up to whole loads."""
-    vector = vector_width(tc * problem.stride)
-    return ceil_div((tc - 1) * problem.stride + problem.kernel, vector) * vector
+def map_block_count(maps: int, each: int) -> int:
+    """Return how many blocks of ``each`` maps lie along the grid's y. Raises Unfit beyond its limit."""
+    count = ceil_div(maps, each)
+    if count > MAX_GRID_Y:
+        raise Unfit(f"{maps} maps need more than {MAX_GRID_Y:,} blocks of {each}")
+    return count
+
+
+def _input_row_floats(problem: ConvProblem, outputs: int, vector: int) -> int:
+    """Return the number of floats that a row of outputs needs as input, rounded up to loads of ``vector`` floats."""
+    return ceil_div((outputs - 1) * problem.stride + problem.kernel, vector) * vector
 
 
 def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
@@ -57,7 +64,7 @@ def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
     waste *= ceil_div(height, tr) * tr / height * (ceil_div(width, tc) * tc / width)
     products = tm * tr * tc * problem.kernel
     vector = vector_width(tc * problem.stride)
-    loads = tr * _input_row_floats(problem, tc) / vector * (1.5 if vector > 1 else 1)
+    loads = tr * _input_row_floats(problem, tc, vector) / vector * (1.5 if vector > 1 else 1)
     loads += problem.kernel * tm / vector_width(tm)
     store = vector_width(tc) if width % vector_width(tc) == 0 else 1
     scattered = tc / store / problem.pool**2
@@ -119,10 +126,10 @@ def _configure_patch(
     block_maps = tm * groups
     vector = 1 if one_image else vector_width(tc * problem.stride)
     in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
-    pitch = ceil_div((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
+    pitch = _input_row_floats(problem, tile_c * tc, vector)
     inputs = images * ck * in_rows * pitch
     filters = ck * problem.kernel**2 * block_maps
-    row = ceil_div((tc - 1) * problem.stride + problem.kernel, vector) * vector
+    row = _input_row_floats(problem, tc, vector)
     stage = (inputs + row + 3) // 4 * 4 + (filters + 3) // 4 * 4
     shared = 4 * stage * (stages if problem.channels > ck else 1)
     registers = tm * tr * tc + tr * row + tm + 44
@@ -130,9 +137,7 @@ def _configure_patch(
     tile = {"IMAGES": images, "TILE_R": tile_r, "TILE_C": tile_c}
     blocks = max(min(REGISTERS // (threads * registers), 2048 // threads, 16), 1)
     per_image = ceil_div(rows, tile_r) * ceil_div(columns, tile_c)
-    map_blocks = ceil_div(problem.maps, block_maps)
-    if map_blocks > MAX_GRID_Y:
-        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {block_maps}")
+    map_blocks = map_block_count(problem.maps, block_maps)
     return LaunchConfig(
         type_defines(problem)
         | conv_size_defines(problem)

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.kernels.conv.rows.register_patch import REGISTERS, estimated_patch_time
+from app.kernels.conv.rows.register_patch import REGISTERS, estimated_patch_time, map_block_count
 from app.kernels.problems import ConvProblem
 from app.kernels.scaling import round_to_tf32, split_tf32
 from app.kernels.tensor_cores import split_is_worthwhile
 from app.kernels.variant import (
-    MAX_GRID_Y,
     KernelLaunch,
     LaunchConfig,
     Parameters,
@@ -149,9 +148,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
     operands = input_parts * images * words.planes * plane + words.parts * words.k_steps * m_tiles * 128
     operands += 8 * words.k_steps
     pooled = 16 * m_tiles * (images * rows * columns // 2 * 2 + 1) if problem.pool > 1 else 0
-    blocks = ceil_div(problem.maps, 16 * m_tiles)
-    if blocks > MAX_GRID_Y:
-        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {16 * m_tiles}")
+    blocks = map_block_count(problem.maps, 16 * m_tiles)
     per_image = ceil_div(height, rows) * ceil_div(width, columns)
     return TileLayout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
 
@@ -265,7 +262,6 @@ ROWS: tuple[Variant, ...] = (
         "conv",
         15,
         "tensor_core",
-        system="none of them",
         configure=_configure_tensor_core,
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",

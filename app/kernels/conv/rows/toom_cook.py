@@ -31,10 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from app.kernels.conv.rows.register_patch import vector_width
+from app.kernels.conv.rows.register_patch import map_block_count, vector_width
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
-    MAX_GRID_Y,
     STATIC_SHARED_LIMIT,
     KernelLaunch,
     LaunchConfig,
@@ -207,9 +206,7 @@ def _configure_toom_cook(problem: ConvProblem, parameters: Parameters) -> Launch
     kernel, points = problem.kernel, problem.kernel + 1
     groups = min(ceil_div(problem.maps, tm), most_groups)
     block_maps = tm * groups
-    map_blocks = ceil_div(problem.maps, block_maps)
-    if map_blocks > MAX_GRID_Y:
-        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {block_maps}")
+    map_blocks = map_block_count(problem.maps, block_maps)
     images, tile_r, tile_c = _block_tile(problem, tr, max(most_threads // (points * groups), 1))
     columns = images * tile_r * tile_c
     threads = ceil_div(points * groups * columns, 32) * 32

@@ -34,7 +34,6 @@ from app.kernels.warpgroup_convolution import (
     collected_result_bytes,
     estimated_clocks,
     fastest_tiles,
-    size_read_by_pooling,
 )
 from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
@@ -42,18 +41,7 @@ MOST_CHUNKS = 8
 
 
 def _warpgroup_convolution(problem: ConvProblem) -> WarpgroupConvolution:
-    return WarpgroupConvolution(
-        problem.channels,
-        problem.width + 2 * problem.padding,
-        problem.maps,
-        problem.kernel,
-        problem.stride,
-        *size_read_by_pooling(problem),
-        problem.pool,
-        problem.activation_parts,
-        problem.weight_parts,
-        problem.sparse,
-    )
+    return WarpgroupConvolution.of_layer(problem, problem)
 
 
 def _refusal_reason(problem: ConvProblem) -> str | None:
@@ -139,7 +127,6 @@ def _pack_parameters(
 _row = partial(
     wgmma_row,
     "conv",
-    system="none of them",
     configure=_configure,
     dtypes=("float16", "float16x2"),
     refuses=_refusal_reason,
