@@ -93,7 +93,7 @@ def command_parser() -> Parser:
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run one command; return 0. Raises UserError."""
+    """Run the command that ``arguments`` name, by default the process's own; return 0. Raises UserError."""
     options = command_parser().parse_args(arguments)
     if options.command in COMMANDS:
         splits = list(SPLITS) if options.split == "both" else [options.split]

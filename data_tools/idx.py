@@ -79,7 +79,10 @@ def read_idx(
 
 
 class Layout(Frozen):
-    """The position of the items in an IDX file. shape: of the items. offset: of their first byte. size: of the file."""
+    """Where the items lie in an IDX file. shape: (N, …) of all items. size: of the file in bytes.
+
+    zipped: whether the file is gzipped. offset: of the items' first byte, in the decompressed content.
+    """
 
     shape: tuple[int, ...]
     offset: int

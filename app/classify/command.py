@@ -198,8 +198,8 @@ def _open_shards(
                 shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
                 if not shards:
                     graph = graph_for_images(graph, _empty_dataset(shard))
-                elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
-                    forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
+                elif (shard.image_shape, shard.dtype) != (shards[0].image_shape, shards[0].dtype):
+                    forms = [f"{one.path} has {one.dtype} images of {one.image_shape}" for one in (shard, shards[0])]
                     raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
                 shards.append(shard)
             except UserError as error:
@@ -219,5 +219,5 @@ def _network_display_name(graph: Graph) -> str:
 
 def _empty_dataset(shard: Shard) -> Dataset:
     """Return a ``Dataset`` without images, but with the shard's shape and type, to check both against the network."""
-    images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.shape))
+    images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.image_shape))
     return Dataset(images, None, None, str(shard.path), None)

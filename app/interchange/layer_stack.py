@@ -109,7 +109,7 @@ class LayerStack:
         """Return whether a factor and a shift are pending for the next layer with weights."""
         return self._pending is not None
 
-    def add(self, layer: Layer) -> None:
+    def add_weightless(self, layer: Layer) -> None:
         """Add a layer without weights. Raises BadValueError if the pending factor and shift cannot precede it."""
         kept = isinstance(layer, Flatten)
         if self._pending is not None and isinstance(layer, AvgPool | MaxPool):

@@ -120,7 +120,10 @@ GROUP, KEPT = 4, 2
 
 
 def is_two_of_four(filters: np.ndarray) -> bool:
-    """Return whether an array is filters (K, K, in, out) with at most two nonzero weights in every four input maps."""
+    """Return whether an array is 2:4 sparse filters (K, K, in, out); False unless ``in`` is a multiple of 4.
+
+    2:4: at each pixel of each filter, at most two of the input maps 4i to 4i + 3 have a nonzero weight, for every i.
+    """
     if filters.ndim != 4 or filters.shape[2] % GROUP:
         return False
     groups = filters.reshape(-1, GROUP, filters.shape[3])

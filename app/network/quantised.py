@@ -34,13 +34,12 @@ class QuantisedFilters(Frozen):
         values = (self.filters, self.limits, self.steps)
         return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
 
-    def fold_input_limits(self, parameters: Mapping[str, np.ndarray], first: str) -> dict[str, np.ndarray]:
-        """Return the parameters with the 8-bit filters as floats.
+    def dequantised_parameters(self, parameters: Mapping[str, np.ndarray], previous: str) -> dict[str, np.ndarray]:
+        """Return the parameters with this layer's filters as floats, for inputs of limit 1.
 
-        Weights and bias of ``first``, the convolution before, are divided by the limits, so that the inputs of this
-        layer have limit 1.
+        previous: the convolution before, whose weights and bias are divided by the limits.
         """
-        own = {name: parameters[name] / self.limits for name in (first, f"{first}_bias") if name in parameters}
+        own = {name: parameters[name] / self.limits for name in (previous, f"{previous}_bias") if name in parameters}
         return {**parameters, **own, self.layer: self.filters * self.steps}
 
 

@@ -128,7 +128,7 @@ class KernelSelector(Frozen):
         scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.pixel_scale_step else None
         stored = graph
         if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS and graph.quantised is not None:
-            folded = graph.quantised.fold_input_limits(graph.parameters, heads[0].layer.name)
+            folded = graph.quantised.dequantised_parameters(graph.parameters, heads[0].layer.name)
             stored = replace(graph, parameters=folded)
         sparse = self._is_sparse(heads[1], stored)
         for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):

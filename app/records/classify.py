@@ -134,7 +134,7 @@ class Cluster(TypedDict):
 
 
 class ClassifyCosts(TypedDict):
-    """Time of opening shards, of storing and hashing, of Dask (`python -m docs.measure.classify_costs --json FILE`)."""
+    """Costs of shards, stored results and Dask (`python -m docs.measure.classify_costs --json FILE`)."""
 
     schema: Literal["lenet5-inference/classify-costs/1"]
     date: str
@@ -177,7 +177,7 @@ class Scale(TypedDict):
 
 
 class Predict(TypedDict):
-    """Number of classified images and pictures (`predict --json FILE`); the answers are in `--out`."""
+    """Summary of a run: device, time, images and pictures (`predict --json FILE`); the answers are in `--out`."""
 
     schema: Literal["lenet5-inference/predict/1"]
     network: str

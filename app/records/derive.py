@@ -100,11 +100,11 @@ def check_for_type(hint: Any) -> Check:
     """
     check = _build_check(hint)
 
-    def unchanged(value: Any) -> Any:
+    def check_and_return(value: Any) -> Any:
         check(value)
         return value
 
-    return unchanged
+    return check_and_return
 
 
 @cache

@@ -56,7 +56,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     start = None if request.start is None else load_weights(request.start)
     request, again = (request, {}) if content is None else request.fill_from_checkpoint(content.progress.options)
     teacher = None if request.teacher is None else load_weights(request.teacher)
-    own = _file_settings(start, teacher)
+    own = _settings_from_weights(start, teacher)
     if content is not None:
         network = content.model.network
         _check_same_settings(request, content.settings, network)
@@ -92,7 +92,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     return TrainTask(request, job, again, data, test, places)
 
 
-def _file_settings(start: Weights | None, teacher: Weights | None) -> dict[str, Any]:
+def _settings_from_weights(start: Weights | None, teacher: Weights | None) -> dict[str, Any]:
     """Return the settings that follow from the weights to start from and to learn from."""
     own: dict[str, Any] = {"teacher": "" if teacher is None else teacher.sha256}
     if start is not None:

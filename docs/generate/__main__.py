@@ -73,7 +73,7 @@ class Document:
         return output.getvalue(), missing
 
     def write(self, figures: Figures) -> list[MissingError]:
-        """Rewrite the file; return the missing figures. Raises UserError."""
+        """Rewrite the file's generated blocks; return the missing figures, whose blocks stay. Raises UserError."""
         text = self.read()
         found, missing = self.rewrite_blocks(text, figures)
         if found != text:

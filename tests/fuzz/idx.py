@@ -130,7 +130,7 @@ def read_parts(path: Path) -> None:
     """In parts, from the end, where that is possible."""
     shard = open_shard(path)
     assert shard.count > 0 and shard.count * shard.bytes_per_image <= path.stat().st_size * GZIP_MAX_RATIO
-    out = np.empty((shard.count, *shard.shape), shard.dtype)
+    out = np.empty((shard.count, *shard.image_shape), shard.dtype)
     half = shard.count // 2
     with shard.open_reader() as opened, np.errstate(under="ignore"):
         for first, last in ((half, shard.count), (0, half)):

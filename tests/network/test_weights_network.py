@@ -116,7 +116,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_weights_for_bytes_give_the_same_sums() -> None:
     """Whatever the limits, up to what the filters are rounded by."""
-    parameters = quantised().fold_input_limits(GRAPH.parameters, "conv1")
+    parameters = quantised().dequantised_parameters(GRAPH.parameters, "conv1")
     np.testing.assert_allclose(parameters["conv1"] * quantised().limits, GRAPH.parameters["conv1"], rtol=1e-6)
     w2 = parameters["conv2"] / quantised().limits[:, None]
     assert np.abs(w2 - GRAPH.parameters["conv2"]).max() < (quantised().steps / quantised().limits.min()).max()

@@ -37,7 +37,7 @@ class Shard(Frozen):
         return self.images.shape[0]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def image_shape(self) -> tuple[int, int, int]:
         """Return channels, height and width of each image."""
         stored = self.images.shape
         if len(stored) == 3:
@@ -56,7 +56,7 @@ class Shard(Frozen):
     @property
     def bytes_per_image(self) -> int:
         """Return the bytes per image as read."""
-        channels, height, width = self.shape
+        channels, height, width = self.image_shape
         return channels * height * width * self.dtype.itemsize
 
     @property
@@ -111,7 +111,7 @@ class ShardReader(AbstractContextManager["ShardReader"]):
 
     def __init__(self, shard: Shard) -> None:
         images, self._truth = shard.images, shard.truth
-        self._stored, self._shape, self._dtype = images, shard.shape, shard.dtype
+        self._stored, self._shape, self._dtype = images, shard.image_shape, shard.dtype
         self._opened = ExitStack()
         self._hdf5 = self._opened.enter_context(hdf5_process.Reader())
         self._images = self._opened.enter_context(open_array(images, self._hdf5))

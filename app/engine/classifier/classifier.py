@@ -203,7 +203,10 @@ class Classifier:
 
     @property
     def probabilities(self) -> npt.NDArray[np.float32] | cupy.ndarray:
-        """Return the probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
+        """Return the last call's probabilities, (N, classes) or (classes,), float32: the softmax of the logits.
+
+        The last call is that of the calling thread. Raises UserError before its first call.
+        """
         scores = self._last_scores()
         if self._softmax:
             return scores

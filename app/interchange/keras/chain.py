@@ -195,7 +195,7 @@ class Settings:
         found = self._left.pop(key, None)
         return default if found is None else found
 
-    def require(self, key: str, *allowed: Any) -> Any:
+    def take_choice(self, key: str, *allowed: Any) -> Any:
         """Return a setting that must have one of these values; the first one is the default. Raises BadValueError."""
         found = self.take(key, allowed[0])
         if found not in allowed:
@@ -239,7 +239,7 @@ class Settings:
 
     def take_padding(self, shape: tuple[int, ...], window: int, stride: int) -> tuple[int, int]:
         """Return how many rows padding adds before and after maps (H, W, C); as many columns are added."""
-        if self.require("padding", "valid", "same") == "valid":
+        if self.take_choice("padding", "valid", "same") == "valid":
             return 0, 0
         totals = {max((-(-side // stride) - 1) * stride + window - side, 0) for side in shape[:2]}
         if len(totals) > 1:

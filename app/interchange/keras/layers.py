@@ -66,7 +66,7 @@ class _LayerReader(WeightlessReader):
         self, settings: Settings, shape: Shape
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, str]]:
         """Return a layer's kernel and bias, and the paths of both with "" and "_bias" as keys. shape: of the kernel."""
-        roles = ("kernel", "bias") if settings.require("use_bias", True, False) else ("kernel",)
+        roles = ("kernel", "bias") if settings.take_choice("use_bias", True, False) else ("kernel",)
         arrays, paths = self._layer_arrays(settings.layer, roles)
         for role, wanted in zip(roles, (shape, shape[-1:]), strict=False):
             if arrays[role].shape != wanted:
@@ -84,7 +84,7 @@ class _LayerReader(WeightlessReader):
         network, layer = self.network, settings.layer
         size, stride = settings.take_square("kernel_size"), settings.take_square("strides", 1)
         maps = settings.take_count("filters")
-        settings.require("groups", 1)
+        settings.take_choice("groups", 1)
         if settings.take_square("dilation_rate", 1) != 1:
             raise layer.fault("has a dilation_rate", "only 1 can be imported")
         kernel, bias, origins = self._kernel_and_bias(settings, (size, size, network.shape[2], maps))
@@ -149,8 +149,8 @@ class _LayerReader(WeightlessReader):
     def read_normalization(self, settings: Settings) -> None:
         network, layer, channels = self.network, settings.layer, self.network.shape[-1]
         grey = len(network.shape) == 2
-        settings.require("axis", None, -1, len(network.shape), [-1], [len(network.shape)], [])
-        settings.require("invert", False)
+        settings.take_choice("axis", None, -1, len(network.shape), [-1], [len(network.shape)], [])
+        settings.take_choice("invert", False)
         if None in (layer.settings.get("mean"), layer.settings.get("variance")):  # it was adapted to images
             roles = ("mean", "variance", "count")
             paths = self._find_paths(layer, roles, self._arrays)
@@ -177,10 +177,10 @@ class _LayerReader(WeightlessReader):
     def read_batch_norm(self, settings: Settings) -> None:
         network, layer = self.network, settings.layer
         rank, count = len(network.shape), network.shape[-1]
-        settings.require("axis", -1, rank, [rank])
+        settings.take_choice("axis", -1, rank, [rank])
         if rank == 2:
             raise layer.fault(f"reads {network.shape}", "put a Reshape before it")
-        has = {role: settings.require(key, True, False) for role, key in (("gamma", "scale"), ("beta", "center"))}
+        has = {role: settings.take_choice(key, True, False) for role, key in (("gamma", "scale"), ("beta", "center"))}
         roles = (*(role for role in has if has[role]), "moving_mean", "moving_variance")
         arrays, _ = self._layer_arrays(layer, roles)
         scale, shift = arrays.get("gamma", np.ones(count)), arrays.get("beta", np.zeros(count))

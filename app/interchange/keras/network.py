@@ -89,9 +89,10 @@ class GrowingNetwork:
         self.add(Conv2d("", count, 1) if maps else Linear("", count), arrays)
 
     def fold_pending_into(self, weights: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Fold the pending factor and offset into weights (…, in, out) and bias (out,).
+        """Fold the pending factor and offset into weights (…, in, out) and bias (out,), so that none is pending.
 
-        Return {"": weights, "_bias": bias} in float32; sums are computed in float64 and rounded once.
+        Return {"": weights} in float32, with "_bias" unless there is neither bias nor offset. Sums are computed in
+        float64 and rounded once.
         """
         found = {"": weights} | ({} if bias is None else {"_bias": bias})
         if self.pending is None:

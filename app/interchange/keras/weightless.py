@@ -39,7 +39,7 @@ class WeightlessReader:
     def _require_maps(self, settings: Settings) -> None:
         if len(self.network.shape) != 3:
             raise settings.layer.fault(f"reads {self.network.shape}, not (H, W, C)", "put a Reshape before it")
-        settings.require("data_format", "channels_last")
+        settings.take_choice("data_format", "channels_last")
 
     def _add_activation(self, layer: KerasLayer, name: object) -> None:
         if name not in (*computed.ACTIVATIONS, "softmax"):
@@ -65,8 +65,8 @@ class WeightlessReader:
             self.network.add_pending_as_layer(layer)
 
     def read_relu(self, settings: Settings) -> None:
-        limited = settings.require("max_value", None, 6) == 6
-        settings.require("threshold", 0)
+        limited = settings.take_choice("max_value", None, 6) == 6
+        settings.take_choice("threshold", 0)
         slope = settings.take_slope(0)
         if slope and not limited:
             self._add_leaky_relu(settings.layer, slope)
@@ -79,7 +79,7 @@ class WeightlessReader:
         self._add_leaky_relu(settings.layer, settings.take_slope(0.3))
 
     def read_softmax(self, settings: Settings) -> None:
-        settings.require("axis", -1, len(self.network.shape))
+        settings.take_choice("axis", -1, len(self.network.shape))
         self._add_activation(settings.layer, "softmax")
 
     def read_pooling(self, settings: Settings) -> None:
@@ -131,7 +131,7 @@ class WeightlessReader:
             raise settings.layer.fault(f"reads maps of {height} x {width}", "only square ones can be imported")
         if height > 1:
             self._add_pooling(settings.layer, height, height, (0, 0))
-        if not settings.require("keepdims", False, True):
+        if not settings.take_choice("keepdims", False, True):
             self._flatten()
 
     def _flatten(self) -> None:
@@ -139,7 +139,7 @@ class WeightlessReader:
         self.network.flatten()
 
     def read_flatten(self, settings: Settings) -> None:
-        settings.require("data_format", "channels_last")
+        settings.take_choice("data_format", "channels_last")
         self._flatten()
 
     def read_reshape(self, settings: Settings) -> None:

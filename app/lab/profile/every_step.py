@@ -23,10 +23,11 @@ from app.terminal.text import WIDTH, Column, fields, paragraph, table
 
 
 def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return ncu's counts for each layer; empty unless its table has every launch. layers: that of each launch.
+    """Return ncu's counts by layer from its output ``text``; {} unless the table has a row for each launch.
 
-    launches: number of the layer's launches. counts: events are summed over these; percentages are those of the launch
-    with the most instructions; None if the tool gave no number.
+    layers: the layer of each launch. Each value is {"launches": number of the layer's launches, "counts": counter →
+    number}. Events are summed over the launches; a percentage is that of the launch with the most instructions. A
+    number is None if the tool gave none.
     """
     rows = parse_ncu_launches(text)
     if len(rows) != len(layers):

@@ -88,7 +88,7 @@ def _strip_numbers(reason: str) -> str:
 def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
     """Return the values to try for each parameter: those of ``--set NAME=V,V`` (``texts``), else the row's.
 
-    Raises UserError if the row has no parameters, for unknown parameters, and for values that are not positive
+    Raises UserError if the row has no parameters, and for a parameter that is unknown, set twice, or not given positive
     integers.
     """
     if not row.tunables:

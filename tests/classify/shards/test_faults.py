@@ -82,7 +82,7 @@ def test_a_shard_that_cannot_be_opened(case: str, tmp_path: Path) -> None:
 
 def refusal(shard: Shard, first: int = 0, count: int | None = None) -> str:
     """Why the images cannot be read."""
-    out = np.empty((shard.count if count is None else count, *shard.shape), shard.dtype)
+    out = np.empty((shard.count if count is None else count, *shard.image_shape), shard.dtype)
 
     def read() -> None:
         with shard.open_reader() as reader:

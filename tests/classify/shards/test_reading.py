@@ -111,13 +111,13 @@ def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("app.classify.shards.shard.CONVERTED_BYTES", 3 * row)
     monkeypatch.setattr(sources, "BAND_BYTES", 20 * row)
     shard = opened(tmp_path, write)
-    assert (shard.count, shard.shape, shard.dtype) == (len(expected), expected.shape[1:], expected.dtype)
+    assert (shard.count, shard.image_shape, shard.dtype) == (len(expected), expected.shape[1:], expected.dtype)
     assert shard.is_sequential == sequential and not shard.is_labelled and shard.path == tmp_path / "shard"
     assert shard.bytes_per_image == row
     with pickle.loads(pickle.dumps(shard)).open_reader() as opened_reader:
         for first, count in ((0, 1), (0, 2), (1, 1), (2, 0), (5, 17), (22, 28), (0, 50), (49, 1), (3, 40)):
             if first + count <= len(expected):
-                out = np.empty((count, *shard.shape), shard.dtype)
+                out = np.empty((count, *shard.image_shape), shard.dtype)
                 opened_reader.read(first, out)
                 np.testing.assert_array_equal(out, expected[first : first + count])
     shard.check_unchanged()
@@ -189,7 +189,7 @@ def test_several_threads_share_a_reader(form: str, tmp_path: Path) -> None:
     shard = opened(tmp_path, write)
     found = np.empty_like(expected)
     with shard.open_reader() as opened_reader:
-        opened_reader.read(0, np.empty((1, *shard.shape), np.uint8))  # the process belongs to this thread
+        opened_reader.read(0, np.empty((1, *shard.image_shape), np.uint8))  # the process belongs to this thread
 
         def read(start: int) -> None:
             for at in range(start, 50, 4):
