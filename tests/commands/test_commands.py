@@ -196,6 +196,7 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         assert 0 < entry["registers"] <= 255 and 0 < entry["blocks"] <= 16 and 0 < entry["occupancy"] <= 1
     assert all(entry["constant"] == 65_536 and entry["dynamic_shared"] > 0 for entry in constant)
     assert all(entry["constant"] == entry["dynamic_shared"] == 0 for entry in direct)
+    few[:] = [variant for variant in few if variant.name == "direct"]
     assert main(["kernels", "--resources", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == "sm_90a"
 
