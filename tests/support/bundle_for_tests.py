@@ -1,5 +1,6 @@
 """Provide a separate folder of shipped weights for tests: random weights of two networks."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +27,27 @@ def trained(path: Path, network: str) -> Path:
     return path
 
 
+def ship_from(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Ship weights in ``weights`` in the folder; the test images are random."""
+    patch.setattr(bundle, "open_split", lambda split, data_dir: Split(IMAGES, TRUTH, folder))
+    patch.setattr(shipped, "FOLDER", folder / "weights")
+
+
+@pytest.fixture(scope="session")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the weights of two networks, and these as shipped; tests take copies."""
+    folder = tmp_path_factory.mktemp("bundled")
+    (folder / "weights").mkdir()
+    files = [trained(folder / f"{network}.h5", network) for network in STORAGE]
+    with pytest.MonkeyPatch.context() as patch:
+        ship_from(folder, patch)
+        assert data_tools(["bundle", *map(str, files)]) == 0
+    return folder
+
+
 @pytest.fixture
-def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def release(bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of shipped weights of two networks, written as the real ones are; test images are random."""
-    monkeypatch.setattr(bundle, "open_split", lambda split, data_dir: Split(IMAGES, TRUTH, tmp_path))
-    (tmp_path / "weights").mkdir()
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "weights")
-    files = [trained(tmp_path / f"{network}.h5", network) for network in STORAGE]
-    assert data_tools(["bundle", *map(str, files)]) == 0
+    shutil.copytree(bundled, tmp_path, dirs_exist_ok=True)
+    ship_from(tmp_path, monkeypatch)
     return tmp_path / "weights"
