@@ -204,9 +204,9 @@ CHECK_FAILS = (
 )
 
 
-def end(arguments: str, redirection: str, *before: str) -> int:
-    """The exit code of the command with its streams sent there by the shell."""
-    return shell(*arguments.split(), prefix=(*before, "sh", "-c", f'exec "$@" {redirection}', "sh")).returncode
+def ended(arguments: str, redirection: str, *before: str) -> subprocess.CompletedProcess[str]:
+    """The command with its streams sent there by the shell."""
+    return shell(*arguments.split(), prefix=(*before, "sh", "-c", f'exec "$@" {redirection}', "sh"))
 
 
 @needs_full
@@ -220,14 +220,15 @@ def end(arguments: str, redirection: str, *before: str) -> int:
     ],
 )
 def test_errors_that_nobody_gets(arguments: str, redirection: str, code: int) -> None:
-    assert end(arguments, redirection) == code
+    assert ended(arguments, redirection).returncode == code
 
 
 @needs_full
 @pytest.mark.parametrize("arguments", ["cache --json -", "--help"])
 @pytest.mark.parametrize("buffering", [[], ["env", "PYTHONUNBUFFERED=1"]], ids=["buffered", "unbuffered"])
 def test_output_that_nobody_gets(arguments: str, buffering: list[str]) -> None:
-    assert end(arguments, ">/dev/full", *buffering) == 2
+    done = ended(arguments, ">/dev/full", *buffering)
+    check_error(done.returncode, "", done.stderr, "standard output .No space left .*; send it elsewhere")
 
 
 def test_errors_whose_reader_has_gone() -> None:

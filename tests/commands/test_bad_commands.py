@@ -192,7 +192,7 @@ BEFORE_DATA = {
     "data_tools bundle nowhere.h5": "nowhere.h5 does not exist",
 }
 MISTAKES = USAGE | CASES | BEFORE_DATA
-FROM_THE_SHELL = ("--batch 1e4", "--device cpu --batch 10001", "bench --shape 1,2,3")
+FROM_THE_SHELL = ("--batch 1e4", "bench --shape 1,2,3")
 
 
 @pytest.mark.parametrize(
