@@ -14,7 +14,6 @@ from app.cuda.compiler import ARCHITECTURES
 from app.files import shipped
 from app.kernels.registry import VARIANTS
 from app.kernels.train.train import TRAINING_KERNELS
-from app.kernels.variant import Variant
 from app.network.definitions import NETWORKS
 from app.network.graph import find_network
 from app.network.toml import read_network
@@ -201,13 +200,10 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert json.loads(capsys.readouterr().out)["arch"] == "sm_90a"
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.operation}-{variant.name}")
-def test_every_kernel_has_an_example_that_it_serves(variant: Variant) -> None:
-    served = [
-        any(variant.refusal_reason(p, "sm_90a") is None for p in problems)
-        for _, problems in resources.example_problems(variant)
-    ]
-    assert any(served)
+def test_every_kernel_has_an_example_that_it_serves() -> None:
+    for variant in VARIANTS:
+        problems = (problem for _, found in resources.example_problems(variant) for problem in found)
+        assert any(variant.refusal_reason(problem, "sm_90a") is None for problem in problems), variant.source
 
 
 def test_the_log_is_read_by_entry_point() -> None:
