@@ -24,7 +24,7 @@ from app.files import hdf5_process, hdf5_start
 from app.files.hdf5_process import Reader
 from app.ladder.emulation import program
 from app.network.definitions import Network
-from tests.support.bundle_for_tests import release, released
+from tests.support.bundle_for_tests import bundled, release
 from tests.support.host_kernels import BUILDS, compile_shared
 from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
 from tests.support.sampling import HEADER, chosen, part_of, worker_count
@@ -32,7 +32,7 @@ from tests.support.shell import Refuses, check_error, listing
 from tests.support.tiny_fashion import cache
 from tests.support.training_for_tests import Refused, Train, last_of_each, write_images
 
-__all__ = ["cache", "release", "released"]  # fixtures, too
+__all__ = ["bundled", "cache", "release"]  # fixtures, too
 
 # Programs inherit what is ignored, and tests send them both: SIGINT is ignored behind a shell's &, SIGHUP under nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)

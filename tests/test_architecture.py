@@ -6,11 +6,13 @@ import warnings
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from app.base.precision import BY_DTYPE, BY_NAME, OF_PEERS, OFFERED, ROWS, SHORT, SINGLE
 from app.kernels import registry
+from tests.support.syntax import statements
 
 ROOT = Path(__file__).parent.parent
 # From the ground up: a room imports only what stands before it in this list. lab and ladder stand above all that serves
@@ -77,23 +79,35 @@ EXTRAS = {
 USERS = {**EXTRAS, "argparse": ("app/commands/", "app/terminal/console.py", "data_tools/")}
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    """The file's syntax."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+class Imports(NamedTuple):
+    """The modules that a file imports: anywhere in it, and as it is loaded."""
+
+    anywhere: set[str]
+    at_once: set[str]
 
 
 @cache
-def imported(path: Path) -> set[str]:
-    """Every module that the file imports, anywhere in it."""
-    names: set[str] = set()
-    for node in ast.walk(parsed(path)):
+def imports(path: Path) -> Imports:
+    """Read them from the file's syntax tree, which is not kept: collecting garbage would walk over all trees."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = Imports(set(), set())
+    for node in statements(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: a relative import, which these rules would not see"
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+            names = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        else:
+            continue
+        found.anywhere.update(names)
+        if node in tree.body:
+            found.at_once.update(names)
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that the file imports, anywhere in it."""
+    return imports(path).anywhere
 
 
 def within(name: str, package: str) -> bool:
@@ -198,10 +212,7 @@ def test_modules_are_imported_where_they_belong(module: str) -> None:
 def test_extras_are_imported_only_when_they_are_needed(extra: str) -> None:
     """Inside functions: a command must answer without them. The room of Dask's extra is imported so itself."""
     for path in {*(ROOT / "app").rglob("*.py")} - {*(ROOT / "app" / "cluster").glob("*.py")}:
-        for node in parsed(path).body:
-            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            assert not any(within(name, extra) for name in {*names, module}), path
+        assert not any(within(name, extra) for name in imports(path).at_once), path
 
 
 def test_warnings_are_errors_in_tests() -> None:
@@ -223,7 +234,9 @@ EXCEPTIONS = {
 
 def copies(text: str) -> list[int]:
     """Lines of the dicts with two or more precisions or types as keys, and of other literals with so many in them."""
-    found = []
+    found: list[int] = []
+    if sum(f'"{name}"' in text for name in NAMES) < 2:  # nearly every file: nothing to parse
+        return found
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Dict):
             parts = [key for key in node.keys if key is not None]

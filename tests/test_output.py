@@ -61,8 +61,10 @@ CLASHES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "written", "read", "name"), CLASHES)
-@pytest.mark.parametrize("how", ["itself", "dot", "whole path", *LINKS])
+@pytest.mark.parametrize(
+    ("command", "written", "read", "name", "how"),
+    [*((*one, "itself") for one in CLASHES), *((*CLASHES[0], how) for how in ("dot", "whole path", *LINKS))],
+)
 def test_an_output_is_no_input(
     command: str, written: str, read: str, name: str, how: str, place: Path, refuses: Refuses
 ) -> None:

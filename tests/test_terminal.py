@@ -24,7 +24,7 @@ from data_tools.__main__ import main as data_tools_main
 from data_tools.idx import write_idx
 from tests.lab.compare.test_compare import REPORT
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.shell import COMMAND, ROOT
+from tests.support.shell import COMMAND, ROOT, python
 
 COLUMNS = [
     Column("kernel", left=True),
@@ -171,22 +171,31 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 RUN = ("--device", "cpu", "--data", EVIL, "--labels", "none", "--weights", f"{EVIL}.h5")
-COMMANDS = {
+ANSWERED = {
+    "the main job": [*RUN],
+    "export": ["export", f"{EVIL}.h5", "--out", f"{EVIL}.npz"],
+    "evaluate": ["evaluate", *RUN[:4], *RUN[-2:], "--against", f"{EVIL}.h5"],
+    "compare": ["compare", f"before{EVIL}.json", f"after{EVIL}.json"],
+}
+REFUSED = {
     "an option": ["--batch", EVIL],
     "a command": [EVIL],
     "a missing file": ["--weights", f"missing{EVIL}"],
     "a wrong file": ["--weights", EVIL],
     "a network": ["--network", EVIL],
-    "the main job": [*RUN],
     "predict": ["predict", f"{EVIL}.npy", EVIL, "--device", "cpu"],
     "a picture": ["predict", f"{EVIL}.png"],
     "classify": ["classify", EVIL, f"missing{EVIL}", "--device", "cpu", "--out", f"out{EVIL}"],
-    "export": ["export", f"{EVIL}.h5", "--out", f"{EVIL}.npz"],
-    "evaluate": ["evaluate", *RUN[:4], *RUN[-2:], "--against", f"{EVIL}.h5"],
-    "compare": ["compare", f"before{EVIL}.json", f"after{EVIL}.json"],
     "data_tools": ["verify", "--data-dir", EVIL],
 }
-ANSWERED = ("the main job", "export", "evaluate", "compare")
+# Runs several commands, given as JSON, and says which.
+ONE_BY_ONE = """
+import json, sys
+from app.cli import main
+for what, words in json.loads(sys.argv[1]).items():
+    print(f"@@{what}", flush=True)
+    main(words)
+"""
 
 
 def printed(words: Sequence[str]) -> tuple[str, str]:
@@ -195,18 +204,27 @@ def printed(words: Sequence[str]) -> tuple[str, str]:
     return done.stdout.decode(), done.stderr.decode()
 
 
-@pytest.mark.parametrize("what", COMMANDS)
-def test_no_control_character_is_printed(what: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Errors, in this process; what is printed on standard output, in one whose streams are the program's."""
-    if what in ANSWERED:
-        text = "".join(printed(COMMANDS[what]))
-    else:
-        with suppress(SystemExit):  # by which the parser ends
-            (data_tools_main if what == "data_tools" else main)(COMMANDS[what])
-        text = "".join(capfd.readouterr())
+def check_printable(text: str) -> None:
     assert "a\\x1b[2J" in "".join(text.split()), text
     assert not CONTROL.search(text), ascii(text)
     assert "\nerror: no" not in text
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_no_error_has_a_control_character(what: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):  # by which the parser ends
+        (data_tools_main if what == "data_tools" else main)(REFUSED[what])
+    check_printable("".join(capfd.readouterr()))
+
+
+def test_no_answer_has_a_control_character(place: Path) -> None:
+    """In a process whose streams are the program's."""
+    done = python(ONE_BY_ONE, json.dumps(ANSWERED), cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    answers = done.stdout.split("@@")[1:]
+    assert [answer.partition("\n")[0] for answer in answers] == [*ANSWERED], done.stderr
+    for answer in answers:
+        check_printable(answer)
+    assert not CONTROL.search(done.stderr)
 
 
 def on_a_terminal(command: Sequence[str], code: int = 0) -> bytes:

@@ -15,9 +15,7 @@ from app.network.graph import REFERENCE_CHUNK, Graph
 from data_tools.dataset import Dataset
 
 
-def run_on_cpu(
-    request: RunRequest, graph: Graph, data: Dataset, batch: int, lap: Callable[[str], object] = lambda _: None
-) -> Outcome:
+def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int, lap: Callable[[str], object]) -> Outcome:
     """Classify ``batch`` images and measure the run. If there are fewer images, several passes classify them.
 
     lap: function that is called with ``engine`` when an engine other than NumPy is ready.

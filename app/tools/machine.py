@@ -70,11 +70,11 @@ def system_findings() -> Iterator[Finding]:
         area, "Python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
     )
     yield make_finding(area, "processor", f"{describe_cpu(1)['name']}; {core_count()} of {os.cpu_count()} cores usable")
-    yield _memory_finding(area)
+    yield _memory_finding()
     yield make_finding(area, "terminal", f"output as {sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}")
 
 
-def _memory_finding(area: Area) -> Finding:
+def _memory_finding() -> Finding:
     kilobytes: dict[str, int] = {}
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -82,15 +82,15 @@ def _memory_finding(area: Area) -> Finding:
             kilobytes[name] = int(value.split()[0])
     words = {"MemTotal": "in all", "MemAvailable": "available"}
     told = [f"{format_bytes(1024 * kilobytes[name])} {word}" for name, word in words.items() if name in kilobytes]
-    return make_finding(area, "memory", ", ".join(told) or "unknown")
+    return make_finding("system", "memory", ", ".join(told) or "unknown")
 
 
 def package_findings() -> Iterator[Finding]:
     """Yield findings about the packages that the program needs, and those of each extra."""
     for name in REQUIRED:
-        yield _package_finding("packages", name, name, "everything")
+        yield _package_finding(name, name, "everything")
     cupy = [name for name in CUPY if _package_version(name)]
-    yield _package_finding("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU")
+    yield _package_finding("cupy", cupy[0] if cupy else CUPY[0], "the GPU")
     for extra, what in NEEDED_FOR.items():
         names = [re.split(r"[\[<>=]", package)[0] for package in EXTRAS[extra]]
         missing = [name for name in names if not _package_version(name)]
@@ -101,11 +101,11 @@ def package_findings() -> Iterator[Finding]:
             yield make_finding("extras", extra, told)
 
 
-def _package_finding(area: Area, name: str, distribution: str, what: str) -> Finding:
+def _package_finding(name: str, distribution: str, what: str) -> Finding:
     version = _package_version(distribution)
     if version is None:
-        return make_finding(area, name, "is missing", what, f"pip install {distribution}")
-    return make_finding(area, name, version if name == distribution else f"{version} ({distribution})")
+        return make_finding("packages", name, "is missing", what, f"pip install {distribution}")
+    return make_finding("packages", name, version if name == distribution else f"{version} ({distribution})")
 
 
 def _package_version(distribution: str) -> str | None:

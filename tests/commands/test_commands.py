@@ -14,7 +14,6 @@ from app.cuda.compiler import ARCHITECTURES
 from app.files import shipped
 from app.kernels.registry import VARIANTS
 from app.kernels.train.train import TRAINING_KERNELS
-from app.kernels.variant import Variant
 from app.network.definitions import NETWORKS
 from app.network.graph import find_network
 from app.network.toml import read_network
@@ -196,17 +195,15 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         assert 0 < entry["registers"] <= 255 and 0 < entry["blocks"] <= 16 and 0 < entry["occupancy"] <= 1
     assert all(entry["constant"] == 65_536 and entry["dynamic_shared"] > 0 for entry in constant)
     assert all(entry["constant"] == entry["dynamic_shared"] == 0 for entry in direct)
+    few[:] = [variant for variant in few if variant.name == "direct"]
     assert main(["kernels", "--resources", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == "sm_90a"
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.operation}-{variant.name}")
-def test_every_kernel_has_an_example_that_it_serves(variant: Variant) -> None:
-    served = [
-        any(variant.refusal_reason(p, "sm_90a") is None for p in problems)
-        for _, problems in resources.example_problems(variant)
-    ]
-    assert any(served)
+def test_every_kernel_has_an_example_that_it_serves() -> None:
+    for variant in VARIANTS:
+        problems = (problem for _, found in resources.example_problems(variant) for problem in found)
+        assert any(variant.refusal_reason(problem, "sm_90a") is None for problem in problems), variant.source
 
 
 def test_the_log_is_read_by_entry_point() -> None:

@@ -54,6 +54,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--overwrite": ("", (ERROR, "--overwrite replaces files that are named: name one"), (ERROR, "--overwrite rep")),
     "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_terminal.py
 }
+BEFORE: dict[str, Any] = {}  # device → its report without the option; the tests' files are alike
 NO_JOB = {"-h", "--version", "--completion"}
 # Options that another option, or the CPU, leaves without effect.
 REFUSED = {
@@ -132,7 +133,9 @@ def test_what_an_option_does(option: str, where: str, files: None, capsys: pytes
     if kind == NOTE:
         assert any(expected in note for note in found["notes"])
         return
-    before = report(base, capsys)[1]
+    if where not in BEFORE:
+        BEFORE[where] = report(base, capsys)[1]
+    before = BEFORE[where]
     differs = {part for part in PARTS if kernels(found[part]) != kernels(before[part])}
     assert not expected or expected in differs, differs
 

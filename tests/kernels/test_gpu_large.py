@@ -15,7 +15,7 @@ from app.lab.bench import oracle
 from app.lab.bench.oracle import random_parameters
 from app.lab.bench.tolerance import Expected, has_rounded_operands, has_split_operands
 from tests.support.convolutions import network_convolutions
-from tests.support.kernel_cases import OPERATIONS, Case, elements, served
+from tests.support.kernel_cases import OPERATIONS, Case, elements, on_a_card, served
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
 from tests.support.kernel_grid import NETWORK_PAIRS, convolution_pair, exactly, exists_in, multiplied, product_pair
 from tests.support.kernel_oracle import check, operands, sums_half, to_half, to_tf32
@@ -119,7 +119,7 @@ def _bounded(case: Case, wanted: Expected) -> Expected:
     return oracle.apply_variant_bound(case.row, case.problem, wanted, cupy.asarray(x), *device)
 
 
-@pytest.mark.parametrize("case", _layer_cases(), ids=str)
+@pytest.mark.parametrize("case", on_a_card(_layer_cases), ids=str)
 def test_layers_of_the_networks(case: Case) -> None:
     from app.cuda.memory import upload
 

@@ -18,7 +18,7 @@ from app.network.reference import load_reference
 from app.network.verdicts import compare_labels
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import classify
-from tests.support.kernel_cases import Case, served
+from tests.support.kernel_cases import Case, on_a_card, served
 from tests.support.kernel_device import compile_selected
 from tests.support.kernel_grid import ANY_PRODUCT_PAIRS, CONVOLUTION_PAIRS, PRODUCT_PAIRS
 from tests.support.kernel_oracle import check
@@ -31,7 +31,9 @@ OF_BLOCKS = (1, 7, 31, 999)  # where a block takes an image, more of them show n
 # Of the products those of lenet5's sizes; the grid of test_gpu_kernels.py has the others.
 PRODUCTS = [*(pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024), *ANY_PRODUCT_PAIRS[:2]]
 PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCTS}
-CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
+CASES = on_a_card(
+    lambda: [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
+)
 OF_BYTES = [case for case in CASES if case.problem.dtype == "int8"]  # none on other cards than Hopper's
 # Other images of a warpgroup than its own 2, and warpgroups than its own 5; those of sparse filters follow from images.
 SETTINGS = [{"images": i, "warpgroups": w} for i, w in ((1, 6), (1, 3), (2, 4), (3, 4), (4, 3))]

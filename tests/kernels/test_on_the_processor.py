@@ -53,6 +53,7 @@ COUNTS = {
 TILES = ("register-column", "register-square", "wide-loads", "register-tiled")
 PATCHES = ("register-row", "register-block", "async-copies")
 STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *(row_of("conv", n) for n in PATCHES)]
+SOON = 1_200_000  # operations of the cases that are spread
 SPREAD = 80  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
 ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
@@ -67,7 +68,7 @@ def soon(problem: Problem, most: int) -> bool:
 def spread(cases: Iterable[Case]) -> list[Case]:
     """Cases in float32 with which the processor is done soon, some for each row."""
     cases = [case for case in cases if case.row in STEPS and case.problem.dtype == "float32"]
-    cases = [case for case in cases if soon(case.problem, 1_200_000)]
+    cases = [case for case in cases if soon(case.problem, SOON)]
     return [case for at, row in enumerate(STEPS) for case in [case for case in cases if case.row is row][at::SPREAD]]
 
 
@@ -86,7 +87,7 @@ def split() -> list[Case]:
 def drawn_pairs() -> list[Case]:
     """In each arithmetic one in eleven of them, others in each: the tests on a card have all."""
     forms = {"float16": DRAWN_PAIRS[::7], "float16x2": [*DRAWN_PAIRS[3::11], *map(exactly, DRAWN_PAIRS[9::11])]}
-    drawn = [case for dtype, own in forms.items() for case in served(ANY_PAIR, own) if case.problem.dtype == dtype]
+    drawn = [case for dtype, own in forms.items() for case in served(ANY_PAIR, own, dtype)]
     return [*drawn, *served(ANY_TILED, [TILED_PAIRS[4], exactly(TILED_PAIRS[6])])]
 
 
@@ -105,8 +106,9 @@ def small() -> list[Case]:
     return [*every, *(case for cases in found for case in cases[1::2] if case.problem.dtype == "tfloat32")]
 
 
+LIGHT = {name: [problem for problem in GRID[name] if soon(problem, SOON)] for name in ("conv", "gemm")}
 ONE_BY_ONE = [
-    *spread(case for row in STEPS for case in served(row, GRID[row.operation], "float32")),
+    *spread(case for row in STEPS for case in served(row, LIGHT[row.operation], "float32")),
     *spread(tuned_cases()),
 ]
 PAIRS = drawn_pairs()

@@ -28,7 +28,7 @@ from app.main_job.statistics import (
     summarise_samples,
 )
 from tests.support.schemas import mistakes
-from tests.support.shell import shell, write_good_files
+from tests.support.shell import listing, shell, write_good_files
 from tests.test_report import CPU, GPU, report
 
 
@@ -115,12 +115,14 @@ def test_what_any_program_on_cupy_spends_is_not_our_own() -> None:
 
 
 def test_a_process_of_its_own(tmp_path: Path) -> None:
-    """The parts are those of the record, and together no more than the command took."""
+    """JSON stands alone on standard output; its parts of the time together are no more than the command took."""
     write_good_files(tmp_path)
+    files = listing(tmp_path)
     arguments = ("--device", "cpu", "--weights", "weights.h5", "--data", "images", "--labels", "none", "--json", "-")
     before = time.perf_counter()
     done = shell(*arguments, cwd=tmp_path)
     took = (time.perf_counter() - before) * 1e3
+    assert (done.returncode, done.stderr) == (0, "") and listing(tmp_path) == files
     report = json.loads(done.stdout)
     engine = ["engine"] if cpu_engine_class() is OnnxEngine else []
     assert list(report["one_off_ms"]) == ["start", "import", "numpy", "weights", "context", "data", *engine]

@@ -27,26 +27,27 @@ def trained(path: Path, network: str) -> Path:
     return path
 
 
-def _use(folder: Path, patch: pytest.MonkeyPatch) -> None:
+def ship_from(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Ship weights in ``weights`` in the folder; the test images are random."""
     patch.setattr(bundle, "open_split", lambda split, data_dir: Split(IMAGES, TRUTH, folder))
     patch.setattr(shipped, "FOLDER", folder / "weights")
 
 
 @pytest.fixture(scope="session")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with weights of two networks, and ``weights`` in it, in which they are shipped."""
-    folder = tmp_path_factory.mktemp("release")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the weights of two networks, and these as shipped; tests take copies."""
+    folder = tmp_path_factory.mktemp("bundled")
     (folder / "weights").mkdir()
     files = [trained(folder / f"{network}.h5", network) for network in STORAGE]
     with pytest.MonkeyPatch.context() as patch:
-        _use(folder, patch)
+        ship_from(folder, patch)
         assert data_tools(["bundle", *map(str, files)]) == 0
     return folder
 
 
 @pytest.fixture
-def release(released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def release(bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of shipped weights of two networks, written as the real ones are; test images are random."""
-    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
-    _use(tmp_path, monkeypatch)
+    shutil.copytree(bundled, tmp_path, dirs_exist_ok=True)
+    ship_from(tmp_path, monkeypatch)
     return tmp_path / "weights"

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -111,5 +112,11 @@ def write_good_files(directory: Path) -> None:
     """Write three random images (``images``), their labels (``labels``) and random lenet5 weights (``weights.h5``)."""
     write_idx(directory / "images", random_images(LENET5, 3)[:, 0])
     write_idx(directory / "labels", np.array([1, 2, 3], np.uint8))
-    arrays = random_graph(LENET5, bias=False).parameters
-    save_weights(directory / "weights.h5", arrays, network=LENET5)
+    (directory / "weights.h5").write_bytes(_good_weights())
+
+
+@cache
+def _good_weights() -> bytes:
+    with TemporaryDirectory() as folder:
+        save_weights(path := Path(folder, "weights.h5"), random_graph(LENET5, bias=False).parameters, network=LENET5)
+        return path.read_bytes()

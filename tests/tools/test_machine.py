@@ -145,7 +145,8 @@ def test_a_remedy_is_a_command_that_pip_understands() -> None:
 
 def test_make_run_installs_what_its_recipes_need() -> None:
     """README's first pictures are classified by what ``make run`` has installed."""
-    done = subprocess.run(["make", "-n", "-B", "-C", ROOT, "run"], capture_output=True, text=True, check=True)
+    command = ["make", "-n", "-B", "run", "PYTHON=python3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.search(r"install .*-e '\.\[(?=[^]]*\bcuda\b)(?=[^]]*\bpictures\b)", done.stdout), done.stdout
 
 
