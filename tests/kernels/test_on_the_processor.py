@@ -156,6 +156,7 @@ def test_bands_of_a_few_images_have_the_bits_of_many(case: Case, monkeypatch: py
     np.testing.assert_array_equal(few.view(np.uint8), many.view(np.uint8))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", softmax_cases(), ids=str)
 def test_a_fused_softmax_has_the_bits_of_its_own_kernel(case: Case) -> None:
     check_softmax_and_labels(case, run_row)
