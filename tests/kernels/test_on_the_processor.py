@@ -240,11 +240,9 @@ SPARSE = [
 ]
 BYTES = [
     ("conv_pair_09_wgmma_sparse_int8.cu", "16 - PLANE", "32 - PLANE", WRONG),
-    ("conv_pair_09_wgmma_sparse_int8.cu", "(24) - PLANE / 2", "(24)", WRONG),
     ("conv_pair_09_wgmma_sparse_int8.cu", "sparse<0>", "sparse<1>", "multiplies bytes by a selector that is not 0"),
 ]
 SPARSE_OF_ANY_SIZES = [
-    ("warpgroup_convolution.cuh", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
     ("warpgroup_convolution.cuh", "place * STAGE_BYTES", "0", WRONG),
     ("warpgroup_bands.cuh", "SPARSE && i <", "false && i <", WRONG),  # what lies below a band is no number
 ]
