@@ -56,7 +56,6 @@ STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *
 SPREAD = 80  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
 ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
-ANY_SPARSE = row_of("conv_pair", "wgmma-any-sparse")
 
 
 def soon(problem: Problem, most: int) -> bool:
@@ -97,10 +96,10 @@ def ragged() -> list[Case]:
 
 
 def small() -> list[Case]:
-    """Of each row's cases for the sanitizers every other one, or all three; all in tfloat32."""
-    rows = [WARPGROUP, *(row_of("conv", name) for name in ("warpgroup", "warpgroup-sparse"))]
-    rows += [*variants("conv_pair"), *variants("gemm_pair")]
-    found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
+    """Of each dense row's cases for the sanitizers every other one, or all three; all in tfloat32."""
+    rows = [WARPGROUP, row_of("conv", "warpgroup"), *variants("conv_pair"), *variants("gemm_pair")]
+    rows = [row for row in rows if row is not ANY_PAIR and not row.sparse]
+    found = [[case for case in small_cases() if case.row is row] for row in rows]
     every = [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
     return [*every, *(case for cases in found for case in cases[1::2] if case.problem.dtype == "tfloat32")]
 
@@ -127,7 +126,7 @@ def test_every_element_and_label(case: Case) -> None:
     """Of batches that walk through all stages and rounds, and of few images."""
     problem: Any = case.problem
     # Of any two convolutions each warpgroup takes one image: of four in two blocks, nine are more than one round.
-    most, few = (9, 2) if case.row in (ANY_TILED, ANY_SPARSE) else COUNTS[case.row.operation, case.row.instructions]
+    most, few = (9, 2) if case.row is ANY_TILED else COUNTS[case.row.operation, case.row.instructions]
     x, arrays = host_arrays(problem, most)
     wanted = expected(problem, most, case.row)
     for images in (most, few):
@@ -213,9 +212,10 @@ def test_no_stage_is_read_before_it_is_full(rows: int) -> None:
 
 
 def test_every_kernel_of_tensor_cores_is_met_above() -> None:
+    """But the sparse ones: see test_sparse_pair.py and test_sparse_any.py."""
     met = {case.row.source for case in [*OF_TENSOR_CORES, *PAIRS]}
     rows = [row for name in OPERATIONS for row in variants(name) if row.instructions == "wgmma" or "pair" in name]
-    assert {row.source for row in rows if why_not_on_cpu(row) is None} == met
+    assert {row.source for row in rows if why_not_on_cpu(row) is None and not row.sparse} == met
 
 
 # --- Errors planted in copies of Hopper's kernels and their headers
