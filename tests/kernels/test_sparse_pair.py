@@ -120,7 +120,7 @@ def correct(name: str, x: np.ndarray, parameters: dict[str, np.ndarray]) -> np.n
 
 
 def check_whole_numbers(name: str, count: int, kept: np.ndarray, **settings: int) -> None:
-    """Hold a kernel against float64 by whole numbers, which must be exact, in batches of one image fewer and of one, too.
+    """Hold a kernel against float64, exactly: all images, one fewer, and one.
 
     kept: which weights (5, 5, 32, 64) of the second filters stay.
     """
@@ -135,7 +135,7 @@ def check_whole_numbers(name: str, count: int, kept: np.ndarray, **settings: int
 
 
 def patterns() -> dict[str, np.ndarray]:
-    """Which weights stay: one of the six pairs of places in every four; or drawn, also with one weight of four or none."""
+    """Which weights stay: one of the six pairs of places in every four; or drawn ones, also one of four or none."""
     found = {}
     for places in combinations(range(GROUP), KEPT):
         found[str(places)] = np.zeros((5, 5, 32 // GROUP, GROUP, 64), bool)
@@ -158,7 +158,7 @@ def test_patterns_exactly(name: str, pattern: str) -> None:
 
 @ALL_KERNELS
 def test_random_numbers(name: str) -> None:
-    """In a batch that ends with a group that is not full. Fewer images have the same bits, as do bytes on a dense kernel."""
+    """In a batch that ends with a group that is not full; fewer images have the same bits. So have bytes when dense."""
     problem = PAIRS[name]
     x, parameters = operands(problem, 23)
     y = results(name, x, parameters)

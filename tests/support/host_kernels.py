@@ -22,8 +22,8 @@ from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, build_program
 from app.layers import Layer, Shape
 
-# The "shared memory" of two kernels must not become one. No other machine runs what this one compiles: wider vectors take
-# a third of the time for tensor cores' sums, whose bits stay the same, as nothing contracts operations.
+# The "shared memory" of two kernels must not become one. No other machine runs what this one compiles: with its own
+# vectors tensor cores' sums take two thirds of the time, and have the same bits, as no operations are contracted.
 FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique", "-march=native")
 BUILDS = "LENET_TEST_BUILDS"  # names the folder for what the processes of a test run compile, each thing once
 _compile_common_part = program._compile_common_part
