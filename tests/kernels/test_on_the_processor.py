@@ -104,6 +104,15 @@ def small() -> list[Case]:
     return [*every, *(case for cases in found for case in cases[1::2] if case.problem.dtype == "tfloat32")]
 
 
+def softmaxes() -> list[Case]:
+    """Of each kernel in its first type one class, ten, and more than sixteen; in others sixteen. A card has all."""
+
+    def is_taken(case: Case, problem: Any) -> bool:
+        return problem.outputs in ((1, 10, 17) if problem.dtype == case.row.dtypes[0] else (16,))
+
+    return [case for case in softmax_cases() if is_taken(case, case.problem)]
+
+
 ONE_BY_ONE = [
     *spread(case for row in STEPS for case in served(row, GRID[row.operation], "float32")),
     *spread(tuned_cases()),
@@ -155,8 +164,7 @@ def test_bands_of_a_few_images_have_the_bits_of_many(case: Case, monkeypatch: py
     np.testing.assert_array_equal(few.view(np.uint8), many.view(np.uint8))
 
 
-@pytest.mark.grid
-@pytest.mark.parametrize("case", softmax_cases(), ids=str)
+@pytest.mark.parametrize("case", softmaxes(), ids=str)
 def test_a_fused_softmax_has_the_bits_of_its_own_kernel(case: Case) -> None:
     check_softmax_and_labels(case, run_row)
 
