@@ -138,7 +138,7 @@ def patterns(channels: int, shape: tuple[int, ...]) -> list[np.ndarray]:
 @pytest.mark.parametrize("case", OF_PATTERNS, ids=str)
 @ON
 def test_all_patterns_exactly(case: Case, where: str) -> None:
-    """None of them hides another's mistake, and one weight at a wrong place shows in its map alone."""
+    """None of them hides another's mistake."""
     problem, last = second(case.problem), case.problem
     shape = problem.kernel, problem.kernel, problem.channels, problem.maps
     for kept in patterns(problem.channels, shape):
@@ -151,17 +151,6 @@ def test_all_patterns_exactly(case: Case, where: str) -> None:
         x = x.astype(last.arguments()[0].dtype)
         y = results(case, where, x, arrays)
         np.testing.assert_array_equal(y, wanted.astype(y.dtype))
-    x, parameters = whole_numbers(last, kept := patterns(problem.channels, shape)[6])
-    name = "layer2" if isinstance(last, ConvPairProblem) else "layer"
-    moved = parameters[name].copy()
-    four = moved[1, 2, 4:8, 31]
-    place, empty = np.flatnonzero(kept[1, 2, 4:8, 31])[0], np.flatnonzero(~kept[1, 2, 4:8, 31])[0]
-    four[[place, empty]] = four[[empty, place]]
-    right, wrong = (
-        run(layers_of(last), x * getattr(last, "pixel_scale", 1), p) for p in (parameters, {**parameters, name: moved})
-    )
-    differs = (right != wrong).reshape(5, problem.maps, -1)
-    assert differs[:, 31].any() and not np.delete(differs, 31, axis=1).any()
 
 
 @pytest.mark.parametrize("case", OF_PATTERNS, ids=str)

@@ -8,7 +8,7 @@ import hashlib
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,14 +22,18 @@ from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, build_program
 from app.layers import Layer, Shape
 
-FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique")  # the "shared memory" of two kernels must not become one
+# The "shared memory" of two kernels must not become one. No other machine runs what this one compiles: with its own
+# vectors tensor cores' sums take two thirds of the time, and have the same bits, as no operations are contracted.
+FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique", "-march=native")
 BUILDS = "LENET_TEST_BUILDS"  # names the folder for what the processes of a test run compile, each thing once
 _compile_common_part = program._compile_common_part
 MAIN = """\
 #include "common.cuh"
 #include "{file}"
-extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, unsigned long bytes, unsigned cluster,
-                            void **values) {{
+"""
+LAUNCH = """\
+extern "C" void launch_{entry}(unsigned x, unsigned y, unsigned z, int threads, unsigned long bytes, unsigned cluster,
+                               void **values) {{
     host::launch({entry}, {{{{x, y, z}}, {{unsigned(threads), 1, 1}}, bytes, cluster}}, values);
 }}
 """
@@ -166,19 +170,28 @@ def compile_shared(compiler: str, flags: Sequence[str]) -> Any:
 class HostKernel:
     """A kernel, compiled once in a test run; a call with stream, grid and arguments runs it on the processor.
 
-    threads: of a block; shared_bytes: its dynamic shared memory. library: has the kernel's constant memory by name.
+    threads: of a block; shared_bytes: its dynamic shared memory. entries: all kernels of the file that run with these
+    constants, if there are several: they are compiled together. library: has the kernel's constant memory by name.
     Skips the test where there is no compiler.
     """
 
     def __init__(
-        self, source: Path, entry: str, defines: Mapping[str, str | int], threads: int, shared_bytes: int = 0
+        self,
+        source: Path,
+        entry: str,
+        defines: Mapping[str, str | int],
+        threads: int,
+        shared_bytes: int = 0,
+        entries: Iterable[str] = (),
     ) -> None:
         skip_without_compiler()
-        with _place_of(source, entry, sorted(defines.items())) as place:
+        compiled = sorted({entry, *entries})
+        with _place_of(source, compiled, sorted(defines.items())) as place:
             if not place.exists():
-                build_program(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
+                launches = "".join(LAUNCH.format(entry=name) for name in compiled)
+                build_program(place, source, MAIN.format(file=source.name) + launches, defines, FLAGS)
         self.library = ctypes.CDLL(str(place / "kernel"))
-        self._launch = self.library.host_launch
+        self._launch = self.library[f"launch_{entry}"]
         self._sizes = threads, ctypes.c_ulong(shared_bytes)
 
     def __call__(self, stream: Any, grid: tuple[int, int, int], *values: Any, cluster: int = 1) -> None:

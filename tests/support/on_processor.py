@@ -32,11 +32,11 @@ def run_row(
     _, *others = problem.arguments()
     results = [_poisoned(images * result.per_image, result.dtype) for result in others if result.per_image]
     workspace = [_poisoned(array.fixed + images * array.per_image, array.dtype) for array in config.workspace]
-    for launch in config.launches:
+    entries = [launch.entry or row.entry for launch in config.launches]
+    for launch, entry in zip(config.launches, entries, strict=True):
         if not launch.grid(images)[0]:
             continue
-        entry = launch.entry or row.entry
-        kernel = HostKernel(row.path, entry, config.defines, launch.threads, launch.shared_bytes)
+        kernel = HostKernel(row.path, entry, config.defines, launch.threads, launch.shared_bytes, entries)
         scalars = map(np.int32, (images, *launch.scalars))
         cluster = launch.cluster(images) if launch.cluster else 1
         grid = emulated_grid(launch, images)
