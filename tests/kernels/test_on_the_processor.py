@@ -3,11 +3,9 @@
 An access beyond the end of an input is a crash; a word that nothing wrote is NaN, in shared memory too.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,23 +14,16 @@ import pytest
 from app.kernels.fused import any_pair
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
-from app.kernels.variant import Variant
-from app.lab.checking.cases import Fault
-from app.ladder.emulation.program import build_variant, why_not_on_cpu
+from app.ladder.emulation.program import why_not_on_cpu
 from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
-from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import check_softmax_and_labels, host_arrays, softmax_cases
 from tests.support.kernel_grid import (
     NETWORK_PAIRS,
     RAGGED,
-    convolution_pair,
     exactly,
-    product_pair,
     row_of,
-    sparsely,
-    typed,
 )
 from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
@@ -229,78 +220,3 @@ def test_every_kernel_of_tensor_cores_is_met_above() -> None:
 
 
 # --- Errors planted in copies of Hopper's kernels and their headers
-
-
-# Kernel, images → file, its text, what stands there instead, and what is said: an element that is wrong, or a fault.
-WRONG = r"element \d+ of \d+ is "
-PROBLEMS: dict[str, Problem] = {
-    "conv": ConvProblem(12, 10, 10, 64, 5, padding=1, sparse=True),
-    "conv_pair": convolution_pair(),
-    "gemm": LinearProblem(1296, 32, bias=True, activation="relu"),  # the ring turns over
-    "gemm_pair": product_pair(1024, 128, 10),
-}
-CONVOLUTIONS = [
-    ("conv_pair_warpgroups.cuh", "WINDOW_ROW_BYTES, 128)", "WINDOW_ROW_BYTES, 144)", WRONG),
-    ("conv_pair_float16.cuh", "wgmma_wait_group(sums);", "", "waits for products without naming their sums"),
-    ("conv_pair_warpgroups.cuh", "&smem.filters_full, 1)", "&smem.filters_full, 2)", "never ends"),
-]
-SPARSE = [
-    ("conv_pair_07_wgmma_sparse.cu", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
-    ("sparse_products.cuh", "+ next % 4 * 4", "", WRONG),
-]
-BYTES = [
-    ("conv_pair_09_wgmma_sparse_int8.cu", "16 - PLANE", "32 - PLANE", WRONG),
-    ("conv_pair_09_wgmma_sparse_int8.cu", "sparse<0>", "sparse<1>", "multiplies bytes by a selector that is not 0"),
-]
-SPARSE_OF_ANY_SIZES = [
-    ("warpgroup_convolution.cuh", "place * STAGE_BYTES", "0", WRONG),
-    ("warpgroup_bands.cuh", "SPARSE && i <", "false && i <", WRONG),  # what lies below a band is no number
-]
-PRODUCTS = [
-    ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
-    ("warpgroup_pipeline.cuh", "fence_proxy_async();", "", WRONG),
-    ("warpgroup_product.cuh", "mbarrier_wait(full() + at.pipe.stage, at.pipe.phase);", "", "more often than it counts"),
-    ("wgmma.cuh", "(next_rows >> 4) << 32", "(next_rows >> 4) << 36", "beyond the block's shared memory"),
-]
-CLUSTERS = [
-    ("gemm_pair_02_wgmma.cu", " & WITHIN_BLOCK;", ";", WRONG),
-    ("gemm_pair_02_wgmma.cu", "parts + step * CONSUMERS", "parts", WRONG),
-]
-PLANTED = [
-    *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
-    *((row_of("conv_pair", "wgmma-sparse"), 3, *planted) for planted in SPARSE),
-    *((row_of("conv_pair", "wgmma-sparse-int8"), 3, *planted) for planted in BYTES),
-    *((row_of("conv", "warpgroup-sparse"), 3, *planted) for planted in SPARSE_OF_ANY_SIZES),
-    *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
-    *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
-]
-
-
-def run(row: Variant, images: int, folder: Path) -> None:
-    """Hold the row, in its first type, against the reference. Raises Fault, or AssertionError for a wrong element."""
-    wanted = PROBLEMS[row.operation]
-    problem = typed(sparsely(wanted) if row.sparse and isinstance(wanted, ConvPairProblem) else wanted, row.dtypes[0])
-    x, arrays = host_arrays(problem, images)
-    packing = row.launch_config(problem).packing
-    assert packing is not None
-    y, *_ = build_variant(row, problem, {}, images, folder).run([x, *packing.pack(arrays)], low=False)
-    check(y, problem, expected(problem, images, row))
-
-
-@pytest.mark.parametrize(("row", "images", "name", "old", "new", "said"), PLANTED)
-def test_a_planted_error_shows(
-    row: Variant, images: int, name: str, old: str, new: str, said: str, tmp_path: Path
-) -> None:
-    skip_without_compiler()
-    headers = [row.path.parent, row.path.parents[1] / "include"]
-    sources = {path.name: path for folder in reversed(headers) for path in folder.glob("*.cu*")}
-    (tmp_path / row.source).write_bytes(sources[row.source].read_bytes())
-    text = sources[name].read_text(encoding="utf-8")
-    assert old in text
-    (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
-    for header in row.path.parent.glob("*.cuh"):
-        if header.name != name:
-            (tmp_path / header.name).write_bytes(header.read_bytes())
-    with pytest.raises((AssertionError, Fault)) as found:
-        run(replace(row, folder=tmp_path, dtypes=row.dtypes[:1]), images, tmp_path / "built")
-    assert re.search(said, str(found.value)), found.value
