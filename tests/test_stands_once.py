@@ -22,10 +22,10 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 62_300,
-    "lines of Python in app without comments, docstrings and blank lines": 34_450,
-    "lines of tests": 47_400,
-    "tracked files": 997,
+    "lines of sources": 62_150,
+    "lines of Python in app without comments, docstrings and blank lines": 34_260,
+    "lines of tests": 46_600,
+    "tracked files": 994,
 }
 
 
