@@ -47,6 +47,7 @@ assert __version__ == VERSION
 assert stored_card("lenet5").benches and introduction_pages()  # what ladder shows without a GPU
 for example in re.findall(r"```python\\n(.*?)```", Path(sys.argv[2]).read_text(encoding="utf-8"), re.DOTALL):
     exec(example)
+sys.stdout.flush()  # the command writes past Python's buffer
 assert labels.shape == (100,) and len(names) == 100 and halves[1].shape == (50,)
 for name in (*COMMANDS, "run"):
     usage, _, text = load_parser(name).format_help().partition("\\n\\n")  # argparse breaks no option of the usage
