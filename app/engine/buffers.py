@@ -125,7 +125,7 @@ class Buffers:
             launch.launch_for(images)(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
-        """Enqueue the copies of the results to page-locked arrays, or to arrays on the device. stream: a pointer."""
+        """Enqueue copies of results in ``named`` to ``outputs``, page-locked or on the device. stream: a pointer."""
         results: tuple[tuple[str, Any], ...] = (LABELS, outputs.labels), (LOGITS, outputs.logits)
         for name, rows in results:
             if rows is not None and name in self.named:
@@ -149,7 +149,7 @@ class StreamBuffers(Buffers):
         self.staging: np.ndarray | None = None
 
     def copy_to_staging(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
-        """Wait until the page-locked staging buffer is free and copy the images into it; return the copy."""
+        """Wait until the page-locked staging buffer is free, copy the images to it by ``copy``, and return the copy."""
         staging, self.staging = self.staging, None  # after an exception, helpers may still write to it
         if staging is None:
             staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
@@ -243,7 +243,7 @@ def next_power_of_two(count: int, least: int) -> int:
 
 
 def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
-    """Yield a batch's chunks as slices. The first and last have ``chunk`` / 2 images; the others have equal lengths.
+    """Yield a batch's chunks as slices: one if they hold all, else ends of ``chunk`` / 2 images and equal ones between.
 
     The ends are short because nothing overlaps the copy of the first chunk or the kernels of the last one.
     """

@@ -139,7 +139,7 @@ class GpuEngine(Engine):
         return [array for buffers in self._buffers for array in buffers.arrays]
 
     def allocate_outputs(self, count: int, *, logits: bool = False) -> Outputs:
-        """Return page-locked arrays for the results of ``count`` images."""
+        """Return page-locked arrays for the labels of ``count`` images, and with ``logits`` also for their logits."""
         scores = pinned_array((count, self._classes), self._scores) if logits else None
         return Outputs(pinned_array((count,), np.uint8), scores)
 
@@ -230,7 +230,7 @@ class GpuEngine(Engine):
 
         mark: as for ``StreamBuffers.enqueue``. chunk: images per chunk, by default and at most the engine's. parts:
         chunks and their streams, by default those of ``chunk_slices``. copy: function that copies pageable images to
-        page-locked memory.
+        page-locked memory. Raises ValueError for images of another type or shape, and for too short ``outputs``.
         """
         self.plan.check_images(images)
         if len(outputs.labels) < len(images):

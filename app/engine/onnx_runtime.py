@@ -17,7 +17,7 @@ WHOLE = "whole graph"
 
 
 def import_onnx_runtime() -> Any:
-    """Return the modules of ONNX Runtime and of ``onnx``, which builds models. Raises ImportError."""
+    """Return the module of ONNX Runtime. Raises ImportError if it, or ``onnx``, which builds models, is missing."""
     import onnx  # noqa: F401
     import onnxruntime
 
@@ -25,7 +25,7 @@ def import_onnx_runtime() -> Any:
 
 
 class OnnxEngine(CpuEngine):
-    """Run a graph on the CPU by ONNX Runtime, in float32. Raises ImportError if it is not installed.
+    """Run a graph on the CPU by ONNX Runtime, in float32. Raises ImportError without it, UserError if it refuses.
 
     Every thread runs whole chunks through the same model. ONNX Runtime fuses layers, so only the whole graph is timed.
     """

@@ -115,7 +115,7 @@ _kept_stream_at = lru_cache(16)(lambda pointer, _device: stream_from_pointer(poi
 
 
 def as_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
-    """Return a CuPy stream for a stream of CuPy or PyTorch, or a pointer. Raises BadArgumentError for anything else."""
+    """Return a CuPy stream for one of CuPy or PyTorch, or a pointer of GPU ``device``. Raises BadArgumentError."""
     if hasattr(stream, "ptr"):
         return stream
     pointer = getattr(stream, "cuda_stream", stream)

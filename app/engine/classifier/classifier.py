@@ -178,7 +178,7 @@ class Classifier:
         """Return an uninitialised array for ``n`` images, (n, H, W), or (n, C, H, W) with several channels.
 
         On a GPU it is page-locked: the GPU reads large batches directly from it, without another copy in host memory.
-        Its memory is freed with the array. Raises UserError if it does not fit, or if the classifier is closed.
+        Its memory is freed with the array. Raises UserError for ``n`` < 0, if memory is short, and after ``close``.
         """
         channels, *size = self.graph.network.input_shape
         if n < 0:
@@ -216,7 +216,7 @@ class Classifier:
 
     @property
     def precision(self) -> str:
-        """Return the coarsest precision of any layer. Raises UserError before the first call."""
+        """Return the coarsest precision of any layer. Raises UserError before the first call on a GPU, or if closed."""
         arithmetic = self._require_open_engines().arithmetic
         if arithmetic is None:
             raise BadArgumentError("the precision is chosen at the first call: call the classifier first")
