@@ -16,6 +16,7 @@ def cache_dir() -> Path:
     """Return the user's cache directory for data and compiled kernels: absolute, and perhaps not existing yet.
 
     It is ``$LENET_CACHE_DIR`` if set, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
+    Raises UserError if the home directory is unknown.
     """
     own = os.environ.get("LENET_CACHE_DIR", "")
     shared = os.environ.get("XDG_CACHE_HOME", "")

@@ -140,7 +140,7 @@ def document_check(schema: str, check: Check) -> Check:
 
 
 def parse_json(content: str) -> Any:
-    """Return the value of a JSON text. Raises BadValueError for NaN, infinity, or a name twice in an object."""
+    """Return the value of a JSON text. Raises BadValueError, also for NaN, infinity, or a name twice in an object."""
     try:
         return json.loads(content, object_pairs_hook=_refuse_duplicate_names, parse_constant=_refuse_nonfinite_constant)
     except BadValueError:

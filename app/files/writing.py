@@ -200,7 +200,7 @@ def _acquire_lock_file(path: Path, busy: Callable[[str], str]) -> int:
 
 
 def json_text(document: Mapping[str, object]) -> str:
-    """Return the document as indented JSON, with each list of numbers, such as samples, in one line."""
+    """Return the document as indented JSON, each list of numbers in one line, and NaN and infinity as null."""
     text = json.dumps(_replace_nonfinite_numbers(document), indent=2, allow_nan=False) + "\n"
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
 
