@@ -39,7 +39,7 @@ FORMATS = (
 
 
 def refuse_foreign_file(path: Path, content: bytes) -> None:
-    """Raise UserError, which names the import command, for a file of another system. content: its bytes, not HDF5."""
+    """Raise UserError with a remedy, such as the import command, if the content, not HDF5, is of a known kind."""
     kind = recognise_file_kind(content[:START_BYTES])
     shown = (kind, "") if kind else ("", path.suffix.lower())  # an ending counts where nothing shows the kind
     found = next((row for row in FORMATS if shown == (row.kind, "" if row.kind else row.ending)), None)

@@ -40,7 +40,7 @@ REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small eno
 class Graph(Frozen):
     """The layers of a network with shapes and parameters. parameters: float32, in the weights file's layouts.
 
-    quantised: 8-bit filters of a convolution; None if the weights have none.
+    input_scale: factor for uint8 pixels. quantised: 8-bit filters of a convolution; None if the weights have none.
     """
 
     network: Network

@@ -82,7 +82,7 @@ def stack_rows(graph: Graph, names: Sequence[str]) -> np.ndarray:
 
 
 def split_rows(graph: Graph, names: Sequence[str], rows: np.ndarray) -> Parameters:
-    """Return float32 arrays of the names from such a matrix."""
+    """Return a layer's arrays by name, float32, from a matrix as ``stack_rows`` returns."""
     shapes = [graph.parameters[name].shape for name in names]
     parts = np.split(rows.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
     return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
@@ -134,7 +134,10 @@ def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded:
 def input_rows(
     graphs: Sequence[Graph], at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x
 ) -> Iterator[list[np.ndarray]]:
-    """Yield the inputs of step ``at`` in parts of the images: for each graph rows x (rows, inputs), float64."""
+    """Yield, with a progress bar, for parts of the images each graph's inputs of step ``at``, after ``rounded``.
+
+    They are rows x (rows, inputs), float64, which end in 1 if the layer has a bias.
+    """
     from tqdm import tqdm  # imported only here: nothing else here needs it
 
     step = graphs[0].steps[at]

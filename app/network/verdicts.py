@@ -55,8 +55,8 @@ class Difference(Frozen):
 class Agreement(Frozen):
     """The comparison of ``compared`` labels with a reference, and every difference.
 
-    most: number of allowed differences, all of them near-ties. fault: why no labels can agree; "" if they can. steady:
-    whether several passes gave the same labels.
+    source: the reference's name. most: number of allowed differences, all of them near-ties. fault: why no labels can
+    agree; "" if they can. steady: whether several passes gave the same labels.
     """
 
     source: str
@@ -140,7 +140,7 @@ def images_in_share(share: float, images: int) -> int:
 
 
 def compare_labels(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
-    """Compare labels (N,) with as many of the reference's labels. dtype: type of the layers' products."""
+    """Compare labels (N,) with as many of the reference's. source: its name. dtype: type of the layers' products."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(
@@ -162,7 +162,7 @@ def judge_answers(
     classes: int = 10,
     least: float | None = None,
 ) -> Accuracy:
-    """Return the verdict on the answers in labels (N,), with ``agreement``.
+    """Return the verdict on the answers in labels (N,), with ``agreement``. classes: their number, for the warning.
 
     truth: (N,), None if unknown. least: required share. expected: promised number of correct answers, or None. The
     labels may miss this number by as many answers as there are near-ties, but at most by ``COUNT_SHARE`` of the images.

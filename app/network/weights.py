@@ -71,7 +71,7 @@ class Weights(Frozen):
         return found
 
     def promised_correct_count(self, network: Network, images: int) -> int | None:
-        """Return the promised number of correct answers among the first test images; None without a promise.
+        """Return the promised number of correct answers among the first ``images`` test images, or None.
 
         A promise holds only for the file's network, under any name: the arrays may fit other networks, too.
         """
