@@ -165,7 +165,7 @@ def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None
     """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder.
 
     Variants for 2:4 sparse filters get the item's problem in this form.
-    mine: the registry row of a user's kernel, which comes last.
+    only: names of variants, None for all. mine: the registry row of a user's kernel, which comes last.
     """
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     rows += [mine] if mine is not None and mine.operation == item.operation else []
@@ -178,7 +178,7 @@ def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None
 
 
 def reference_weights(item: Item, graph: Graph | None) -> Parameters:
-    """Return weights for the item's NumPy reference: the graph's, or random ones."""
+    """Return weights for the item's NumPy reference: the graph's, or without a graph random ones and no bias."""
     if graph is not None:
         return graph.parameters
     rng = np.random.default_rng(0)

@@ -23,8 +23,8 @@ class WrongResult(Exception):  # noqa: N818 - a verdict, not an error
 def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
     """Compile each row for its problem, in parallel, with a progress bar; a failed row reports its error when run.
 
-    All processors compile, because the card would wait for a single one. arch: such as ``sm_90a``. Raises UserError
-    without NVRTC.
+    All processors compile, because the card would wait for a single one. arch: such as ``sm_90a``. known: tuned
+    settings. Raises UserError without NVRTC.
     """
     import_nvrtc()
 

@@ -41,7 +41,7 @@ def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2
     """Return the time of a convolution with bias by cuDNN's fastest algorithm. Its input has the arithmetic type.
 
     Both memory layouts are tried, with the whole batch and with pieces that fit the L2 cache. The row shows the fastest
-    and names it in its note.
+    and names it in its note; if memory is short, it has the reason. noise, l2: as for ``Clock.time_enqueued_work``.
     """
     import torch
 

@@ -44,7 +44,7 @@ from app.terminal.output import publish_report
 class Job(Frozen):
     """What to time. graph: None with ``--shape``. batches: batch sizes, ascending; the tables show the last one.
 
-    mine: the registry row of a user's kernel; all items then have its operation.
+    subject: for the heading. only: variants, None for all. mine: row of a user's kernel; all items have its operation.
     """
 
     subject: str

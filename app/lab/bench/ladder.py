@@ -31,7 +31,8 @@ DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 class ItemTimer(Frozen):
     """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row.
 
-    mine: the row of a user's kernel, which comes last. time_mine: function that checks and times this row.
+    known: tuned settings. noise, l2: as for ``Clock.time_enqueued_work``. mine: the row of a user's kernel, which comes
+    last. time_mine: function that checks and times this row.
     """
 
     arch: str
@@ -99,7 +100,7 @@ class ItemTimer(Frozen):
         return library.time_cudnn(problem, trial.images, trial.clock, self.noise, self.l2)
 
     def time_row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
-        """Return the result of one checked and timed variant. Raises DeviceMemoryError if the arrays do not fit."""
+        """Check and time a variant; return times or why there are none. Raises DeviceMemoryError if memory is short."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
         name = f"{row.name}, device debug" if debug else row.name

@@ -46,7 +46,7 @@ LOOPS = {
 
 
 def measure_peaks(arch: str) -> Peaks:
-    """Return the peak rate of each instruction family of the architecture, and the bandwidth of reads plus writes."""
+    """Return the peak TFLOP/s of each instruction family of the architecture, and the GB/s of reads plus writes."""
     clock, number = Clock(arch), architecture_number(arch)
     rates = {name: _measure_loop_tflops(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
     return {"tflops": rates, "gbytes_per_s": _measure_copy_bandwidth(clock)}

@@ -28,9 +28,10 @@ CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 class Result(Frozen):
     """The result of a kernel or library for a problem: its time in ms for the table's images, or why there is none.
 
-    error: worst error ÷ allowed error. settings: the kernel's parameters that differ from its defaults. note: a remark
-    on the time. wrong: whether the result was wrong or the kernel failed. instructions: instruction family of the
-    registry row; empty if unknown. work: products that the kernel computes ÷ those of the layer.
+    step: in the ladder; None for the CPU and cuDNN. error: worst error ÷ allowed error. settings: the kernel's
+    parameters that differ from its defaults. note: a remark on the time. wrong: whether the result was wrong or the
+    kernel failed. instructions: instruction family of the registry row; empty if unknown. work: products that the
+    kernel computes ÷ those of the layer.
     """
 
     kind: str
@@ -103,7 +104,7 @@ def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> i
 def achieved_rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
 ) -> AchievedRates:
-    """Return the rates of a batch computed in ``ms``, and the larger of its shares of the card's measured peaks.
+    """Return a batch's TFLOP/s, GB/s, FLOPs per byte, largest share of the card's measured peaks, and of which it is.
 
     instructions: the family that multiplies; if unknown, the fastest family of the type. work: products that the kernel
     computes ÷ those of the layer. The rate counts the layer's products, the share of the peak counts the kernel's.
@@ -150,7 +151,7 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
 def convolution_totals(tables: Sequence[Table]) -> list[Total]:
     """Return the summed times of single convolutions for each kernel or library, in the order of the tables.
 
-    ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
+    Key ``ops``: ms by item; ``sum_ms``: None unless every convolution was timed over the same number of images.
     """
     ops = [table for table in tables if table.is_op]
     rows: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}

@@ -63,7 +63,7 @@ def split_steps(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], li
 
 
 def step_name(row: Row) -> str:
-    """Return a step's number and name."""
+    """Return a step's number and name, as in ``02 direct``."""
     return f"{row['step']:02} {row['name']}"
 
 

@@ -22,7 +22,7 @@ PROGRAMS = (
 
 
 def as_text(document: Bench, width: int = WIDTH) -> str:
-    """Return the heading, a table for each item, the convolutions' sums, the batch sizes and the end-to-end times."""
+    """Return heading, tables of items, sums, batch sizes and end-to-end times, a user's kernel's place, and notes."""
     parts = [_header_lines(document, width), *(_item_table(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals_table(document["totals"], width))

@@ -55,7 +55,7 @@ class Expected(Frozen):
 
 
 def term_count(problem: Problem) -> int:
-    """Return the number of terms in the sum of one output element."""
+    """Return the number of terms in the sum of one output element; 0 for pairs of layers, and without a sum."""
     match problem:
         case ConvProblem():
             return problem.reduction_length
@@ -88,7 +88,7 @@ def has_rounded_operands(problem: Problem) -> bool:
 
 
 def has_split_operands(problem: Problem) -> bool:
-    """Return whether operands are split into sums of two float16, which is as exact as float32."""
+    """Return whether operands are split into sums of two float16 numbers, about as exact as float32."""
     return problem.dtype == "float16x2"
 
 

@@ -53,7 +53,7 @@ class Trial:
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream does not wait for other streams
 
     def bind_variant(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
-        """Return a launch of the variant on this trial's arrays. debug: compile without optimisation.
+        """Return a launch of the variant on this trial's arrays; keep its weights in ``bound``. debug: do not optimise.
 
         Raises DeviceMemoryError if its workspace does not fit, and UserError if it needs cuBLAS and there is none.
         """
@@ -82,7 +82,7 @@ class Trial:
         """Compare every element of the outputs with the oracle; return and raise as ``check_outputs``.
 
         row: variant whose error bound replaces the default, if it defines one. block_indices: (images,), the index in
-        the block of each image; None if the block repeats.
+        the block of each image; None if the block repeats. Raises DeviceMemoryError, too.
         """
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:

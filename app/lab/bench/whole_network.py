@@ -33,7 +33,7 @@ CPU_IMAGES = 1000  # with more, the processor would take longer than the card fo
 
 
 def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
-    """Return (precision, kernel) pairs: every convolution kernel in each of its precisions, and ``auto``."""
+    """Return (precision, kernel) pairs: every taught convolution kernel, or those in ``only``, and ``auto`` in each."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
     rows = [row for row in registry.variants("conv") if convolves and row.taught and (not only or row.name in only)]
     return [
@@ -48,7 +48,7 @@ def time_whole_program(
 ) -> list[Program]:
     """Return the time of the network by precision and kernel, from page-locked images to readable labels.
 
-    Small batches are also timed on the CPU. step: called after each combination.
+    Small batches: also on the CPU. known: tuned settings. only: kernels, None for all. step: called after each pair.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []

@@ -27,7 +27,7 @@ SPARE = 3  # blocks overwritten in the memory that JAX allocates next
 
 
 def why_no_jax() -> str | None:
-    """Return why JAX cannot run on the GPU, or None if it can."""
+    """Return why JAX cannot run on the GPU, or None if it can. JAX then allocates device memory only as needed."""
     if importlib.util.find_spec("jax") is None:
         return "JAX is not installed"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other engines need device memory, too
@@ -41,8 +41,9 @@ def why_no_jax() -> str | None:
 class JaxEngine(Engine):
     """Classifies one batch with JAX: a jitted function, which writes new arrays each time.
 
-    platform: ``cpu`` for tests. XLA chooses the layouts itself and inserts transposes. The images on the card are an
-    argument of the function; they are not donated, because no result has their size.
+    platform: ``cpu`` for tests. in_pieces: run pieces that fit the L2 cache; UserError if there is only one. XLA
+    chooses the layouts itself and inserts transposes. The images on the card are an argument of the function; they are
+    not donated, because no result has their size.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class JaxEngine(Engine):
 
 
 def make_classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
-    """Return a function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
+    """Return a function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8. It may raise UserError.
 
     Activations are N, H, W, C to suit the weights file, whose filters are H, W, in, out.
     """

@@ -21,7 +21,7 @@ from app.planning.tuning import Tuning
 
 
 class OurEngine(Engine):
-    """This program as an engine: end to end as in the main job; on the card with the whole batch as one chunk."""
+    """This program as in the main job; on the card the batch is one chunk. Raises UserError if that does not fit."""
 
     def __init__(
         self,

@@ -168,7 +168,7 @@ def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[st
 def find_engine_factories(
     engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]
 ) -> EngineFactories:
-    """Return functions that make ``engines``; peers that cannot run here are among ``missing``."""
+    """Return functions that make ``engines``, why peers are missing, and ``ours`` and ``check_card`` as given."""
     found: dict[str, Mapping[str, Callable[..., Engine]]] = {
         torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
         jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
@@ -186,8 +186,8 @@ def search_settings(
 ) -> Iterator[Search]:
     """Try each setting that was not tried yet and may be the fastest; yield the known times of each peer.
 
-    Each setting's times are stored at once. Raises UserError if a setting leaves the card unusable; this failure is
-    stored, too.
+    show_step: called before each try. Each setting's times are stored at once. Raises UserError if a setting leaves the
+    card unusable; this failure is stored, too.
     """
     for engine, settings in factories.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
         for batch, precision in product(_iterate_batches(job, checked=False), job.peer_precisions):

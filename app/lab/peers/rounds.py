@@ -226,7 +226,7 @@ def measure_in_turn(
     show_step: Callable[[str], object],
     check_after: Callable[[Entrant], object] = lambda _: None,
 ) -> None:
-    """Prepare all entrants, then run ``rounds`` rounds, each of which starts with another entrant.
+    """Prepare all entrants, run ``rounds`` rounds, each of which starts with another entrant, and close them all.
 
     show_step: called with a description before each preparation and each turn. check_after: called with a peer that
     failed; raises an error if the card no longer answers.
@@ -259,7 +259,7 @@ def check_card_after(
 ) -> None:
     """Call the checks. If the card does not answer one, call ``store`` and raise UserError.
 
-    others: with what another run goes on.
+    others: what another run of the command goes on with, for the error.
     """
     try:
         for check in checks:

@@ -119,7 +119,7 @@ def _row_remarks(comparison: Comparison) -> Iterator[str]:
 
 
 def search_text(document: PeerSettings, width: int = WIDTH) -> str:
-    """Return, for each search, how many settings were tried, and the fastest."""
+    """Return, for each search, how many settings were tried and the fastest, in ms; then why settings failed."""
     rows = []
     for one in document["searches"]:
         tried = len(one["ms"]) + len(one["failed"])

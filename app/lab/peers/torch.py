@@ -88,7 +88,7 @@ class TorchEngine(Engine):
     """Classifies one batch with PyTorch. device: ``cpu`` (no graphs) for tests.
 
     precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
-    precision.
+    precision. Raises UserError for a setting with pieces if there is only one.
     """
 
     def __init__(
