@@ -89,7 +89,7 @@ def record_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
 def summarise_calls(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
     """Return the number of calls and the times of each API function per run, the most expensive first.
 
-    host_ms: time in ms from a run's start to its end on the host. share: part of it that the function took.
+    host_ms: time in ms from a run's start to its end on the host; the key ``share`` is a function's part of it.
     """
     spent: dict[str, list[float]] = {}
     for call in calls:

@@ -70,7 +70,7 @@ METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
 def busiest_unit(throughput: Mapping[str, float | None]) -> str:
-    """Return the name of the busiest unit; ``latency`` if no unit is busy, ``unknown`` without numbers."""
+    """Return the unit nearest to its peak; ``latency`` if none is busy, ``unknown`` without numbers. They are in %."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
         return "unknown"
@@ -81,15 +81,15 @@ def busiest_unit(throughput: Mapping[str, float | None]) -> str:
 def parse_ncu_shares(text: str) -> list[dict[str, Any]]:
     """Return a row for each kernel launch in the table that ``ncu --csv --page raw`` prints, without earlier lines.
 
-    Values are in percent, or None if the tool gave no number. load, store: bytes used ÷ bytes moved by global memory
-    instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS) → share of its peak.
-    bound: the busiest unit.
+    Values are in percent, or None if the tool gave no number. Keys ``load``, ``store``: bytes used ÷ bytes moved by
+    global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS) → share of
+    its peak. bound: the busiest unit.
     """
     return [_launch_shares(launch) for launch in parse_ncu_launches(text)]
 
 
 def parse_ncu_launches(text: str) -> list[dict[str, str]]:
-    """Return the cells of each launch in ncu's table, by column."""
+    """Return the cells of each launch in ncu's table, by column; [] if the text has no table."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if start is None:
@@ -161,7 +161,7 @@ def ncu_failure(text: str, code: int) -> str:
 
 
 def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
-    """Return the counters' rows with layer and kernel name. launched: spans of the same launches, in the same order."""
+    """Return the counters' rows with layer and kernel name by the spans ``launched``; without layers if they differ."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
         return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]

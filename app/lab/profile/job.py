@@ -43,7 +43,7 @@ HOST, CARD = 1, 2  # process numbers in the timeline
 
 
 def profile(request: ProfileRequest) -> int:
-    """Profile the main job and publish the tables. Return 0. Raises UserError."""
+    """Profile the main job, or count every step of the ladder; publish the tables. Return 0. Raises UserError."""
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
     if request.every_step:

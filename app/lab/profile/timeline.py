@@ -42,7 +42,7 @@ def first_kernel_shares(execution: ExecutionPlan, images: int, multiprocessors: 
 def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dict[str, Any]:
     """Replay the batch without stamps and with them; return the ``warpgroup_timeline`` of the profile document.
 
-    images: page-locked, (N, C, H, W) uint8.
+    images: page-locked, (N, C, H, W) uint8. Raises RuntimeError if the labels differ.
     """
     with GpuEngine(execution, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))

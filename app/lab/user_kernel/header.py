@@ -51,7 +51,7 @@ MAX_CONSTANTS = 64
 
 
 class Header(Frozen):
-    """What a file says of its kernel. expressions: of ``block``, ``grid`` and ``shared``; constants: in their order."""
+    """What a file says of its kernel: expressions of ``block``, ``grid`` and ``shared``, words of other keys, lines."""
 
     name: str  # of the file
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -124,7 +124,7 @@ def _evaluate(header: Header, key: str, expression: ast.expr, names: Mapping[str
 
 
 def default_parameters_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
-    """Return another row's default parameters; constants of the header replace those of the same name."""
+    """Return another row's default parameters; constants of the header replace them by name. Raises Unfit."""
     constants, _ = constant_values(header, problem)
     return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
 

@@ -25,7 +25,7 @@ _MIN_ARCH = {"mma": 80, "wgmma": 90}
 
 
 class UserVariant(Variant):
-    """The row of a file outside the tree. path: that of a checked copy.
+    """The row of a file outside the tree. path: a checked copy of the file.
 
     name, source: the file's name, which no row of the registry has. signatures: each function, and the declarations of
     its parameters.
@@ -121,7 +121,7 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
 
 
 def find_row(like: str) -> Variant:
-    """Return the registry's row ``conv:direct``, or ``direct`` of the first operation that has it. Raises UserError."""
+    """Return the registry's row named as ``conv:direct``, or as ``direct`` in any operation. Raises UserError."""
     kind, _, technique = like.rpartition(":")
     if kind and kind not in KINDS:
         raise UserError(f"--as {like[:60]}: unknown operation '{kind[:40]}': {choices_hint(kind, KINDS)}")

@@ -70,7 +70,7 @@ def write_template(path: Path, like: str) -> str:
 
 
 def kernel_template(row: Variant, name: str) -> str:
-    """Return the text of a file to start from."""
+    """Return the text of the file ``name`` to start from: the row's kernel below a header with explanations."""
     text = row.path.read_text(encoding="utf-8")
     launch, features = LAUNCHES.get(row.entry), FEATURES[row.operation]
     if launch is None:

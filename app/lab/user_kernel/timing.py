@@ -70,7 +70,7 @@ class FileTimer:
 def time_in_process(
     path: Path, like: str | None, problem: Problem, images: int, arch: str, noise: float, l2: str
 ) -> dict[str, Any]:
-    """Return the samples in ms, the worst error ÷ the allowed error and the card's clock rates before and after.
+    """Return ``samples`` in ms, ``error``, the worst ÷ the allowed one, and ``mhz``, the clock rates before and after.
 
     Raises WrongResult, UserError, DeviceMemoryError and what a launch raises.
     """
