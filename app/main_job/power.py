@@ -31,7 +31,7 @@ def power_document(
     source: Literal["energy counter", "power samples"],
     clocks: Sequence[int],
 ) -> records.Power:
-    """Return a measurement as a record of the report. joules: energy of the whole card. source: how it was measured."""
+    """Return a measurement as a record of the report. joules: of the whole card, as ``source`` gave. clocks: MHz."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
@@ -53,7 +53,7 @@ def check_nvml_available() -> None:
 
 
 def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power | None:
-    """Return a measurement of the current card, with a progress bar. Raises UserError if NVML cannot be used."""
+    """Measure the current card as ``measure_power`` does, with a progress bar. Raises UserError without NVML."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     with _open_nvml_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:

@@ -211,6 +211,7 @@ def pipeline_usage(timeline: Timeline) -> Pipeline:
 
     The limit is the host if enqueueing took nearly all of the run, otherwise the longest of kernels, copies and idle
     time. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
+    Raises ValueError for a timeline that covers no time.
     """
     h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)
     copies, kernels = merge_intervals([*h2d, *d2h]), merge_intervals(timeline.kernels)

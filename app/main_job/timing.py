@@ -53,7 +53,7 @@ class CardTimes(Frozen):
 def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
     """Return the times of the layers, of single convolutions and of the whole pass, on resident images.
 
-    It uses as many of the images as fit in device memory.
+    It uses as many of the images as fit in device memory. Raises UserError if none does.
     """
     count = len(images)
     while True:
