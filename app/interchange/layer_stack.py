@@ -74,7 +74,7 @@ MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of
 
 @dataclass
 class PendingAffine:
-    """Factor and shift of each map or feature, (n,), that the next layer with weights will include."""
+    """Factor and shift of each map, (n,), that the next layer with weights will include. nodes: whence, for notes."""
 
     factor: np.ndarray
     shift: np.ndarray
@@ -125,7 +125,7 @@ class LayerStack:
         self.shape = after
 
     def add_weighted(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
-        """Add a layer with weights "" (out, in, …), maybe "_bias"; fold the pending factor and shift into both."""
+        """Add a layer with weights "" (out, in, …), maybe "_bias"; fold the pending into both. Raises BadValueError."""
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
             self.add_pending_as_convolution("padding follows, whose zeros are not shifted")

@@ -67,6 +67,7 @@ class OnnxGraph(OnnxLayers):
 
     input_name, batch, input_shape, reads_bytes: name, batch size (0 if any), shape (C, H, W) and type of the images.
     fed_shape: shape of an image as the model reads it. logits: name of the last activation before a softmax.
+    Raises BadValueError for any other graph.
     """
 
     def __init__(self, graph: Any, opset: int) -> None:

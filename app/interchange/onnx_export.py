@@ -25,7 +25,7 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
 
     The input ``images`` is (N, C, H, W) of ``dtype``, bytes or floats. The outputs are ``scores``, (N, classes)
     float32, before the argmax, and ``labels``, (N,) int64. Images are enlarged in exact integer arithmetic. Equal
-    arguments give equal models.
+    arguments give equal models. Raises BadValueError without the package onnx, and for a layer that ONNX lacks.
     """
     onnx = require_onnx()
     helper, types = onnx.helper, onnx.TensorProto

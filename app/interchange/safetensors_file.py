@@ -20,7 +20,7 @@ def read(content: bytes, asked: ImportOptions) -> Source:
 
 
 def read_safetensors(content: bytes) -> NamedArrays:
-    """Return all arrays. Raises BadValueError for damage, overlapping offsets, and types other than floats."""
+    """Return all arrays but counters. Raises BadValueError for damage and other types, and without the library."""
     library = _import_safetensors()
     try:
         tensors = library.deserialize(content)

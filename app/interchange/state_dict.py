@@ -26,7 +26,7 @@ def read(content: bytes, asked: ImportOptions) -> Source:
 
 
 def read_state_dict(content: bytes) -> NamedArrays:
-    """Return the tensors of a file that ``torch.save(model.state_dict(), ...)`` wrote.
+    """Return the tensors, except counters, of a file that ``torch.save(model.state_dict(), ...)`` wrote.
 
     Raises BadValueError without PyTorch, for damage, and for anything but dense float tensors: it could run code.
     """

@@ -204,11 +204,11 @@ class Settings:
         return found
 
     def take_count(self, key: str) -> int:
-        """Return a positive whole number. Raises BadValueError."""
+        """Return a setting that must be a positive whole number. Raises BadValueError."""
         return self._checked_count(key, self.take(key))
 
     def take_square(self, key: str, default: int | None = None) -> int:
-        """Return the number that a setting gives for both height and width. Raises BadValueError if they differ."""
+        """Return the positive number that a setting gives for height and width. Raises BadValueError for two others."""
         found = self.take(key, default)
         if isinstance(found, list):
             if len(found) != 2 or found[0] != found[1]:
@@ -238,7 +238,7 @@ class Settings:
         return next((one for one in found if one != default), default)
 
     def take_padding(self, shape: tuple[int, ...], window: int, stride: int) -> tuple[int, int]:
-        """Return how many rows padding adds before and after maps (H, W, C); as many columns are added."""
+        """Return the rows, and as many columns, padded before and after maps (H, W, C). Raises BadValueError."""
         if self.take_choice("padding", "valid", "same") == "valid":
             return 0, 0
         totals = {max((-(-side // stride) - 1) * stride + window - side, 0) for side in shape[:2]}

@@ -75,7 +75,7 @@ class GrowingNetwork:
         self.pending = (factor, offset) if (factor != 1).any() or offset.any() else None
 
     def add_pending_as_layer(self, layer: KerasLayer) -> None:
-        """Add a layer that applies the pending factor and offset, or the identity if nothing is pending."""
+        """Add a layer for the pending factor and offset, else an identity, before ``layer``. Raises BadValueError."""
         count = self.shape[-1]
         if count > MOST_KEPT or len(self.shape) == 2:
             raise layer.fault("cannot read what scalings before it leave", OTHERS)

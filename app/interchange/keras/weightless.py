@@ -177,6 +177,6 @@ class WeightlessReader:
         self.zeros = before, behind
 
     def skip_log_softmax(self, layer: KerasLayer) -> None:
-        """Omit a log-softmax, which does not change the labels."""
+        """Omit a log-softmax, which does not change the labels, with a note. No layer may follow it."""
         self.network.notes.append(f"{layer.name}: its log_softmax is left out: the labels are the same")
         self.ended = layer
