@@ -144,7 +144,7 @@ class Launch:
         return self
 
     def __call__(self, stream: int, images: int) -> None:
-        """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
+        """Enqueue the kernel for the first ``images`` images. stream: a pointer. Raises ValueError for too many."""
         for count in self._iter_pieces(images):
             for step in self._steps:
                 step(stream, count)

@@ -21,7 +21,7 @@ class Argument(Frozen):
 
 
 def bytes_moved(arguments: Iterable[Argument], images: int) -> int:
-    """Return the minimum device-memory traffic in bytes: each argument read or written once for ``images`` images."""
+    """Return the minimum device-memory traffic in bytes: what is not optional, once for ``images`` images."""
     return sum(
         (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
         for argument in arguments

@@ -78,7 +78,7 @@ class WarpgroupConvolution(Frozen):
         return 8 * self.padded_maps
 
     def stage_bytes(self, steps: int) -> int:
-        """Return the bytes of so many steps' filters for 64 maps, all parts, with metadata behind sparse ones."""
+        """Return the bytes of the filters of ``steps`` k steps: 64 maps, all parts, with metadata if sparse."""
         return self.weight_parts * steps * STEP_BYTES + ceil_div(steps, 2) * WORD_BYTES * self.sparse
 
     @property

@@ -46,6 +46,7 @@ def _size_refusal_reason(problem: ConvPairProblem) -> str | None:
 
 
 def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str | None:
+    """Return why a wgmma kernel cannot serve the problem, or None. exact: the kernel is for exact weights alone."""
     if problem.exact != exact:
         return "serves weights exact in float16 alone" if exact else "multiplies both halves of weights"
     reason = _size_refusal_reason(problem)
@@ -151,7 +152,7 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | No
 
 
 def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | None = None) -> list[np.ndarray | None]:
-    """Pack (w1, None, w2, None) as [filters1, filters2, scales] for the int8 kernels. pack2: as above, for int8.
+    """Pack (w1, None, w2, None) as [filters1, filters2, scales], of int8. pack2: as in ``pack_convolutions``.
 
     The first convolution's results, summed over a pooling window, are scaled so that 1 becomes byte 255. scales holds a
     factor per map, from sums of products of bytes to features.

@@ -93,7 +93,7 @@ def _totals_bytes(problem: LinearProblem, rows: int) -> int:
 def sliced_launches(whole: KernelLaunch, entry: str, grid: Callable[[int], Grid], finish: KernelLaunch) -> list[Action]:
     """Return the launches of a kernel with sliced sums: for few images the slices and their addition, else all at once.
 
-    grid: of the slices' kernel.
+    entry: function of ``whole``. grid: of the kernel of its slices. finish: launch that adds the slices.
     """
 
     def for_few(blocks: Callable[[int], Grid], few: bool) -> Callable[[int], Grid]:
