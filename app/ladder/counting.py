@@ -88,8 +88,8 @@ def evaluate_counts(
     """Return every count of ``COUNTS``. formulas: in order; later ones may use the names of earlier ones.
 
     loop: instructions per product in the hottest loop, None if unknown. executed: instructions of the whole kernel per
-    output, if the hardware counted them; otherwise ``loop`` gives them. least_bytes: bytes per output if each array is
-    moved once.
+    output, if the hardware counted them; otherwise ``loop`` gives them. Formulas may also use ``per_instruction`` and
+    ``least_bytes``, the bytes per output if each array is moved once.
     """
     outputs, images = names["OUTPUTS"], int(names["BATCH"])
     found: dict[str, Number] = {

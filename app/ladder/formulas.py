@@ -166,7 +166,7 @@ def fill_formulas(text: str, names: Names) -> str:
 
 
 def format_exact(number: Number) -> str:
-    """Return a number for a table: a whole number in full, any other with three digits."""
+    """Return a number for a table: whole if it is, or from 1,000 on; otherwise with three digits."""
     if number == round(number):
         return f"{round(number):,}"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

@@ -19,7 +19,12 @@ def draw_matrix_product(
     columns_apart: int = 0,
     together: int = 1,
 ) -> Drawing:
-    """Return a drawing of tiles of two matrices, and of the elements of the product that one thread computes."""
+    """Return a drawing of tiles of two matrices, and of the elements of the product that one thread computes.
+
+    rows, columns: of a block's tile. tall, wide: of a thread's elements, in runs of ``together`` rows or columns, whose
+    starts are rows_apart or columns_apart; 0 for a single run. where: memory of the tiles. rows_are, columns_are:
+    words.
+    """
     cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
     products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
     drawing = Drawing(
@@ -111,7 +116,10 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
 
 
 def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
-    """Return a drawing of kernels that pass matrices through device memory. terms: 0 if nothing is unrolled."""
+    """Return a drawing of kernels that pass matrices through device memory.
+
+    terms, columns: size of the im2col matrix; 0 terms if there is none. pixels: values of an image.
+    """
     boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
     drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]

@@ -149,7 +149,7 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
 
 
 def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
-    """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
+    """Compile, as ``build_program`` does, and run a case; return its first error, or None. Raises UserError."""
     built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
     inputs = case.inputs()
 
