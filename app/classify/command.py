@@ -42,13 +42,13 @@ NAMED = 3  # most unreadable shards that the final error names
 
 @dataclass
 class UnreadableShards:
-    """Collects the unreadable ones of a run's ``shards`` shards, with reasons; ``add`` prints each reason at once."""
+    """Collects the unreadable ones of a run's ``shards`` shards, with reasons; if several, ``add`` prints each."""
 
     shards: int
     found: dict[Path, str] = field(default_factory=dict)
 
     def add(self, path: Path, reason: str) -> None:
-        """Record and print why a shard is unreadable, unless a reason is recorded already."""
+        """Record why a shard is unreadable, unless a reason is recorded; print it if the run has several shards."""
         if path in self.found:
             return
         self.found[path] = reason

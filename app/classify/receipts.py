@@ -22,7 +22,7 @@ KINDS = (*DTYPES,)
 
 
 def receipt_mismatch(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
-    """Return how a receipt differs from the requested classification of a shard; None if it matches."""
+    """Return what of a receipt, such as ``weights``, is not as in a shard's requested classification, or None."""
     pairs = (
         ("images", (receipt["size"], receipt["mtime_ns"]), (shard.images.size, shard.images.mtime_ns)),
         ("--start or --count", (receipt["first"], receipt["images"]), (first, images)),
@@ -97,7 +97,7 @@ class TempFiles:
         return not self._left
 
     def write(self, first: int, results: Mapping[str, np.ndarray | None], correct: int | None) -> None:
-        """Store results, (n, …) by kind, from row ``first`` on, unless they are stored already. Raises UserError."""
+        """Store results, (n, …) by kind, from row ``first``, once. correct: right labels in them. Raises UserError."""
         if first in self._written:
             return
         for kind, array in self._arrays.items():
@@ -115,7 +115,7 @@ class TempFiles:
         return {kind: file_sha256(array.temporary) for kind, array in self._arrays.items()}
 
     def publish(self, *, overwrite: bool) -> None:
-        """Close the temporary files and rename them to their final names. Raises UserError."""
+        """Close and rename the files to their final names, over existing ones if ``overwrite``. Raises UserError."""
         for array in self._arrays.values():
             array.publish(overwrite)
 
