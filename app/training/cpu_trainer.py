@@ -27,7 +27,8 @@ QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  
 class CpuTrainer:
     """Trains with the NumPy references, pieces of a batch in parallel. The number of threads does not affect results.
 
-    pool: runs the pieces. check_interrupt: called before each piece; its exceptions end the work on the batch.
+    pool: runs the pieces. team: shares the batches. check_interrupt: called before each piece; its exceptions end the
+    work on the batch.
     """
 
     batches_per_call = 1  # Ctrl-C and the progress bar wait for the end of a call

@@ -53,7 +53,7 @@ def flatten_backward(
 
 
 def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
-    """Return dx = dy wᵀ (B, in) and dw = xᵀ dy (in, out)."""
+    """Return dx = dy wᵀ (B, in), dw = xᵀ dy (in, out) and, with a bias, the sums of dy (out,)."""
     gradients = {layer.name: x.T @ dy} | _bias_gradient(layer, dy, parameters)
     return dy @ parameters[layer.name].T if needs_dx else None, gradients
 
@@ -61,7 +61,7 @@ def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Pa
 def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
     """Return dk = im2col(x)ᵀ dy, and dx: the sum of the windows' gradients dy kᵀ, each at the position of its window.
 
-    Both are matrix products over pieces of im2col that fit in cache.
+    With a bias, also return the sums of dy (M,). Both are matrix products over pieces of im2col that fit in cache.
     """
     images, maps, height, width = dy.shape
     filters = parameters[layer.name]

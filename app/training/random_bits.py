@@ -45,7 +45,7 @@ def stream_key(seed: int, use: RandomUse, *, part: int = 0, epoch: int = 0) -> n
 
 
 def integers_below(bits: np.ndarray, below: int) -> np.ndarray:
-    """Return the upper halves of bits as int64 integers from 0 to ``below`` - 1."""
+    """Return the upper halves of uint64 bits, scaled to int64 integers from 0 to ``below`` - 1."""
     return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 

@@ -102,7 +102,7 @@ class TrainRequest(Frozen, kw_only=True):
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def checkpoint_options(self) -> dict[str, str]:
-        """Return the options to store in the checkpoint: ``-`` or absolute paths, except unprintable ones."""
+        """Return the options to store in the checkpoint: ``-`` or absolute paths, neither unprintable nor very long."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}

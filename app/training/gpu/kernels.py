@@ -223,7 +223,7 @@ class ParameterUpdate:
     def __call__(
         self, stream: Any, parameters: Any, gradients: Any, slots: list[Any], penalty: Any, step: ScheduleStep
     ) -> None:
-        """Update the parameters in place. penalty: (1,) float64, receives the L2 loss."""
+        """Enqueue the update of parameters and slots in place. penalty: (1,) float64, receives the L2 loss, if any."""
         keep = 1 - step.rate * self._optimiser.weight_decay
         arrays = parameters, gradients, self._squares
         sizes = np.int32(self._layout.weights), np.int32(self._layout.size)
