@@ -87,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def round_weights(options: argparse.Namespace) -> None:
-    """Round the weights and print each layer's error. Raises UserError."""
+    """Round the weights in IN, write them to OUT and print each layer's error. Raises UserError."""
     refusal = "is stored as float16 already: there is nothing to round"
     weights, graph, images = _load_weights_and_images(options, lambda found: found.storage == "float16", refusal)
     arrays: dict[str, np.ndarray] = {}
@@ -99,7 +99,7 @@ def round_weights(options: argparse.Namespace) -> None:
 
 
 def quantise_weights(options: argparse.Namespace) -> None:
-    """Quantise the second convolution and print its error. Raises UserError."""
+    """Quantise the second convolution of IN, write the weights to OUT and print the error. Raises UserError."""
     refusal = "has 8-bit filters already: there is nothing to quantise"
     weights, graph, images = _load_weights_and_images(options, lambda found: found.quantised is not None, refusal)
     quantised, error, plain = quantise_convolution(graph, images)
@@ -111,7 +111,7 @@ def quantise_weights(options: argparse.Namespace) -> None:
 
 
 def sparsify_weights(options: argparse.Namespace) -> None:
-    """Prune the convolutions and print each one's error. Raises UserError."""
+    """Prune the convolutions of IN, write the weights to OUT and print each layer's error. Raises UserError."""
     refusal = "has no convolution to prune: none reads a multiple of four maps, or all are 2:4 sparse already"
     weights, graph, images = _load_weights_and_images(options, lambda found: not _dense_layers(found), refusal)
     arrays = dict(weights.arrays)

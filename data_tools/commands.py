@@ -16,7 +16,7 @@ COUNTS = [Column("class", left=True), Column("images")]
 
 
 def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Fetch missing splits into ``data_dir`` or the cache, and print the directory of each split."""
+    """Fetch missing splits into ``data_dir`` or the cache; print the directory of each split. Raises UserError."""
     for split in splits:
         directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
         print(escape_unprintable(f"{split}: {directory}"))
@@ -44,7 +44,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 def print_split_info(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print shapes, classes, mean pixel, hashes and directory of each split; fetch missing splits first."""
+    """Print shapes, classes, mean pixel, hashes and directory of each split; fetch missing ones. Raises UserError."""
     for split in splits:
         images, labels, directory = fashion_mnist.open_split(split, data_dir)
         print(escape_unprintable(f"{split} split, from {directory}"))

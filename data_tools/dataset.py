@@ -34,7 +34,7 @@ class Dataset(Frozen):
 
 
 def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Dataset:
-    """Return the verified "test" or "train" split; fetch a missing one. allocate: returns memory for images."""
+    """Return the verified "test" or "train" split, as ``open_split`` finds or fetches it. Raises UserError."""
     images, labels, directory = open_split(split, data_dir, allocate)
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
 

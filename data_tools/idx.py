@@ -237,7 +237,8 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray], *, overwrite: bool = True) -> None:
     """Write an IDX file of this shape, as ``write_idx`` does, from consecutive parts of its items.
 
-    overwrite: replace an existing file. Raises UserError if it exists and ``overwrite`` is false.
+    overwrite: replace an existing file. Raises UserError if it exists and ``overwrite`` is false, and
+    ValueError if the parts do not fill the shape.
     """
     with replace_atomically(path, overwrite=overwrite) as temporary, ExitStack() as opened:
         target: BinaryIO = opened.enter_context(temporary.open("wb"))
