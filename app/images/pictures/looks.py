@@ -27,7 +27,7 @@ def save_grid(
 ) -> None:
     """Write a PNG of prepared images, each (C, H, W) uint8 and all of one shape, with their names and answers below.
 
-    At most the first 400 are drawn. Raises UserError if the file cannot be written.
+    At most the first 400 are drawn. Raises UserError if the file cannot be written, or exists without ``overwrite``.
     """
     from PIL import Image, ImageDraw, ImageFont
 

@@ -119,7 +119,7 @@ class Part(Frozen):
 
     @property
     def names(self) -> list[str]:
-        """Return a short name for each image."""
+        """Return a short name for each image: the picture's file name, or the index in its array."""
         return [Path(path).name for path in self.paths] if self.pictures else [str(number) for number in self.numbers]
 
 
