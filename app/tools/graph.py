@@ -29,7 +29,7 @@ NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2
 
 
 def graph(request: GraphRequest) -> int:
-    """Print the layers of the network, then the launches that compute them on the chosen architecture. Return 0."""
+    """Print a network's layers and the launches that compute them on an architecture. Return 0. Raises UserError."""
     built, _, chosen = load_graph(request.network, shapes_only=True)
     arch, card = resolve_target(request.arch, otherwise=REFERENCE_ARCH)
     nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes

@@ -87,7 +87,7 @@ def find_nvdisasm() -> str:
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return the machine code as text. Raises UserError without ``nvdisasm``."""
+    """Return the machine code as text. Raises UserError if ``nvdisasm`` is missing or fails."""
     tool = find_nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
@@ -116,9 +116,10 @@ def parse_functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[st
 
 
 def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
-    """Return the instructions of the hottest loop by class, without inner loops that only copy.
+    """Return how many instructions the hottest loop has, in all and by class, without inner loops that only copy.
 
-    Return None if no loop has half of the function's multiplications: most are then outside of loops.
+    The key ``instructions`` has the sum. Return None if no loop has half of the function's multiplications: most are
+    then outside of loops.
     """
     jumps = (
         (one.address, labels.get(_jump_target(one), one.address + 1)) for one in code if one.name.startswith("BRA")

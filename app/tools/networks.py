@@ -58,7 +58,7 @@ def shipped_weights() -> dict[str, Weights]:
 
 
 def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
-    """Return the network's entry in the document. accuracy: promised for the most test images, or None."""
+    """Return the network's entry in the document; its ``accuracy`` is promised for the most test images, or None."""
     parameters = flops = 0
     layers: list[records.Layer] = []
     for step in network.steps:

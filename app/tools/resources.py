@@ -66,7 +66,7 @@ class CompiledFunction(Frozen):
 def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
     """Compile every row for its example layers, on all cores, with a progress bar; return rows of the JSON document.
 
-    There is a row for each function; for a variant that cannot compute a layer, a row with the reason. Memory in bytes:
+    There is a row for each function; for a variant that cannot compute a layer, a row with the reason. Keys in bytes:
     static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the file; stack and spills: per
     thread. blocks: how many fit on an SM together; occupancy: their share of the SM's threads, 0..1. Raises UserError
     without NVRTC.
