@@ -11,9 +11,9 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 
 
 def completion_script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
-    """Return the completion script for one of ``SHELLS``.
+    """Return the completion script for ``shell``, a key of ``SHELLS``.
 
-    parsers: parser of each command and of the main job, by name. summaries: summary of each command, by name.
+    parsers: parser of each command and of ``main_job``, by name. summaries: summary of each command, by name.
     """
     return SHELLS[shell](parsers, summaries, main_job)
 
