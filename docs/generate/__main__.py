@@ -143,7 +143,7 @@ def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> 
 
 
 def main() -> int:
-    """Run the program; return its exit code."""
+    """Write the figures into the documents; draw the pictures if ``--draw`` says so. Return 0. Raises UserError."""
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/."
     parser = Parser(prog="python -m docs.generate", description=description)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")

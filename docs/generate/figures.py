@@ -154,7 +154,7 @@ class Bench:
         return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
 
     def peak_bound_ms(self, dtype: str) -> float | None:
-        """Return the shortest possible time in ms of the convolutions at the measured peaks.
+        """Return the shortest possible time in ms of the convolutions at the measured peaks; None if any is untimed.
 
         A convolution takes at least the time of its arithmetic, and at least the time to move each array once.
         """

@@ -15,7 +15,7 @@ COMMAND = "make docs"
 
 
 def main() -> int:
-    """Run the program; return its exit code."""
+    """Write the pages and schemas into the folder that the command line names. Return 0. Raises UserError."""
     parser = Parser(
         prog="python -m docs.generate.site",
         description="Write the pages of the ladder, the playground and the JSON Schemas.",
