@@ -33,8 +33,8 @@ class Timer:
 class Stopwatch:
     """Measure the one-off costs of a program in ms. spent: name → ms so far, in the order in which names first came.
 
-    The stopwatch of main.py starts with the program, and adds the time since the creation of the process, in which the
-    interpreter started, under ``start``. In other programs it starts when it is created.
+    The stopwatch of main.py counts from the creation of the process: ``start`` is the interpreter's start, ``import``
+    the time from then on. In other programs it starts when it is created.
     """
 
     def __init__(self) -> None:
