@@ -42,7 +42,8 @@ def open_local_runner(
 ) -> AbstractContextManager[ClusterRunner]:
     """Start worker processes on this machine and yield a runner.
 
-    in_flight: number of tasks that each process runs at the same time. options: as for ``ClusterRunner``.
+    in_flight: number of tasks that each process runs at the same time. options: as for ``ClusterRunner``. Raises
+    UserError if the processes do not start.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     return ClusterRunner(start_cluster(workers, in_flight, plugin), plugin.name, **options).run_dask_thread()
