@@ -31,7 +31,7 @@ def compile_program(
     """Compile a program in a child process; return the error's name (or ""), the machine code and the compiler's log.
 
     library: path of NVRTC. headers: texts by name. Raises UserError if the system lacks processes or memory, and
-    RuntimeError if NVRTC crashes.
+    RuntimeError if NVRTC crashes or takes too long.
     """
     try:
         process = _idle.pop()

@@ -49,7 +49,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     """Return why no GPU can be used, in one line; None if one can. Without a driver the answer is immediate.
 
     lap: called after each slow step with its name: ``context`` (including the driver's start), ``cupy``,
-    ``import_nvrtc``. number: number of the GPU that is needed; None for the current one.
+    ``nvrtc``. number: number of the GPU that is needed; None for the current one.
     """
     try:
         count = start_driver()

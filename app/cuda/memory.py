@@ -15,7 +15,7 @@ class DeviceMemoryError(Exception):
 
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """Return an uninitialised device array, outside of CuPy's pool: memory checkers see its exact bounds."""
+    """Return an uninitialised device array, not from a pool: checkers see its bounds. Raises DeviceMemoryError."""
     try:
         memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
     except runtime.CUDARuntimeError as error:
