@@ -23,5 +23,5 @@ def interactive_html(name: str) -> str:
 
 
 def script_texts() -> dict[str, str]:
-    """Return the text of each script by file name, to write into that folder."""
+    """Return the text of each script by file name, to write into the folder ``scripts`` beside the page."""
     return {f"{name}.js": (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in INTERACTIVES}

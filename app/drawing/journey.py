@@ -49,12 +49,12 @@ class Bar(Frozen):
 
     @property
     def is_slower(self) -> bool:
-        """Return whether the step is slower than the one that it continues."""
+        """Return whether the step is slower than the one that it continues, by more than ``SAME``."""
         return self.ratio is not None and self.ratio < 1 - SAME
 
 
 def step_label(name: str, dtype: str, step: int | None) -> str:
-    """Return the name of a row in charts of several number formats."""
+    """Return a row's name in charts of several number formats: step, name, and the format unless fp32."""
     number = "" if step is None else f"{step} "
     return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
 

@@ -11,7 +11,7 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """A cell of the grid. strength: of its colour, 0 to 1. text: shown in the cell. tooltip: shown on request."""
+    """A cell of a grid. kind: CSS classes. strength: of the colour, 0 to 1. text: shown in it. tooltip: on request."""
 
     strength: float
     text: str

@@ -42,7 +42,7 @@ class Point(Frozen):
 def roofline_points(
     document: Mapping[str, Any], item: str, dram_bytes: Mapping[Key, float] | None = None
 ) -> list[Point]:
-    """Return the points of one convolution of a bench document, in its order.
+    """Return the points of one convolution of a bench document, in its order: of all kernels timed on the GPU.
 
     dram_bytes: device-memory traffic of the batch in bytes, as the hardware counted it, by name and number format. For
     other rows, each array counts as moved once.
@@ -60,7 +60,7 @@ def roofline_points(
 
 
 def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Return as SVG points below the measured peaks of a bench document. Raises ValueError without points."""
+    """Return as SVG points below a bench document's peaks. Raises ValueError without points, or NoRoomError."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:

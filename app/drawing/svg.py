@@ -32,7 +32,7 @@ def light_style_sheet() -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number in three significant digits: ``635``, ``24.7``, ``0.403``; thousands have commas."""
+    """Return a number in at least three significant digits: ``635``, ``24.7``, ``0.403``; thousands have commas."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     digits = max(2 - math.floor(math.log10(abs(value))), 0)
@@ -84,7 +84,7 @@ def tick_text(value: float) -> str:
 def text(
     words: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
-    """Return a text element. kind: its CSS classes. turned: degrees, clockwise. title: its tooltip."""
+    """Return a text element. kind: CSS classes. anchor: as text-anchor. turned: clockwise degrees. title: tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(words)}</text>"
@@ -184,7 +184,7 @@ class Drawing:
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def add_grid(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
-        """Draw a grid of squares with sides of ``cell`` pixels. kind: their CSS class."""
+        """Draw a grid of squares with sides of ``cell`` pixels; small ones without lines. kind: their CSS class."""
         width, height = columns * cell, rows * cell
         across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
         down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
@@ -201,7 +201,7 @@ class Drawing:
         self._grow_to_contain(x + width, y + height)
 
     def add_text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
-        """Write one line of text."""
+        """Write one line of text at (x, y). kind, anchor: as for ``text``."""
         self.parts.append(text(words, x, y, kind, anchor))
         self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
 
@@ -211,7 +211,7 @@ class Drawing:
             self.add_text(x, y + 17 * number, words, kind)
 
     def add_arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
-        """Draw an arrow."""
+        """Draw an arrow from (x, y) to (to_x, to_y)."""
         self.parts.append(path(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
         self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
 

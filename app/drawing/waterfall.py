@@ -24,7 +24,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """A stage of the fast path. ms: its time and that of all earlier stages. what: the work that it adds."""
+    """A stage of the fast path. ms: time of this and all earlier stages. what: the work that it adds."""
 
     name: str
     ms: float
