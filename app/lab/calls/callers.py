@@ -23,7 +23,7 @@ STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the c
 
 
 class Kind(Frozen):
-    """A kind of call of ``Classifier``. source: where the images lie.
+    """A kind of call of ``Classifier``. source: where the images lie. resident: whether by a resident kernel.
 
     enqueues: whether the call returns labels on the GPU without waiting for them.
     """
@@ -138,7 +138,10 @@ class TorchCalls(TorchEngine):
 
 
 class TorchPool:
-    """Makes each of PyTorch's networks once, because compiling one takes minutes. quick: try fewer settings."""
+    """Makes each of PyTorch's networks once, because compiling one takes minutes.
+
+    pinned: as for ``TorchCalls``. quick: whether to try fewer settings.
+    """
 
     def __init__(self, graph: Graph, pinned: Any, device: str = "cuda", quick: bool = False) -> None:
         self._graph, self._pinned, self._device, self._quick = graph, pinned, device, quick

@@ -42,8 +42,9 @@ CallerFactories = Mapping[str, Callable[[], Caller]]
 class Setup(NamedTuple):
     """Data that all kinds of calls share. images: (N, C, H, W) uint8 in pageable memory.
 
-    labels: precision → the engine's labels. pinned_copy, card_copy: functions that copy an array to page-locked memory,
-    or into a PyTorch tensor on the card. synchronize: waits for the device, also for the end of a resident kernel.
+    labels: function from a precision to the engine's labels. ours: opens our caller of a kind of call. pinned_copy,
+    card_copy: functions that copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
+    waits for the device, also for the end of a resident kernel.
     """
 
     images: np.ndarray
@@ -57,7 +58,11 @@ class Setup(NamedTuple):
 
 @dataclass
 class Entrant:
-    """An engine in one precision, with its labels and times. factories: setting → function that makes the caller."""
+    """An engine in one precision, with its labels and times. factories: setting → function that makes the caller.
+
+    changed, unsteady: how many labels differed from the engine's at the check, and how many timed calls gave other
+    ones. reason: why there are no times.
+    """
 
     engine: str
     precision: str
@@ -74,7 +79,7 @@ class Entrant:
     def choose_fastest_setting(
         self, given: Sequence[Any], expected: Sequence[np.ndarray], show_step: Callable[[str], object]
     ) -> None:
-        """Check and time every setting; keep the fastest. A peer's error is recorded; an error of ours is a bug."""
+        """Check and time every setting; keep the fastest. Record errors, but of ours only UserErrors: raise others."""
         faults = []
         for setting, make in self.factories.items():
             show_step(f"{self.engine} {self.precision}: {setting}")

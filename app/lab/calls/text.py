@@ -1,4 +1,4 @@
-"""Format the document of ``app.lab.calls`` as text. Pure functions."""
+"""Format the document of ``app.lab.calls`` as text."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def as_text(document: Calls, width: int = WIDTH) -> str:
-    """Return the heading, and for each kind of call a line for each caller."""
+    """Return the document as text: a heading, a line per kind of call and caller, and notes on differing labels."""
     pairs = {
         "software": ", ".join(f"{name} {version}" for name, version in document["software"].items()),
         "time": "the host's clock, from the call to its return; each call has other images than the last; "
@@ -42,7 +42,7 @@ def speed_verdict(row: Call) -> str:
 
 
 def format_us(ms: float | None) -> str:
-    """Return milliseconds as microseconds with at least three digits; empty for None."""
+    """Return milliseconds as microseconds, with one decimal below 100; empty for None."""
     return "" if ms is None else f"{ms * 1e3:,.1f}" if ms < 0.1 else f"{ms * 1e3:,.0f}"
 
 

@@ -60,7 +60,7 @@ NANS = {
 
 
 class Fault(Exception):  # noqa: N818 - a verdict, not an error
-    """A kernel breaks a rule of CUDA C++; the text names the array, the line and the thread."""
+    """A kernel breaks a rule of CUDA C++, or writes where it must not; the text says how, and if known where."""
 
 
 class Case(Frozen):

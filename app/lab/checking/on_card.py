@@ -58,7 +58,7 @@ def _guards_changed(whole: cupy.ndarray) -> bool:
 
 
 def check_user_case(path: Path, like: str | None, problem: Problem, images: int, seed: int, arch: str) -> str | None:
-    """Return the first error of a user's kernel for a problem, or None. Raises as ``run_case``, but no Fault."""
+    """Return the first error or Fault of a user's kernel for a problem, or None. like: as for ``open_user_kernel``."""
     with open_user_kernel(path, like) as row:
         case = Case(row, problem, images, seed)
         try:

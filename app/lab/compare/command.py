@@ -177,7 +177,7 @@ def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: 
 
 
 def as_text(document: Compare, width: int = WIDTH) -> str:
-    """Return the comparison: one line for each row that all reports timed."""
+    """Return the comparison as text: a line for each row that all reports timed, then omitted rows and a summary."""
     rows, several = document["rows"], document["noise"] == RUNS
     unit = " and ".join(dict.fromkeys(row["unit"] for row in rows))
     _, kind, _ = document["of"].split("/")

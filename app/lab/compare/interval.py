@@ -1,4 +1,4 @@
-"""Compute how much slower rows became: changes, simultaneous 95 % intervals and verdicts. Pure functions."""
+"""Compute how much slower rows became: changes, simultaneous 95 % intervals and verdicts."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -110,9 +110,10 @@ def _random_directions(count: int) -> np.ndarray:
 
 
 def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
-    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0; ``unknown`` without interval.
+    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0, else ``same``.
 
-    several: whether each side has several reports; otherwise the verdict says that it concerns only the two runs.
+    Without interval, return ``unknown``. several: whether each side has several reports; otherwise the verdict says
+    that it concerns only the two runs.
     """
     if bounds is None:
         return UNKNOWN

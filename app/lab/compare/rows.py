@@ -132,8 +132,8 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
 class Kind(Frozen):
     """Functions that read one kind of report for a comparison.
 
-    settings, machine: return what must be equal in all reports. software: returns the versions, whose differences are
-    printed.
+    rows: yields the timed rows, None for a missing time. settings, machine: return what must be equal in all reports.
+    software: returns the versions, whose differences are printed.
     """
 
     rows: Callable[[Any], Iterator[TimedRow | None]]

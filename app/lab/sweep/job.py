@@ -112,7 +112,8 @@ def sweep_precision(row: Variant, wanted: str | None) -> str:
 def layer_problem(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
     """Return the problem of a layer for this kernel: unfused, or fused as the main job fuses it.
 
-    A kernel for 2:4 sparse filters gets the layer with its filters pruned.
+    A kernel for 2:4 sparse filters gets the layer with its filters pruned. Raises UserError if the layer has no kernel
+    of its own.
     """
     nodes = plan(prune_filters(graph) if row.sparse else graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:

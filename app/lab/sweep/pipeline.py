@@ -59,7 +59,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
 
 
 def draw_times(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
-    """Draw the measured end-to-end times by chunk size and streams, if there are any. Raises UserError."""
+    """Draw the measured end-to-end times by chunk size and streams, if asked for and measured. Raises UserError."""
     times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
     if request.plot is not None and times:
         title = f"{request.network}, {request.batch:,} images, end to end"

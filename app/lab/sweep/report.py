@@ -127,7 +127,7 @@ def _layer_remarks(layer: SweptLayer) -> Iterator[str]:
 def layer_time_field(target: Target) -> Field | None:
     """Return the times over the two parameters that matter most; None if no parameter was varied.
 
-    A parameter matters more if its worst value is slower relative to its best one. All other parameters have their best
+    A parameter matters more if more ms lie between its best value and its worst. All other parameters have their best
     values.
     """
     varied: dict[str, float] = {}
@@ -152,7 +152,7 @@ def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int]
 
 
 def summed_time_field(targets: Sequence[Target]) -> Field | None:
-    """Return the summed times of two layers over the only parameter of each; None unless there are two such layers."""
+    """Return the summed times of two layers over the only parameter of each; None unless two such were measured."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables
