@@ -18,7 +18,7 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
-    """Load a request's network and weights and resolve its choices. Raises UserError."""
+    """Load a request's network and weights; resolve its choices. Raises UserError. shapes_only: as ``load_network``."""
     graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
     return graph, weights, resolve_choices(request, graph)
 

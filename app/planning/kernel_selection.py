@@ -259,7 +259,7 @@ def find_layer_pair(
     """Find the problem of step ``at`` and the next layer of its kind, even if no kernel can solve it.
 
     A Resize at step ``at`` belongs to the two convolutions after it. Also return both layers' steps and the number of
-    steps covered. Return None if the user named a kernel for either layer.
+    steps covered. Return None without such a layer, or if the user named a kernel for either.
     """
     first = graph.steps[at]
     if isinstance(first.layer, Resize):

@@ -56,7 +56,7 @@ class ExecutionPlan(Frozen):
 
 
 def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:
-    """Fuse layers, choose kernels and assign buffers. Raises UserError for unknown and unsupported layers."""
+    """Fuse layers, choose kernels and assign buffers. Raises UserError if no kernel serves a layer or the choices."""
     choices = choices or Choices()
     _check_kernels(graph, choices.kernels)
     has_tensor_cores = architecture_number(arch) >= TENSOR_CORES
@@ -148,7 +148,7 @@ def second_convolution(node: Node) -> str:
 
 
 def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
-    """Return notes for the user: on exact and sparse weights, and on layers that run unfused although they could be."""
+    """Return notes: on exact, sparse and 8-bit weights, and on layers that run unfused but could be fused."""
     exact = ", ".join(node.head.name for node in execution.nodes if getattr(node.problem, "exact", False))
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
     for node in execution.nodes:

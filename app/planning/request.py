@@ -57,7 +57,7 @@ class NetworkRequest(Frozen, kw_only=True):
         return {"conv": self.conv, "fc": self.fc, "pool": self.pool}
 
     def reject_gpu_options(self) -> None:
-        """Raise UserError if an option is set that only a GPU has."""
+        """Raise UserError if a kernel, ``--latency`` or a precision other than fp32 is chosen, which need a GPU."""
         for kind, name in self.kernels.items():
             if name != "auto":
                 raise UserError(f"--{kind} {name} chooses a GPU kernel: leave it out on the CPU")
