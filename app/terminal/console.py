@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def refuse_repeated_option(self, option: str | None, action: argparse.Action) -> None:
-        """Raise UserError if ``action`` was given before. option: None for a positional argument."""
+        """Raise UserError if ``action`` was given before, else record it. option: None for a positional argument."""
         if option is not None and action.dest in self._given:
             remedy = getattr(action, "twice", "give it once")
             self.error(f"argument {'/'.join(action.option_strings)}: given twice; {remedy}")

@@ -100,7 +100,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 def write_json(report: Mapping[str, object], path: Path | None, *, overwrite: bool = True) -> None:
-    """Write the report to a file by ``replace_atomically``, or to standard output if ``path`` is None."""
+    """Write the report to a file by ``replace_atomically``, without ``path`` to standard output. Raises UserError."""
     text = json_text(report)
     if path is None:
         sys.stdout.write(text)

@@ -142,14 +142,14 @@ def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | N
 
 
 def format_ms(ms: float | None) -> str:
-    """Return milliseconds with at least three digits, without the unit; empty for None."""
+    """Return milliseconds without the unit: four decimals below 10, otherwise at least four digits; empty for None."""
     if ms is None:
         return ""
     return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}" if ms >= 100 else f"{ms:.2f}" if ms >= 10 else f"{ms:.4f}"
 
 
 def format_factor(factor: float | None) -> str:
-    """Return a ratio such as ``2.31`` (times as fast) with at least two digits; empty for None."""
+    """Return a ratio such as ``2.31`` (times as fast) with at least two digits, below 0.1 with one; empty for None."""
     if factor is None:
         return ""
     if factor < 0.1:
@@ -167,7 +167,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Return a duration in its largest unit: ``5 min``."""
+    """Return a duration in the largest unit that it contains twice: ``5 min``."""
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"
