@@ -51,7 +51,7 @@ class NvmlDevice:
 
 @contextmanager
 def open_nvml(bus_id: Callable[[], str]) -> Iterator[NvmlDevice]:
-    """Yield the sensors of the GPU at a PCI bus address, such as ``0000:1b:00.0``. Raises UnavailableError.
+    """Yield the sensors of a GPU. bus_id: returns its PCI bus address, ``0000:1b:00.0``. Raises UnavailableError.
 
     The address identifies the GPU, because NVML and CUDA number GPUs differently.
     """
