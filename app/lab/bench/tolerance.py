@@ -42,10 +42,10 @@ OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in
 class Expected(Frozen):
     """The correct results of a kernel for some images: two or three float64 arrays of one shape.
 
-    exact: without any rounding. magnitude: scale of each element's rounding errors; for a pair, that of the second
-    layer with exact input. plain: result of a plain implementation at the same precision (for float16x2: in float32)
-    before it is stored; None if operands are neither rounded nor split. roundings: number of roundings of a sum; None
-    for one per term, as in kernels that add term by term.
+    exact: without any rounding. magnitude: scale of each element's rounding errors; for a pair, of the second
+    layer's errors, given exact input. plain: result of a plain implementation at the same precision (for float16x2: in
+    float32) before it is stored; None if operands are neither rounded nor split. roundings: number of roundings of a
+    sum; None for one per term, as in kernels that add term by term.
     """
 
     exact: Any

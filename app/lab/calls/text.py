@@ -32,7 +32,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
 
 
 def speed_verdict(row: Call) -> str:
-    """Return the best peer's time ÷ ours as text, with ``LOST`` before it if the peer was faster."""
+    """Return the best peer's time ÷ ours as text, also in tf32; ``LOST`` before it if the peer was faster."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"

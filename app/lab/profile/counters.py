@@ -70,7 +70,7 @@ METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
 def busiest_unit(throughput: Mapping[str, float | None]) -> str:
-    """Return the unit nearest to its peak; ``latency`` if none is busy, ``unknown`` without numbers. They are in %."""
+    """Return the unit nearest to its peak; ``latency`` if none is busy, ``unknown`` without numbers. throughput: %."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
         return "unknown"
