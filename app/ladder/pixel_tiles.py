@@ -35,7 +35,7 @@ def draw_global_window(rows: int, columns: int, kernel: int, stride: int, thread
 
 
 def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
-    """Return a drawing of a block of TILE x TILE outputs, which reads its inputs from a copy in shared memory."""
+    """Return a drawing of a block of TILE x TILE outputs, inputs in shared memory. taps: where the taps are from."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
         f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
