@@ -38,7 +38,7 @@ class Pool(Layer):
         return self.padding + self.extra_padding > 0
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape, with E = H + 2 padding + extra_padding for height and likewise for width.
+        """Return the shape, for window P, stride S and E = H + 2 padding + extra_padding, likewise for width.
 
         (C, H, W) → (C, (E-P)//S + 1, …); with ``ceil`` min(1 + ceil((E-P)/S), ceil((H + padding)/S)).
         """
