@@ -116,7 +116,7 @@ class _Reader:
             raise self.error(at, f"not TOML ({what}{place}): correct it") from None
 
     def build_network(self) -> Network:
-        """Return the network, after all checks of the document."""
+        """Return the network, after all checks of the document. Raises UserError if one fails."""
         self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
         tables = self._layer_tables()
         if "input" not in self.document:
