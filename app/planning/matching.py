@@ -103,7 +103,7 @@ class Node(Frozen):
 def fusion_candidates(
     graph: Graph, steps: Sequence[LayerStep], input_dtype: str, choices: Choices
 ) -> Iterator[tuple[Problem, int]]:
-    """Yield the problems of the first step and its epilogue, and the steps that each covers.
+    """Yield the problems of the first step and its epilogue, and how many steps each covers.
 
     The chosen precision comes first, and for each precision the longest epilogue.
     """
