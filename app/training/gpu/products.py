@@ -41,8 +41,8 @@ SUM_THREADS = 256
 class Gemm:
     """Computes y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; splits long sums (split-K).
 
-    alpha and beta exist for the product of system 5; training uses 1 and 0. activation: "", "relu", "tanh" or
-    "sigmoid".
+    op: transposition or nothing. alpha and beta exist for the product of system 5; training uses 1 and 0. activation:
+    "", "relu", "tanh" or "sigmoid".
     """
 
     def __init__(
