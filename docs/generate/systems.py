@@ -161,7 +161,7 @@ def _peers_faults(comparison: Row) -> Iterator[str]:
 
 
 def all_networks_table(figures: Figures) -> str:
-    """Return docs/benchmarks.md's table: a row per network, batch size and precision, and where ours is slower."""
+    """Return docs/benchmarks.md's table: a row per network, batch size and precision; why ours is slower."""
     rows, slower = [], []
     for (network, images, precision, card), (_, one) in ordered_comparisons(figures):
         what = f"`{network}`, {count_images(images)}, {card}"
