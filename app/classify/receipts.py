@@ -143,7 +143,7 @@ class _NpyFile:
             raise unwritable_error(path, error) from error
 
     def write(self, first: int, rows: np.ndarray) -> None:
-        """Store C-contiguous rows from row ``first`` on. Raises UserError."""
+        """Store C-contiguous rows from row ``first`` on. Raises UserError, and ValueError for rows that do not fit."""
         if rows.dtype != self._dtype or rows.shape[1:] != self._shape[1:] or first + len(rows) > self._shape[0]:
             raise ValueError(f"{rows.dtype} {rows.shape} from {first} on is no part of {self._dtype} {self._shape}")
         row = self._dtype.itemsize * int(np.prod(self._shape[1:]))
