@@ -55,7 +55,7 @@ class Journey(Frozen):
 
 
 def draw_journey(card: Card) -> Journey | None:
-    """Return the first network's convolutions over the steps in reading order, beside other systems.
+    """Return charts of the first network's convolutions over the steps in reading order, beside other systems.
 
     A step has one bar, in the number format that its page shows. Return None if no step was measured.
     """
