@@ -152,7 +152,7 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | No
 
 
 def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | None = None) -> list[np.ndarray | None]:
-    """Pack (w1, None, w2, None) as [filters1, filters2, scales], of int8. pack2: as in ``pack_convolutions``.
+    """Pack (w1, None, w2, None) as [filters1, filters2, scales] for int8 kernels. pack2: as in ``pack_convolutions``.
 
     The first convolution's results, summed over a pooling window, are scaled so that 1 becomes byte 255. scales holds a
     factor per map, from sums of products of bytes to features.
