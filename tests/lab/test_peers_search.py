@@ -270,6 +270,8 @@ def test_a_peer_that_breaks_the_card_ends_the_comparison(batch: Batch, monkeypat
 
     with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
         next(compare_all(job, factories(batch, [], broken_card), first, 1, lambda _: None))
+    for one in (first, searches()):
+        assert [*known(one)["ms"]] == [EAGER, FAST, SLOW] and [*known(one)["failed"]] == [BROKEN], "one verdict each"
     assert fastest_settings([known(one, engine) for one in (first, searches()) for engine in FEW], FEW) == [
         ("torch", FAST)
     ]

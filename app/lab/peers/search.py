@@ -54,6 +54,7 @@ class Searches:
             search["ms"][setting] = [round(one, 5) for one in ms]
         else:
             search["failed"][setting] = reason
+            _forget_failed(search)
         store_private(self._path, json_text(self.to_document([*self._found.values()])))
 
     def to_document(self, searches: list[Search]) -> PeerSettings:
@@ -67,6 +68,13 @@ class Searches:
                 known = self._found.setdefault(_search_key(search), search)
                 known["ms"] |= search["ms"]
                 known["failed"] |= search["failed"]
+                _forget_failed(known)
+
+
+def _forget_failed(search: Search) -> None:
+    """Drop the times of settings that failed in a later run; an earlier one may have stored them in another file."""
+    for setting in search["failed"]:
+        search["ms"].pop(setting, None)
 
 
 def _search_key(search: Search) -> Key:
@@ -76,14 +84,13 @@ def _search_key(search: Search) -> Key:
 def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
     """Return the fastest (engine, setting) on the card and the fastest end to end; only one if they are the same.
 
-    A setting that failed in a later run does not count. settings: each peer's settings to consider; a file may have
-    others.
+    settings: each peer's settings to consider; a file may have others.
     """
     ran = [
         (search["engine"], setting, ms)
         for search in searches
         for setting, ms in search["ms"].items()
-        if setting in settings[search["engine"]] and setting not in search["failed"]
+        if setting in settings[search["engine"]]
     ]
     best = [min(ran, key=lambda one: one[2][measure]) for measure in (0, 1) if ran]
     return list(dict.fromkeys((engine, setting) for engine, setting, _ in best))
