@@ -1,7 +1,9 @@
 """Write docs/systems.md's table of required times beside ours."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from app.lab.document import Row
 from app.lab.peers.text import MEASURES
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures
@@ -46,33 +48,40 @@ GOALS = (
 def goals_table(figures: Figures) -> str:
     """Return each required time beside ours, and our speed-up over the fastest peer."""
     head = ["network", "card", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
-    rows = []
-    for goal in GOALS:
-        for (network, images, precision, card), (_, one) in ordered_comparisons(figures):
-            if (network, images, precision) != (goal.network, goal.images, goal.precision):
-                continue
-            if not our_row(one, precision).get(ON_CARD):
-                continue
-            on_card = pair_with_fastest_peer(one, precision, ON_CARD)
-            beyond = ((on_card.ours or 0) + BEYOND_CARD_MS,)
-            asked = {ON_CARD: goal.on_card, END_TO_END: goal.end_to_end or beyond}
-            where = f"`{network}`" + ", one image" * (images == 1)
-            for measure, title in ((measure, title) for measure, title in MEASURES.items() if asked[measure]):
-                found, times = pair_with_fastest_peer(one, precision, measure), asked[measure]
-                least = (LEAST_MLP if network == "mlp" else LEAST)[measure]
-                must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
-                in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
-                ahead = "" if found.ratio is None else _yes_or_no(found.ratio >= least)
-                cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
-                rows.append([where, card, precision, title, *cells])
+    stored = ordered_comparisons(figures)
+    rows = [
+        row
+        for goal in GOALS
+        for (*key, card), (_, comparison) in stored
+        if key == [goal.network, goal.images, goal.precision] and our_row(comparison, goal.precision).get(ON_CARD)
+        for row in _goal_rows(goal, card, comparison)
+    ]
     rule = (
         'Each row gives our measured time, the longest time allowed (must) and the desired one (aim). "× fastest '
         'other" is the time of the fastest other system in the same precision (for fp32x, in fp32) ÷ ours, beside the '
-        "least ratio allowed. "
+        "least ratio allowed. The times allowed were set for an H100. "
         "For a network whose requirements name no end-to-end time, the longest one allowed is its measured time on the "
         f"card plus {BEYOND_CARD_MS:g} ms."
     )
     return f"{wrap_paragraph(rule)}\n\n{markdown_table(head, rows, 4)}"
+
+
+def _goal_rows(goal: Goal, card: str, comparison: Row) -> Iterator[list[str]]:
+    """Yield a goal's row for each measure that has a requirement."""
+    pairs = {measure: pair_with_fastest_peer(comparison, goal.precision, measure) for measure in MEASURES}
+    beyond = ((pairs[ON_CARD].ours or 0) + BEYOND_CARD_MS,)
+    asked = {ON_CARD: goal.on_card, END_TO_END: goal.end_to_end or beyond}
+    where = f"`{goal.network}`" + ", one image" * (goal.images == 1)
+    for measure, title in MEASURES.items():
+        if not asked[measure]:
+            continue
+        found, times = pairs[measure], asked[measure]
+        least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
+        must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
+        in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
+        ahead = "" if found.ratio is None else _yes_or_no(found.ratio >= least)
+        cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
+        yield [where, card, goal.precision, title, *cells]
 
 
 def _yes_or_no(fulfilled: bool) -> str:

@@ -33,11 +33,7 @@ WHY_SLOWER: dict[tuple[str, int, str], str] = {
     ("mlp", 1, "fp32x"): ONE_LAUNCH,
     ("mlp", 1, "tf32"): ONE_LAUNCH,
     ("cifar_lenet", 10_000, "tf32"): ON_MMA,
-    (
-        "cifar_lenet",
-        100,
-        "tf32",
-    ): "on the card ours is faster; its first kernel waits for a copy of the images",
+    ("cifar_lenet", 100, "tf32"): "on the card ours is faster; its first kernel waits for a copy of the images",
     ("pytorch_mnist", 10_000, "tf32"): ON_MMA,
 }
 
