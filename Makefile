@@ -15,7 +15,7 @@ GPU = $(PY) -c 'from app.cuda.device import why_no_gpu; raise SystemExit(why_no_
 # What depends on how the processor multiplies matrices, as pooling does not, nor how threads share work; that other ways to the same session keep its bits needs no second processor.
 NUMERIC := $(addprefix tests/,layers/test_layers.py layers/test_gradients.py network/test_graph.py \
   engine/test_cpu_engine.py)
-MULTIPLIES := not pool and not thread and not progress and not report and not fa19# whose products are as large as k7's
+MULTIPLIES := not pool and not thread and not progress and not report and not fa19# k7's sums are nearly as long
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # which containers set: hundreds of processes would compile every module again

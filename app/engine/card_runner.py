@@ -33,8 +33,7 @@ class CardRunner:
     """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; their streams may differ.
 
     capacity: most images per pass; a larger batch takes several passes. It grows with the batches, up to ``most``. A
-    batch no larger than an earlier one allocates only results. stream: the stream of
-    ``run_from_host``.
+    batch no larger than an earlier one allocates only results. stream: that of ``run_from_host``.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
