@@ -1,8 +1,11 @@
 """How ``bench --peers`` measures: in turn, every output checked, failures kept apart; and the frameworks' networks."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 from time import sleep
 from typing import Any
 from unittest.mock import Mock
@@ -24,6 +27,7 @@ from app.network.network import LayerStep
 from tests.support.networks_for_tests import OVERHANG
 from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("few_runs")
 
 
@@ -234,6 +238,41 @@ def test_labels_are_overwritten_before_a_run() -> None:
             assert np.array_equal(labels, batch.truth) and np.array_equal(engine.download_labels(), batch.truth)
             clear()
             assert (engine.download_labels() == UNWRITTEN).all()
+
+
+GRAPHS_ONE_AFTER_THE_OTHER = """
+import gc
+
+import numpy as np
+import torch
+
+from app.cuda.memory import pinned_array
+from app.lab.peers.torch import Setting, TorchEngine
+from app.network.graph import network_graph
+
+images, labels = pinned_array((10_000, 1, 28, 28), np.uint8), pinned_array((10_000,), np.uint8)
+images[:] = np.random.default_rng(1).integers(0, 256, images.shape, np.uint8)
+first, second = (TorchEngine(network_graph("lenet5"), images, labels, "fp32", Setting(graph=True)) for _ in range(2))
+with second.settings_context():
+    first.run()
+    second.run()
+    expected = labels.copy()
+    first.close()
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()  # so does torch.compile when it makes graphs
+    torch.cuda.empty_cache()
+    labels.fill(255)
+    second.run()
+assert np.array_equal(labels, expected) and max(labels) < 10
+"""
+
+
+@pytest.mark.gpu
+def test_a_graph_outlives_an_earlier_one() -> None:
+    """Whose workspace of cuBLAS it once used: its kernels then wrote to freed memory. A fault would end the process."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = subprocess.run([sys.executable, "-c", GRAPHS_ONE_AFTER_THE_OTHER], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_labels_of_an_earlier_turn_are_not_touched() -> None:

@@ -208,6 +208,8 @@ class TorchEngine(Engine):
                 action()
         cuda.current_stream().wait_stream(aside)
         cuda.synchronize()
+        # cuBLAS would go on using the workspace of an earlier graph on this stream, which is freed with that graph.
+        self._torch._C._cuda_clearCublasWorkspaces()
         graph = cuda.CUDAGraph()
         with cuda.graph(graph, capture_error_mode="thread_local"):  # threads of other frameworks keep running
             action()
