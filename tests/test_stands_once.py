@@ -25,7 +25,7 @@ CAPS = {
     "lines of sources": 62_150,
     "lines of Python in app without comments, docstrings and blank lines": 34_260,
     "lines of tests": 46_600,
-    "tracked files": 994,
+    "tracked files": 995,
 }
 
 

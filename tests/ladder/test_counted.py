@@ -31,10 +31,11 @@ EXCEPTIONS = {
     # with pairs of channels, or one channel, the words of a load lie in other banks than the formula takes.
     "conv-tensor-core": ["multiply_adds", "global_loads", "shared_loads", "shared_cycles"],
     "gemm-tensor-core": ["multiply_adds"],
-    # wgmma is none, either, and reads shared memory by descriptors.
-    **{name: ["multiply_adds"] for name in ("conv-warpgroup", "conv-warpgroup-sparse", "gemm-warpgroup")},
+    # wgmma is none, either. Beside its reads of shared memory, loads take more cycles than their addresses explain.
+    **{name: ["multiply_adds", "shared_cycles"] for name in ("conv-warpgroup", "conv-warpgroup-sparse")},
+    "gemm-warpgroup": ["multiply_adds"],
     # After short sums the exchange of sums costs twice the cycles of its formula; long sums hide that.
-    "conv-toom-cook": ["shared_loads", "shared_cycles"],
+    "conv-toom-cook": ["shared_cycles"],
 }
 # The hottest loop is not the whole kernel: where sums are short, and where sizes that are known at run time make the
 # compiler add loops for remainders, several times as many instructions run.
@@ -82,7 +83,7 @@ ON_FIRST: dict[str, dict[str, tuple[float, float]]] = {
     "conv-register-square": {"L1": (0.3, 0.55), "occupancy": (0.1, 1 / 3), "issue": (0.6, 1)},
     "conv-unrolled": {"instructions": (0.45, 0.55)},
     "conv-register-patch": {"DRAM": (1.3, 2), "L2": (0.9, 1.4)},
-    "conv-toom-cook": {"instructions": (1.4, 1.8)},
+    "conv-toom-cook": {"instructions": (1.3, 1.8)},
 }
 # Times that lessons speak of: the step is faster than the one that it continues, or slower, on these layers.
 FASTER = {
@@ -96,7 +97,7 @@ SLOWER = {
     "conv-toom-cook": ("lenet5 conv1", "fa19 conv1", "k7 conv1"),
     "conv-register-tiled": ("lenet5 conv1", "fa19 conv1"),
     "conv-register-block": ("lenet5 conv1", "k7 conv2"),
-    "conv-async-copies": ("lenet5 conv1", "fa19 conv1"),
+    "conv-async-copies": ("fa19 conv1",),
     "gemm-register-column": ("lenet5 fc1",),
     "gemm-wide-loads": ("lenet5 fc2",),
 }
@@ -151,7 +152,7 @@ def test_issue_slots_are_all_instructions_of_the_kernel(step: Step, card: Card) 
             )
             assert layer.issue_slot_source == "executed"
     for layer, counted in _counted(card, step):
-        if layer.per_product is None:
+        if layer.per_product is None or layer.tuned:  # the loop was compiled with other parameters
             continue
         waste = layer.counts["waste"] if step.row.name != "image-loop" else 1
         foretold = layer.per_product * layer.counts["products"] * waste

@@ -25,6 +25,7 @@ from app.ladder.counting import (
 from app.ladder.formulas import FUNCTIONS, evaluate_formula, fill_formulas, formula_values
 from app.ladder.lessons import LADDERS, LESSONS, Step, all_steps, lesson_path
 from app.ladder.pages import Pages
+from app.ladder.tables import COPY
 from tests.ladder.conftest import BY_NAME, STEPS
 
 
@@ -101,7 +102,8 @@ def test_loads_are_those_of_the_machine_code(step: Step, card: Card) -> None:
         counts = evaluate_counts(step.lesson.counts, layer.problem, names, step.row.instructions, None)
         padded = counts["waste"] if per > 2 else 1  # tensor cores' products count with their padding
         told = counts["shared_loads"] / counts["products"] / padded
-        assert found == pytest.approx(told, rel=0.25), layer.title  # loops hold some loads that happen rarely
+        most = told + COPY * counts["copies"] / counts["products"] / padded
+        assert told * 0.75 <= found <= most * 1.25, layer.title  # loops hold some loads that happen rarely
         checked += 1
     assert checked or step.row.needs_cublas or step.row.instructions == "wgmma"
 
