@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from app.base.clock import Timer, time_call
+from app.base.frozen import Frozen
 from app.base.interrupts import exit_ignoring_signals, install_exit_handlers
 from app.base.processor import core_count
 from app.classify.outputs import OutputFolder
@@ -29,8 +30,8 @@ from app.main_job.statistics import median
 from app.records.classify import ClassifyCosts, Cluster, Identity, OpenSeconds
 from app.records.parts import Processor
 from app.terminal.console import Parser, run_guarded
-from app.terminal.options import add_options, read_request
-from app.terminal.output import Output, publish_report
+from app.terminal.options import add_options, options, read_request
+from app.terminal.output import Output, check_outputs, publish_report
 from app.terminal.text import Column, fields, table
 from data_tools.idx import write_idx
 
@@ -41,6 +42,12 @@ ROUNDS = 25  # openings of each kind of shard, and shards whose results are stor
 PIECES = 10  # of such a shard
 HASHED_BYTES = 256 << 20
 FORMATS = {"IDX": "images", "IDX, gzip": "images.gz", "NPY": "images.npy", "HDF5": "images.h5"}  # name of a file
+
+
+class CostsRequest(Frozen, kw_only=True):
+    """The options of ``python -m docs.measure.classify_costs``."""
+
+    output: Output = options(what="all costs")
 
 
 def measure_costs() -> ClassifyCosts:
@@ -158,8 +165,10 @@ def as_text(document: ClassifyCosts, width: int) -> str:
 def main() -> int:
     """Measure and publish the costs; return the exit code."""
     parser = Parser(prog="python -m docs.measure.classify_costs", description="Measure what classify itself takes.")
-    add_options(parser, Output)
-    publish_report(measure_costs(), as_text, read_request(Output, vars(parser.parse_args())))
+    add_options(parser, CostsRequest)
+    found = vars(parser.parse_args())
+    check_outputs(found)
+    publish_report(measure_costs(), as_text, read_request(CostsRequest, found).output)
     return 0
 
 

@@ -135,6 +135,15 @@ def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "open IDX, gzip" in text and all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_help_of_costs_names_what_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["classify_costs", "--help"])
+    with pytest.raises(SystemExit):
+        classify_costs.main()
+    assert "also write all costs to FILE" in capsys.readouterr().out
+
+
 # --- Ours beside the fastest other system, and which of several runs is shown
 
 
