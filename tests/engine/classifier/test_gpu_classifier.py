@@ -77,7 +77,7 @@ def test_bits_equal_the_main_jobs(network: str, precision: str) -> None:
 
 
 def layouts(images: np.ndarray) -> Iterator[Any]:
-    """Yield the images in ordinary, page-locked, misaligned and strided host arrays and in each library's GPU arrays."""
+    """Yield the images in ordinary, page-locked, misaligned and strided host arrays and each library's GPU arrays."""
     yield images
     yield images[:, 0].copy()
     yield pinned_copy(images)
