@@ -99,9 +99,7 @@ def test_the_checkpoint_is_kept_until_all_results_are_written(
     weights = (place / "mlp_trained.h5").read_bytes()
     code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
     assert code == 0 and "\nepoch " not in out
-    assert (f"drew {place / 'figures' / 'curve'}" in " ".join(out.split())) == (
-        option == "--plot"
-    )  # the checkpoint keeps --plot
+    assert (f"drew {place / 'figures' / 'curve'}" in " ".join(out.split())) == (option == "--plot")
     assert len(json.loads((place / "log.json").read_text())["epochs"]) == 2
     assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
     assert (place / "mlp_trained.h5").read_bytes() == weights
