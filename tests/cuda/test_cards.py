@@ -113,9 +113,7 @@ def test_the_context_is_created_in_the_background(driver: Path, cards: str, cont
         *(("predict missing.npy", 1, 2), ("predict missing.npy --device cpu", 0, 2)),
     ],
 )
-def test_which_commands_create_the_context(
-    command: str, started: int, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_create_the_context(command: str, started: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     monkeypatch.setattr(cli, "create_context_in_background", lambda: calls.append(None))
     monkeypatch.setattr(cli, "_import_main_job", lambda _: lambda *_: 0)

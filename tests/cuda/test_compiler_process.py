@@ -196,9 +196,7 @@ def test_the_order_of_constants_does_not_matter(toy_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["define", "arch", "debug", "toy.cu", "outer.cuh", "inner.cuh", "compiler"])
-def test_every_input_of_a_compilation_changes_the_key(
-    change: str, toy_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_compiler_input_changes_the_key(change: str, toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_compile", lambda *_: (b"machine code", ""))
     _build(toy_folder)
     _build(toy_folder)

@@ -53,9 +53,7 @@ def raise_missing_nvrtc() -> None:
         (Driver(version=CUPY_CUDA - 1000), f"driver is too old: it supports CUDA .*, CuPy needs {CUPY_CUDA // 1000}"),
     ],
 )
-def test_each_driver_problem_has_its_reason(
-    monkeypatch: pytest.MonkeyPatch, driver: Driver | None, reason: str
-) -> None:
+def test_each_driver_problem_has_a_reason(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, reason: str) -> None:
     use_driver(monkeypatch, driver)
     found = device.why_no_gpu()
     assert found is not None and "\n" not in found

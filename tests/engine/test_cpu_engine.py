@@ -66,9 +66,7 @@ def test_float_images_give_the_labels_of_bytes() -> None:
     ("images", "threads", "expected"),
     [(1, 2, 1), (8, 2, 1), (100, 1, 1), (100, 2, 2), (4 * REFERENCE_CHUNK, 1, 1), (4 * REFERENCE_CHUNK, 2, 2)],
 )
-def test_large_batches_use_more_threads(
-    images: int, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_batches_use_threads(images: int, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``expected`` chunks run at the same time and wait for each other; a single one runs in the caller's thread."""
     graph = random_graph(LENET5)
     under_way, most, lock = 0, 0, threading.Lock()
@@ -171,7 +169,7 @@ def test_core_count_is_at_least_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def openblas_threads() -> Iterator[Callable[[], int]]:
+def blas_threads() -> Iterator[Callable[[], int]]:
     """Set OpenBLAS to 3 threads, as a program might; return the function that reads the number."""
     libraries = _openblas_thread_functions()
     if not libraries:
@@ -183,28 +181,26 @@ def openblas_threads() -> Iterator[Callable[[], int]]:
     set_threads(before)
 
 
-def test_openblas_uses_one_thread_per_call(
-    openblas_threads: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openblas_has_one_thread_per_call(blas_threads: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     graph, real, seen = random_graph(LENET5), Graph.forward, set()
 
     def forward(*arguments: Any) -> Any:
-        seen.add(openblas_threads())
+        seen.add(blas_threads())
         return real(*arguments)
 
     monkeypatch.setattr(Graph, "forward", forward)
     classify(CpuEngine(graph), random_images(LENET5, 9))
-    assert (seen, openblas_threads()) == ({1}, 3)
+    assert (seen, blas_threads()) == ({1}, 3)
 
 
-def test_the_last_block_restores_the_threads_of_openblas(openblas_threads: Callable[[], int]) -> None:
+def test_the_last_block_restores_the_threads_of_openblas(blas_threads: Callable[[], int]) -> None:
     first, second = one_blas_thread(), one_blas_thread()
     with pytest.raises(KeyError), first:
         second.__enter__()
         raise KeyError
-    assert openblas_threads() == 1
+    assert blas_threads() == 1
     second.__exit__(None, None, None)
-    assert openblas_threads() == 3
+    assert blas_threads() == 3
 
 
 # --- the engine of ONNX Runtime, and the choice between the engines

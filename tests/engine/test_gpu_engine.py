@@ -132,9 +132,7 @@ def test_float_images_give_the_same_labels() -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("pinned", [True, False])
-def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
-    pinned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_batch_allocates_nothing(pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host waits once per stream, at the end; with pageable images also once per chunk, for its staging buffer."""
     graph = random_graph(LENET5)
     images = random_images(LENET5, 95)

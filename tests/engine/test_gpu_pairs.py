@@ -86,9 +86,7 @@ def test_bits_do_not_depend_on_chunks_and_streams(weights: str, precision: str) 
 
 @BOTH
 @pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory", "asked for"])
-def test_direct_reads_and_chunks_give_the_same_labels(
-    why: str, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_direct_reads_and_chunks_give_equal_labels(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only direct reads need buffers for the whole batch. why: what keeps the first kernel from reading directly."""
     graph = paired_graph("shipped", precision)
     images = pinned_copy(random_images(LENET5, 1500))

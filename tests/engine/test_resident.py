@@ -87,9 +87,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResidentKernel]:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])
-def test_resident_classifiers_use_dense_kernels(
-    precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_resident_classifier_is_dense(precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sparse kernels, which other classifiers use for sparse weights, round differently."""
 
     class Engines:

@@ -11,8 +11,8 @@ CLEAR = np.ones(10)
 ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
 
-def _replace_values(values: np.ndarray, **changes: float) -> np.ndarray:
-    """Return a copy with other values: ``_replace_values(labels, i3=7)`` sets the value of image 3 to 7."""
+def _replace(values: np.ndarray, **changes: float) -> np.ndarray:
+    """Return a copy with other values: ``_replace(labels, i3=7)`` sets the value of image 3 to 7."""
     changed = values.copy()
     for name, value in changes.items():
         changed[int(name[1:])] = value
@@ -23,7 +23,7 @@ def _compare(labels: np.ndarray, reference: Reference, dtype: str = "float32") -
     return compare_labels(labels, reference, "reference", dtype)
 
 
-def _judge(
+def judge(
     labels: np.ndarray, margins: np.ndarray = CLEAR, expected: int | None = 10, dtype: str = "float32"
 ) -> Accuracy:
     """Return the verdicts for truth TRUTH and a reference of labels TRUTH and magnitudes 1."""
@@ -87,7 +87,7 @@ def test_coarser_arithmetic_allows_more_near_ties() -> None:
 @ALL_DTYPES
 def test_a_near_tie_is_excused(dtype: str) -> None:
     margin = BY_DTYPE[dtype].near_tie / 2
-    found = _judge(_replace_values(TRUTH, i3=7), _replace_values(CLEAR, i3=margin), dtype=dtype)
+    found = judge(_replace(TRUTH, i3=7), _replace(CLEAR, i3=margin), dtype=dtype)
     assert found.passed and found.answers.correct == 9
     (difference,) = found.agreement.differences
     assert (difference.index, difference.label, difference.reference) == (3, 7, 3)
@@ -99,9 +99,7 @@ def test_a_near_tie_is_excused(dtype: str) -> None:
 @pytest.mark.parametrize("margin", [0.0, 0.5, np.inf, np.nan])
 def test_any_other_difference_fails(margin: float, dtype: str) -> None:
     """The margin is at the threshold (given as 0), above it, or not a number."""
-    found = _judge(
-        _replace_values(TRUTH, i3=7), _replace_values(CLEAR, i3=margin or BY_DTYPE[dtype].near_tie), dtype=dtype
-    )
+    found = judge(_replace(TRUTH, i3=7), _replace(CLEAR, i3=margin or BY_DTYPE[dtype].near_tie), dtype=dtype)
     assert not found.passed and not found.agreement.holds
     told = "1 of 10 labels differ from the reference and are no near-ties (image 3: 7 instead of 3"
     assert found.agreement.verdict.startswith(told)
@@ -109,7 +107,7 @@ def test_any_other_difference_fails(margin: float, dtype: str) -> None:
 
 def test_the_verdict_names_the_worst_label() -> None:
     """One of the three wrong labels is an excused near-tie."""
-    found = _judge(_replace_values(TRUTH, i1=5, i4=0, i8=2), _replace_values(CLEAR, i1=0.1, i4=3.0, i8=1e-9))
+    found = judge(_replace(TRUTH, i1=5, i4=0, i8=2), _replace(CLEAR, i1=0.1, i4=3.0, i8=1e-9))
     assert not found.passed and "2 of 10" in found.agreement.verdict
     assert "image 4: 0 instead of 4, margin 3" in found.agreement.verdict
 
@@ -158,7 +156,7 @@ def test_the_number_of_near_ties_is_limited(images: int, dtype: str) -> None:
 @ALL_DTYPES
 def test_near_ties_are_relative_to_the_magnitudes(dtype: str) -> None:
     """One margin is a near-tie at magnitude 1, but not at 0.01; scaled with the magnitude, it always is."""
-    labels, margins = _replace_values(TRUTH, i3=7), _replace_values(CLEAR, i3=BY_DTYPE[dtype].near_tie / 2)
+    labels, margins = _replace(TRUTH, i3=7), _replace(CLEAR, i3=BY_DTYPE[dtype].near_tie / 2)
     for scale, factor, holds in ((1.0, 1.0, True), (0.01, 1.0, False), (0.01, 0.01, True), (1e30, 1e30, True)):
         assert _compare(labels, make_reference(TRUTH, margins * factor, scale), dtype).holds is holds
 
@@ -166,7 +164,7 @@ def test_near_ties_are_relative_to_the_magnitudes(dtype: str) -> None:
 @pytest.mark.parametrize("magnitude", [np.nan, np.inf])
 @pytest.mark.parametrize("margin", [1.0, np.nan, np.inf])
 def test_scores_that_are_not_finite_never_agree(magnitude: float, margin: float) -> None:
-    reference = make_reference(TRUTH, _replace_values(CLEAR, i2=margin))
+    reference = make_reference(TRUTH, _replace(CLEAR, i2=margin))
     reference.magnitudes[2] = magnitude
     found = _compare(TRUTH, reference)
     assert not found.holds and found.verdict == "scores of 1 of 10 images are beyond float32's range by the reference"
@@ -189,7 +187,7 @@ def test_unlabelled_images_are_compared_with_the_reference_only(expected: int | 
     good = judge_answers(TRUTH, None, expected, _compare(TRUTH, make_reference(TRUTH, CLEAR)))
     assert good.passed and good.answers.correct is None and good.answers.passed is None
     assert (good.answers.verdict, good.answers.warning) == ("the images have no labels", "")
-    labels = _replace_values(TRUTH, i0=9)
+    labels = _replace(TRUTH, i0=9)
     assert not judge_answers(labels, None, expected, _compare(labels, make_reference(TRUTH, CLEAR))).passed
 
 

@@ -171,9 +171,7 @@ def test_equal_images_have_equal_scores(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("least", "code"), [(None, 0), ("0.05", 0), ("0.9", 1)])
-def test_min_accuracy_passes_or_fails(
-    least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_min_accuracy(least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The answers are random: a warning always appears, and they pass only with a low limit."""
     graph, images = random_graph(LENET5), random_images(LENET5, 60)
     labels = (compute_reference(graph, images).labels + (np.arange(60) % 10 > 0)).astype(np.uint8) % 10

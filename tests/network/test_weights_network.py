@@ -126,11 +126,11 @@ def test_dequantised_parameters_give_the_same_sums() -> None:
     assert parameters["fc1"] is GRAPH.parameters["fc1"]
 
 
-def _without_array(name: str) -> Callable[[Arrays], object]:
+def _drop(name: str) -> Callable[[Arrays], object]:
     return lambda arrays: arrays.pop(name)
 
 
-def _with_arrays(**values: np.ndarray) -> Callable[[Arrays], object]:
+def _put(**values: np.ndarray) -> Callable[[Arrays], object]:
     return lambda arrays: arrays.update(values)
 
 
@@ -141,23 +141,17 @@ ONES = np.ones(32, np.float32)
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (_without_array("conv2_int8"), INCOMPLETE),
-        (_without_array("conv2_int8_steps"), INCOMPLETE),
-        (_without_array("conv2"), INCOMPLETE),
-        (_with_arrays(fc1_int8=np.zeros((1024, 128), np.int8)), INCOMPLETE),
-        (
-            _with_arrays(conv2_int8=np.zeros((5, 5, 32, 64), np.int16)),
-            "conv2_int8 is no array of int8 of conv2's shape",
-        ),
-        (
-            _with_arrays(conv2_int8=np.full((5, 5, 32, 32), 127, np.int8)),
-            "conv2_int8 is no array of int8 of conv2's shape",
-        ),
-        (_with_arrays(conv2_int8=np.full((5, 5, 32, 64), 100, np.int8)), "outputs whose greatest filter is not 127"),
-        (_with_arrays(conv2_int8=np.full((5, 5, 32, 64), -128, np.int8)), "outputs whose greatest filter is not 127"),
-        (_with_arrays(conv2_int8_limits=0 * ONES), "conv2_int8_limits is no array of 32 positive float32"),
-        (_with_arrays(conv2_int8_limits=np.nan * ONES), "conv2_int8_limits is no array of 32 positive float32"),
-        (_with_arrays(conv2_int8_steps=ONES), "conv2_int8_steps is no array of 64 positive float32"),
+        (_drop("conv2_int8"), INCOMPLETE),
+        (_drop("conv2_int8_steps"), INCOMPLETE),
+        (_drop("conv2"), INCOMPLETE),
+        (_put(fc1_int8=np.zeros((1024, 128), np.int8)), INCOMPLETE),
+        (_put(conv2_int8=np.zeros((5, 5, 32, 64), np.int16)), "conv2_int8 is no array of int8 of conv2's shape"),
+        (_put(conv2_int8=np.full((5, 5, 32, 32), 127, np.int8)), "conv2_int8 is no array of int8 of conv2's shape"),
+        (_put(conv2_int8=np.full((5, 5, 32, 64), 100, np.int8)), "outputs whose greatest filter is not 127"),
+        (_put(conv2_int8=np.full((5, 5, 32, 64), -128, np.int8)), "outputs whose greatest filter is not 127"),
+        (_put(conv2_int8_limits=0 * ONES), "conv2_int8_limits is no array of 32 positive float32"),
+        (_put(conv2_int8_limits=np.nan * ONES), "conv2_int8_limits is no array of 32 positive float32"),
+        (_put(conv2_int8_steps=ONES), "conv2_int8_steps is no array of 64 positive float32"),
     ],
 )
 def test_wrong_quantised_filters_are_refused(change: Callable[[Arrays], object], fault: str, tmp_path: Path) -> None:

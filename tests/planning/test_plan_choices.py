@@ -203,12 +203,12 @@ LOSS = "conv2 in 8-bit integers: coarser than fp16"
 
 
 @cache
-def quantised_lenet5(bias: bool = False) -> Graph:
+def int8_lenet5(bias: bool = False) -> Graph:
     return with_bytes(random_graph(LENET5, bias=bias))
 
 
 def test_int8_convolutions_and_float16_products() -> None:
-    graph, choices = quantised_lenet5(), Choices("int8")
+    graph, choices = int8_lenet5(), Choices("int8")
     planned = plan(graph, "sm_90a", choices)
     convolutions, products = planned.nodes
     assert isinstance(convolutions.problem, ConvPairProblem) and isinstance(products.problem, LinearPairProblem)
@@ -223,7 +223,7 @@ def test_int8_convolutions_and_float16_products() -> None:
 
 
 def test_other_precisions_ignore_the_8_bit_filters() -> None:
-    graph = quantised_lenet5()
+    graph = int8_lenet5()
     without = replace(graph, quantised=None)
     for precision in ("auto", "fp16", "fp32"):
         both = (plan(one, "sm_90a", Choices(precision)).nodes for one in (graph, without))
@@ -237,16 +237,11 @@ def test_other_precisions_ignore_the_8_bit_filters() -> None:
     ("graph", "arch", "choices", "reason"),
     [
         (random_graph(LENET5, bias=False), "sm_90a", {}, "the weights have no 8-bit filters: run python -m data_tools"),
-        (quantised_lenet5(), "sm_80", {}, "wgmma-int8 needs sm_90 or later, this is sm_80"),
-        (quantised_lenet5(), "sm_100", {}, "wgmma-int8 needs sm_90 itself, this is sm_100"),
-        (quantised_lenet5(bias=True), "sm_90a", {}, "wgmma-int8 adds no bias"),
-        (quantised_lenet5(), "sm_90a", {"fuse": False}, "it takes two convolutions in a row, fused"),
-        (
-            quantised_lenet5(),
-            "sm_90a",
-            {"kernels": {"conv": row_of("conv", "direct")}},
-            "with no kernel named for either",
-        ),
+        (int8_lenet5(), "sm_80", {}, "wgmma-int8 needs sm_90 or later, this is sm_80"),
+        (int8_lenet5(), "sm_100", {}, "wgmma-int8 needs sm_90 itself, this is sm_100"),
+        (int8_lenet5(bias=True), "sm_90a", {}, "wgmma-int8 adds no bias"),
+        (int8_lenet5(), "sm_90a", {"fuse": False}, "it takes two convolutions in a row, fused"),
+        (int8_lenet5(), "sm_90a", {"kernels": {"conv": row_of("conv", "direct")}}, "with no kernel named for either"),
         (random_graph(FA19), "sm_90a", {}, "no kernel serves network fa19: wgmma-int8 "),
         (random_graph(MLP), "sm_90a", {}, "no kernel serves network mlp: it takes two convolutions"),
     ],
@@ -257,7 +252,7 @@ def test_int8_errors_give_the_reason(graph: Graph, arch: str, choices: dict[str,
 
 
 def test_a_named_int8_kernel_gives_the_reason() -> None:
-    graph = replace(quantised_lenet5(), quantised=None)
+    graph = replace(int8_lenet5(), quantised=None)
     named = Choices("int8", kernels={"conv": None, "conv_pair": row_of("conv_pair", "wgmma-int8")})
     message = user_error(lambda: plan(graph, "sm_90a", named))
     assert message.startswith("kernel wgmma-int8 does not support conv1+conv2: the weights have no 8-bit filters: run")
@@ -266,7 +261,7 @@ def test_a_named_int8_kernel_gives_the_reason() -> None:
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_8_bit_limits_of_other_weights_are_refused(factor: float) -> None:
     """With such limits, float16 could not represent conv1's filters, or all bytes would be 0."""
-    graph = quantised_lenet5()
+    graph = int8_lenet5()
     assert graph.quantised is not None
     other = replace(graph, quantised=replace(graph.quantised, limits=graph.quantised.limits * np.float32(factor)))
     message = user_error(lambda: plan(other, "sm_90a", Choices("int8")))

@@ -93,7 +93,7 @@ def test_auto_splits_operands_unless_a_named_kernel_does_not(
         ({"fuse": False}, []),
     ],
 )
-def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
+def test_a_layer_with_a_named_kernel_is_not_paired(
     precision: str, options: dict[str, Any], expected: list[str]
 ) -> None:
     planned = plan(lenet5(), HOPPER, named_choices(precision, **options))
@@ -127,9 +127,7 @@ def test_float_images_run_on_kernels_of_one_layer() -> None:
 @SPLIT_PRECISIONS
 @pytest.mark.parametrize(("name", "lost"), [("conv2", BOTH[0]), ("fc1", BOTH[1])])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nan_and_infinite_weights_run_on_kernels_of_one_layer(
-    precision: str, name: str, lost: str, value: float
-) -> None:
+def test_nan_or_infinite_weights_run_layer_by_layer(precision: str, name: str, lost: str, value: float) -> None:
     graph = multiplied(lenet5())  # a copy
     graph.parameters[name].flat[-1] = value
     if precision == "fp16" and np.isinf(value):

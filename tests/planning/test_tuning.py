@@ -30,7 +30,7 @@ def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig({}, (KernelLaunch(64, lambda images: (images, 1, 1)),))
 
 
-def make_variant(step: int, name: str, **changes: Any) -> Variant:
+def variant(step: int, name: str, **changes: Any) -> Variant:
     tile: dict[str, Any] = {"tunables": {"TILE": (8, 16)}, "defaults": lambda _: {"TILE": 8}}
     return toy_variant(step, name, configure=configure, **tile, **changes)
 
@@ -41,16 +41,16 @@ def isolate_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
     rows = [
-        make_variant(1, "old"),
-        make_variant(2, "plain"),
-        make_variant(3, "modern", min_arch=90),
-        make_variant(4, "odd", automatic=False),
+        variant(1, "old"),
+        variant(2, "plain"),
+        variant(3, "modern", min_arch=90),
+        variant(4, "odd", automatic=False),
     ]
     monkeypatch.setattr(registry, "TABLES", dict.fromkeys(registry.TABLES, ("tests",)))
     monkeypatch.setattr(registry, "module_variants", lambda module: {"tests": rows}.get(module, []))
 
 
-def make_tuning(**results: TunedResult) -> Tuning:
+def table(**results: TunedResult) -> Tuning:
     return Tuning({tuning_key(PROBLEM): results})
 
 
@@ -59,7 +59,7 @@ def test_stored_results_are_loaded() -> None:
     path = tuning.store(CARD, {PROBLEM: {"plain": result}})
     document = json.loads(path.read_text())
     assert path.name == FILE and document["schema"] == tuning.SCHEMA and not mistakes(document)
-    assert tuning.load(CARD) == make_tuning(plain=result)
+    assert tuning.load(CARD) == table(plain=result)
     assert tuning.load("another card") == Tuning()
 
 
@@ -75,15 +75,15 @@ def test_results_over_fewer_images_replace_none() -> None:
     many, few = TunedResult({"TILE": 8}, 3.0, 10_000), TunedResult({"TILE": 16}, 0.1, 100)
     tuning.store(CARD, {PROBLEM: {"old": many}})
     tuning.store(CARD, {PROBLEM: {"old": few, "plain": few}})
-    assert tuning.load(CARD) == make_tuning(old=many, plain=few)
+    assert tuning.load(CARD) == table(old=many, plain=few)
 
 
 def test_the_users_table_overrides_the_shipped_one() -> None:
     shipped, own = TunedResult({"TILE": 8}, 3.0, 100), TunedResult({"TILE": 16}, 4.0, 100)
     tuning.store(CARD, {PROBLEM: {"old": shipped, "plain": shipped}}).parent.rename(tuning.SHIPPED)
-    assert tuning.load(CARD) == make_tuning(old=shipped, plain=shipped)
+    assert tuning.load(CARD) == table(old=shipped, plain=shipped)
     tuning.store(CARD, {PROBLEM: {"plain": own}})
-    assert tuning.load(CARD) == make_tuning(old=shipped, plain=own)
+    assert tuning.load(CARD) == table(old=shipped, plain=own)
 
 
 @pytest.mark.parametrize(
@@ -137,33 +137,22 @@ def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
     [
         (Tuning(), "sm_90a", ("modern", {})),  # the highest automatic step
         (Tuning(), "sm_80", ("plain", {})),
-        (make_tuning(old=TunedResult({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # not timed
-        (make_tuning(old=TunedResult({}, 2.0, 100), plain=TunedResult({}, 1.0, 100)), "sm_90a", ("modern", {})),
-        (make_tuning(old=TunedResult({"TILE": 16}, 2.0, 100), modern=SLOW), "sm_90a", ("old", {"TILE": 16})),
-        (make_tuning(modern=TunedResult({"TILE": 16}, 2.0, 100), old=SLOW), "sm_90a", ("modern", {"TILE": 16})),
+        (table(old=TunedResult({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # not timed
+        (table(old=TunedResult({}, 2.0, 100), plain=TunedResult({}, 1.0, 100)), "sm_90a", ("modern", {})),
+        (table(old=TunedResult({"TILE": 16}, 2.0, 100), modern=SLOW), "sm_90a", ("old", {"TILE": 16})),
+        (table(modern=TunedResult({"TILE": 16}, 2.0, 100), old=SLOW), "sm_90a", ("modern", {"TILE": 16})),
         (
-            make_tuning(old=TunedResult({}, 2.0, 100), plain=TunedResult({"TILE": 16}, 1.0, 100)),
+            table(old=TunedResult({}, 2.0, 100), plain=TunedResult({"TILE": 16}, 1.0, 100)),
             "sm_80",
             ("plain", {"TILE": 16}),
         ),
-        (
-            make_tuning(old=TunedResult({}, 2.0, 1000), plain=TunedResult({}, 1.0, 100)),
-            "sm_80",
-            ("old", {}),
-        ),  # by the time per image
-        (make_tuning(odd=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # not automatic
-        (
-            make_tuning(modern=TunedResult({}, 0.1, 100), old=SLOW, plain=SLOWER),
-            "sm_80",
-            ("old", {}),
-        ),  # not on this architecture
-        (make_tuning(gone=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # the variant does not exist any more
-        (
-            make_tuning(old=TunedResult({"TILE": 64}, 0.1, 100)),
-            "sm_90a",
-            ("modern", {}),
-        ),  # invalid parameters, so the time does not count
-        (make_tuning(modern=TunedResult({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),
+        # The times per image decide.
+        (table(old=TunedResult({}, 2.0, 1000), plain=TunedResult({}, 1.0, 100)), "sm_80", ("old", {})),
+        (table(odd=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # not automatic
+        (table(modern=TunedResult({}, 0.1, 100), old=SLOW, plain=SLOWER), "sm_80", ("old", {})),  # not on sm_80
+        (table(gone=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # the variant does not exist any more
+        (table(old=TunedResult({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # invalid, so is its time
+        (table(modern=TunedResult({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),
         (Tuning({tuning_key(OTHER): {"old": TunedResult({}, 0.1, 100)}}), "sm_90a", ("modern", {})),
     ],
 )
@@ -176,7 +165,7 @@ def test_auto_chooses_the_fastest_known_variant(known: Tuning, arch: str, chosen
 @pytest.mark.parametrize(("stored", "kept"), [({"TILE": 16}, {"TILE": 16}), ({"TILE": 64}, {}), ({"WIDTH": 8}, {})])
 def test_a_named_variant_gets_its_parameters(stored: dict[str, int], kept: dict[str, int]) -> None:
     """Parameters that are no longer valid are replaced by the defaults."""
-    known = make_tuning(old=TunedResult({}, 0.1, 100), odd=TunedResult(stored, 9.0, 100))
+    known = table(old=TunedResult({}, 0.1, 100), odd=TunedResult(stored, 9.0, 100))
     found = known.choose_kernel(PROBLEM, "sm_90a", registry.find_variant("conv", "odd"))
     assert found is not None
     assert (found[0].name, found[1]) == ("odd", kept)

@@ -97,22 +97,22 @@ def set_attribute(path: Path, name: str, value: object) -> None:
         file.attrs[name] = value
 
 
-def change_header(**values: Any) -> Change:
+def header(**values: Any) -> Change:
     return lambda head, _: head.update(values)
 
 
-def change_settings(**values: Any) -> Change:
+def setting(**values: Any) -> Change:
     return lambda head, _: head["settings"].update(values)
 
 
-def change_array(name: str, value: Any) -> Change:
+def edit(name: str, value: Any) -> Change:
     def change(_: object, arrays: dict[str, Any]) -> None:
         arrays[name] = value(arrays[name]) if callable(value) else value
 
     return change
 
 
-def set_first_element(number: float) -> Callable[[np.ndarray], np.ndarray]:
+def set_first(number: float) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that sets the first element of an array and returns the array."""
 
     def change(array: np.ndarray) -> np.ndarray:
@@ -126,14 +126,8 @@ WIDE = network_toml(replace(find_network("mlp_99999"), name="mlp"))
 BIASED = network_toml(MLP_NETWORK).replace("outputs = 100", "outputs = 100\nbias = true")
 STALE = r"a damaged checkpoint \(its hash differs"
 HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "array": (
-        lambda path: change_checkpoint(path, change_array("velocity_fc1", set_first_element(1)), rehashed=False),
-        STALE,
-    ),
-    "history": (
-        lambda path: change_checkpoint(path, change_array("history", set_first_element(2)), rehashed=False),
-        STALE,
-    ),
+    "array": (lambda path: change_checkpoint(path, edit("velocity_fc1", set_first(1)), rehashed=False), STALE),
+    "history": (lambda path: change_checkpoint(path, edit("history", set_first(2)), rehashed=False), STALE),
     "schema": (lambda path: set_attribute(path, "schema", 99), "a checkpoint of another version"),
     "kind": (lambda path: set_attribute(path, "kind", np.bytes_(b"x")), "not a checkpoint of a training"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:5000]), ""),
@@ -153,44 +147,41 @@ def test_damaged_checkpoints_are_refused(harm: str, refused: Refused, place: Pat
 # --- one wrong value, with a valid hash: values are checked as options are
 
 WRONG: dict[str, tuple[Change, str]] = {
-    "epochs": (change_settings(epochs=10**30), r"\.settings\.epochs: 1000.* is not between 1 and 10,000"),
-    "rate": (change_settings(rate=float("nan")), "NaN is not a JSON number"),
-    "seed": (change_settings(seed=2**64), r"\.seed: 18446744073709551616 is not between"),
-    "l2": (change_settings(l2=-1), r"\.l2: -1 is not at least 0 and at most 1000"),
-    "smoothing": (change_settings(smoothing="x"), r"\.smoothing: 'x' is not a number"),
-    "no worker": (change_header(workers=0), r"\.workers: 0 is not between 1 and"),
-    "optimiser": (change_settings(optimiser=["sgd"]), r"\.optimiser: a list is none of adamw, sgd"),
-    "storage": (change_settings(storage="int8"), r"\.storage: 'int8' is none of"),
-    "dropout": (change_settings(dropout=[["fc1", 1]]), r"\.dropout\[0\]\[1\]: 1 is not below 1"),
-    "dropout of none": (change_settings(dropout=[["fc9", 0.5]]), "dropout of layers that the network has not"),
-    "biases": (change_settings(biases=["fc9"]), "biases of layers that the network has not"),
-    "network": (change_settings(network="resnet"), "its network has another name"),
-    "definition": (change_settings(definition="input = 5"), "its network, line 1: layers are missing"),
-    "no definition": (change_settings(definition=5), r"\.definition: 5 is no text"),
-    "bias": (change_settings(definition=BIASED, biases=["fc2"]), "no bias in a layer that must have one"),
-    "surrogate": (change_settings(network="\ud800"), r"\.network: '.ud800' is not one line"),
-    "held out": (change_settings(validation=60), "more held out than there are images"),
-    "data": (change_settings(data="0" * 63), r"\.data: it is not a SHA-256"),
-    "other": (change_settings(x=1), "'x' is unknown"),
-    "best": (change_header(best_epoch=2), "its history is not that of its best epoch"),
-    "workers": (change_header(workers=53), "more workers than images of a batch"),
-    "trained on": (change_header(trained_on="a\nb"), r"\.trained_on: 'a.nb' is not one line"),
-    "options": (change_header(options={"output": "x"}), r"\.options: 'output' is unknown"),
-    "lists": (change_header(settings=[]), r"\.settings: a list is not an object"),
-    "nan": (change_array("parameter_fc1", set_first_element(np.nan)), "parameter_fc1 contains NaN or infinite"),
-    "infinite": (change_array("velocity_fc2", set_first_element(np.inf)), "velocity_fc2 contains NaN or infinite"),
-    "shape": (change_array("best_fc1", lambda array: array.T.copy()), "best_fc1 has another shape or type"),
-    "float16": (change_array("best_fc2", lambda array: array.astype(np.float16)), "best_fc2 has another shape or type"),
-    "not the best": (
-        change_array("best_fc2", set_first_element(1)),
-        "its best parameters are not those of the best epoch",
-    ),
-    "history": (change_array("history", np.ones((1, 4))), "its history has the wrong type"),
-    "no history": (change_array("history", np.ones((0, 5))), "its history"),
-    "accuracy": (change_array("history", np.full((1, 5), 2.0)), "impossible figures"),
-    "loss": (change_array("history", np.full((1, 5), -1.0)), "impossible figures"),
-    "adamw": (change_settings(optimiser="adamw"), "it is too small for its network"),
-    "no biases": (change_settings(biases=[]), "its arrays are not those of its network"),
+    "epochs": (setting(epochs=10**30), r"\.settings\.epochs: 1000.* is not between 1 and 10,000"),
+    "rate": (setting(rate=float("nan")), "NaN is not a JSON number"),
+    "seed": (setting(seed=2**64), r"\.seed: 18446744073709551616 is not between"),
+    "l2": (setting(l2=-1), r"\.l2: -1 is not at least 0 and at most 1000"),
+    "smoothing": (setting(smoothing="x"), r"\.smoothing: 'x' is not a number"),
+    "no worker": (header(workers=0), r"\.workers: 0 is not between 1 and"),
+    "optimiser": (setting(optimiser=["sgd"]), r"\.optimiser: a list is none of adamw, sgd"),
+    "storage": (setting(storage="int8"), r"\.storage: 'int8' is none of"),
+    "dropout": (setting(dropout=[["fc1", 1]]), r"\.dropout\[0\]\[1\]: 1 is not below 1"),
+    "dropout of none": (setting(dropout=[["fc9", 0.5]]), "dropout of layers that the network has not"),
+    "biases": (setting(biases=["fc9"]), "biases of layers that the network has not"),
+    "network": (setting(network="resnet"), "its network has another name"),
+    "definition": (setting(definition="input = 5"), "its network, line 1: layers are missing"),
+    "no definition": (setting(definition=5), r"\.definition: 5 is no text"),
+    "bias": (setting(definition=BIASED, biases=["fc2"]), "no bias in a layer that must have one"),
+    "surrogate": (setting(network="\ud800"), r"\.network: '.ud800' is not one line"),
+    "held out": (setting(validation=60), "more held out than there are images"),
+    "data": (setting(data="0" * 63), r"\.data: it is not a SHA-256"),
+    "other": (setting(x=1), "'x' is unknown"),
+    "best": (header(best_epoch=2), "its history is not that of its best epoch"),
+    "workers": (header(workers=53), "more workers than images of a batch"),
+    "trained on": (header(trained_on="a\nb"), r"\.trained_on: 'a.nb' is not one line"),
+    "options": (header(options={"output": "x"}), r"\.options: 'output' is unknown"),
+    "lists": (header(settings=[]), r"\.settings: a list is not an object"),
+    "nan": (edit("parameter_fc1", set_first(np.nan)), "parameter_fc1 contains NaN or infinite"),
+    "infinite": (edit("velocity_fc2", set_first(np.inf)), "velocity_fc2 contains NaN or infinite"),
+    "shape": (edit("best_fc1", lambda array: array.T.copy()), "best_fc1 has another shape or type"),
+    "float16": (edit("best_fc2", lambda array: array.astype(np.float16)), "best_fc2 has another shape or type"),
+    "not the best": (edit("best_fc2", set_first(1)), "its best parameters are not those of the best epoch"),
+    "history": (edit("history", np.ones((1, 4))), "its history has the wrong type"),
+    "no history": (edit("history", np.ones((0, 5))), "its history"),
+    "accuracy": (edit("history", np.full((1, 5), 2.0)), "impossible figures"),
+    "loss": (edit("history", np.full((1, 5), -1.0)), "impossible figures"),
+    "adamw": (setting(optimiser="adamw"), "it is too small for its network"),
+    "no biases": (setting(biases=[]), "its arrays are not those of its network"),
     "fewer arrays": (lambda _, arrays: arrays.pop("velocity_fc1"), "its arrays are not those of its network"),
     "no header": (lambda head, _: head.clear(), "best_epoch, options, settings, trained_on, workers missing"),
 }

@@ -176,9 +176,7 @@ def test_resuming_on_another_device_or_with_fewer_workers_is_noted(train: Train,
     assert f"note: {CHECKPOINT} comes from 2 workers; with 1 bits may differ" in out
 
 
-def test_the_seed_but_not_the_threads_changes_the_weights(
-    train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_change_weights_and_threads_do_not(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first two trainings differ only in the number of threads, the third one in the seed."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
         monkeypatch.setattr(cpu_trainer, "core_count", lambda cores=cores: cores)
@@ -247,9 +245,7 @@ def test_one_bad_figure_is_no_divergence() -> None:
 
 
 @pytest.mark.parametrize("options", ["", "--workers 2", pytest.param("--device cuda", marks=pytest.mark.gpu)])
-def test_a_nan_or_infinite_loss_is_an_error(
-    options: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_infinite_loss_is_an_error(options: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint of the last good epoch is kept, and workers end at once."""
     monkeypatch.setattr(loop, "FAR", math.inf)
     many = "--batch-size 60 --rate 1000 --weight-decay 1000 --epochs 20"

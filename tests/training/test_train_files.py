@@ -38,9 +38,7 @@ from tests.training.test_train_command import CHECKPOINT, MLP, call_after_saving
         ("--network mlp --out a --data a.checkpoint", "the checkpoint a.checkpoint", "--data a.checkpoint"),
     ],
 )
-def test_two_options_for_one_file_are_refused(
-    options: str, first: str, second: str, refused: Refused, place: Path
-) -> None:
+def test_equal_files_are_refused(options: str, first: str, second: str, refused: Refused, place: Path) -> None:
     """A training that wrote its weights over its checkpoint would remove them at its end."""
     unfinished(place / "c.checkpoint")
     (place / "mlp_trained.h5").write_bytes((place / "c.checkpoint").read_bytes())
@@ -182,9 +180,7 @@ def test_nothing_is_overwritten_without_hard_links(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_shipped_files_are_not_overwritten(
-    link: bool, refused: Refused, refuses: Refuses, place: Path, release: Path
-) -> None:
+def test_shipped_files_are_kept(link: bool, refused: Refused, refuses: Refuses, place: Path, release: Path) -> None:
     """The test's weights folder has no k7, but k7_fashion.h5 there would count as shipped."""
     for name in ("mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS", "k7_fashion.h5"):
         path = place / f"link to {name}" if link else Path("weights", name)
@@ -222,9 +218,7 @@ def test_two_trainings_never_write_one_file(train: Train, place: Path, refused: 
     assert set(listing(place)) == {"images", "labels", "sub", "own.checkpoint", "mlp_trained.h5"}
 
 
-def test_a_checkpoint_that_changed_before_the_lock_is_refused(
-    train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_changed_meanwhile_is_refused(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another training may write the checkpoint after this one has read it and before it locks it."""
     with interrupt_after(1):
         assert train(*MLP, "--out", "a.h5")[0] == 2

@@ -159,9 +159,7 @@ def test_against_pytorch(name: str, decay: float) -> None:
     ("together", "asked", "done"),
     [(1, [(0, 1), (1, 1), (2, 1), (3, 1)], [16, 16, 16, 4]), (3, [(0, 3), (3, 1)], [48, 4])],
 )
-def test_train_gets_as_many_batches_per_call_as_it_asks_for(
-    together: int, asked: list[tuple[int, int]], done: list[int]
-) -> None:
+def test_train_gets_several_batches_per_call(together: int, asked: list[tuple[int, int]], done: list[int]) -> None:
     settings = some_settings(batch=16)  # 52 images
     trainer, bar = Mock(batches_per_call=together), list[int]()
     trainer.train = Mock(side_effect=lambda batches, *_: [(1.0, 1)] * len(batches))
@@ -173,9 +171,7 @@ def test_train_gets_as_many_batches_per_call_as_it_asks_for(
 
 
 @pytest.mark.parametrize("function", ["compute_gradients", "compute_logits"])
-def test_ctrl_c_ends_the_work_after_one_piece(
-    function: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_interrupts_a_batch(function: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread has ten pieces of a batch, or of the validation images; it computes only the first."""
     calls: list[object] = []
     before = listing(place)

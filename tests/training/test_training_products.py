@@ -92,9 +92,7 @@ def test_threads_per_sum_depend_on_the_parts() -> None:
     assert tiles.best_split(800, 64, 16384).parts == tiles.best_split(800, 64, 16384).parts > 8
 
 
-def test_products_compile_for_every_architecture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool
-) -> None:
+def test_products_compile_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool) -> None:
     """All kernels compile for two architectures; in the long form, one more for each other architecture."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     jobs: list[tuple[Build, str]] = []

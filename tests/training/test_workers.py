@@ -155,7 +155,7 @@ def test_an_exit_without_a_reason_is_reported(close: Callable[[Connection, Conne
     ("epochs", "number", "send"),
     [(0, signal.SIGINT, os.killpg), (1, signal.SIGTERM, os.kill)],
 )
-def test_an_interrupt_is_reported_once(
+def test_a_signal_is_reported_once(
     epochs: int, number: signal.Signals, send: Callable[[int, int], None], place: Path
 ) -> None:
     """A terminal or a scheduler sends the signal to every process, also while the workers start."""

@@ -229,9 +229,7 @@ def test_an_empty_array_is_page_locked_until_it_is_freed() -> None:
         assert place[1] not in card.allocated
 
 
-def test_an_interrupted_copy_gives_up_its_staging_buffer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_copy_gives_up_its_staging_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(256, size=(10_000, 28, 28), dtype=np.uint8)
 
     def interrupted(*_: Any) -> None:
