@@ -7,13 +7,13 @@ class Precision(Frozen):
     """One precision in which a network can be computed.
 
     name: its name on the command line and in reports. dtype: type of the multiplication, the ``dtype`` of a problem.
-    near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its CSS class in charts. stored:
-    type of activations in memory between the layers. coarse: whether operands are rounded to 11 significant bits before
-    the multiplication. calibrated: whether the weights file needs numbers that were calibrated on images, which not
-    every network's has. offered: whether the command line accepts the name. paired: whether kernels exist that compute
-    two convolutions in it. fallback: dtype of layers without a fast kernel in it; "" if every layer has one. peers: the
-    precision of equal accuracy for other systems; "" if none. jax: JAX's name for the multiplication of float32. cudnn:
-    name of cuDNN's row in ``bench``.
+    near_tie: two scores are a near-tie if they differ by less than this share of an image's magnitude. colour: its CSS
+    class in charts. stored: type of activations in memory between the layers. coarse: whether operands are rounded to
+    11 significant bits before the multiplication. calibrated: whether the weights file needs numbers that were
+    calibrated on images, which not every network's has. offered: whether the command line accepts the name. paired:
+    whether kernels exist that compute two convolutions in it. fallback: dtype of layers without a fast kernel in it; ""
+    if every layer has one. peers: the precision of equal accuracy for other systems; "" if none. jax: JAX's name for
+    the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
 
     name: str
@@ -98,7 +98,7 @@ SINGLE = tuple(row for row in OFFERED if row.peers == row.name)  # every single 
 OF_PEERS = tuple(row.name for row in SINGLE)  # available in other systems
 SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # short names of types for tables
 DTYPES = tuple(BY_DTYPE)
-INTEGERS = "int8"  # the dtype of which only the second of two convolutions is
+INTEGERS = "int8"  # dtype of 8-bit integers, in which only the second of two convolutions is computed
 
 
 def storage_dtype(dtype: str) -> str:
@@ -107,5 +107,5 @@ def storage_dtype(dtype: str) -> str:
 
 
 def epilogue_dtype(dtype: str) -> str:
-    """Return the type of biases and of the arithmetic in the epilogue."""
+    """Return the type of biases and epilogue of a kernel that multiplies ``dtype``: float64 or float32."""
     return "float64" if dtype == "float64" else "float32"

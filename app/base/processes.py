@@ -43,7 +43,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def limit_resource(what: int, most: int) -> None:
-    """Limit a resource, a constant of the module ``resource``, to ``most`` or to a lower hard limit."""
+    """Limit a resource of this process, such as RLIMIT_CPU, to ``most``, or to its hard limit if that is lower."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 

@@ -22,7 +22,7 @@ NOT_STARTED = 3  # CUDA_ERROR_NOT_INITIALIZED
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 DEVICES = ("auto", "cuda", "cuda:N", "cpu")
 _NUMBERED = re.compile("cuda:(0|[1-9][0-9]{0,3})")
-_shown: list["NumberedCard"] = []  # the GPU that ``show`` has chosen, if any
+_shown: list["NumberedCard"] = []  # the GPU that ``make_only_visible`` has chosen, if any
 
 
 class NumberedCard(Frozen):

@@ -105,7 +105,7 @@ def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None)
 
 
 def require_gpu(who: str) -> None:
-    """Raise UserError if no GPU can be used. who: the text's first words. Ctrl-C during the check ends the process."""
+    """Raise UserError if no GPU can be used. who: the subject of its text. Ctrl-C during the check ends the process."""
     with exit_on_interrupt():
         reason = why_no_gpu()
     if reason is not None:

@@ -1,4 +1,4 @@
-"""Run an engine on a GPU that several threads feed. Each thread reads blocks into one of its two page-locked slots.
+"""Classify blocks of images that several threads read, each into one of its two page-locked slots, on a GPU.
 
 While the GPU copies and computes one slot, the thread reads the next block into the other slot. The thread waits only
 for the slot that it is about to refill. The streams of all threads together keep the bus and the multiprocessors busy.
@@ -67,7 +67,7 @@ def make_feeding_loop(slots: Sequence[BlockSlot], buffers: StreamBuffers) -> Cal
 
 
 class FedGpuEngine(GpuEngine):
-    """A GPU engine for feeding threads: it chooses the chunk size, and each thread has a stream."""
+    """A GPU engine that several threads feed: it chooses the images per block, and gives each thread a stream."""
 
     def __init__(self, plan: ExecutionPlan, fed: FeedingOptions) -> None:
         chunk, streams = block_and_threads(plan, fed)

@@ -111,14 +111,14 @@ class GpuEngine(Engine):
 
     @cached_property
     def card_runner(self) -> CardRunner:
-        """Return the runner of images on the card, or in host memory that kernels read; create it at the first use."""
+        """Return the runner for images in GPU memory, or in host memory that kernels read; create it at first use."""
         from app.engine.card_runner import CardRunner
 
         return CardRunner(self.loaded)
 
     @cached_property
     def small_batches(self) -> SmallBatches:
-        """Return the runner of small batches; create it at the first use."""
+        """Return the runner for small batches in pageable memory; create it at the first use."""
         from app.engine.small_batches import SmallBatches
 
         return SmallBatches(self.loaded)

@@ -10,19 +10,6 @@ from app.layers import Linear
 from app.network.network import Network
 from app.network.toml import read_network
 
-__all__ = [
-    "FA19",
-    "K7",
-    "LENET5",
-    "MINIDNN86",
-    "MLP",
-    "NETWORKS",
-    "Network",
-    "is_listed_network",
-    "network_by_name",
-    "network_family",
-]
-
 FOLDER = Path(__file__).with_name("builtin")
 SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' networks come first
 

@@ -168,7 +168,7 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
     elif shapes_only:
         loaded = shipped_or_random_weights(found or find_network(DEFAULT_NETWORK))
     else:
-        loaded = required_weights(network or DEFAULT_NETWORK)
+        loaded = require_weights(network or DEFAULT_NETWORK)
     return build_graph(found or loaded.stored_network(), loaded), loaded
 
 
@@ -189,7 +189,7 @@ def shipped_weights(network: Network) -> Weights | None:
     return found if found.stored_network().digest == network.digest else None
 
 
-def required_weights(asked: str, option: str = "--weights") -> Weights:
+def require_weights(asked: str, option: str = "--weights") -> Weights:
     """Return a network's shipped weights, by name or file. Raises UserError, naming ``option``, if there are none."""
     found = shipped_weights(find_network(asked))
     if found is None:

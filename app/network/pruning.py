@@ -24,10 +24,10 @@ from app.network.rounding import CompensatedLayer, add_damping, gram_matrix, inp
 
 
 def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
-    """Prune the convolutions that read a multiple of four maps, in order, and fit later layers; yield each.
+    """Prune the convolutions that read a multiple of four maps, in order, and fit later layers; yield the results.
 
     images: (N, C, H, W) uint8. A layer's input uses the changed earlier layers, and its results approximate those of
-    the layer as it was. ``plain`` is the error if weights stay as they are, of every four the two greatest. Equal
+    the layer as it was. ``plain`` is the error if of every four weights the two greatest stay unchanged. Equal
     arguments give equal bits on one machine.
     """
     changed = graph

@@ -79,7 +79,8 @@ class KernelSelector(Frozen):
     choices: Choices
 
     def select_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None = None) -> Node:
-        """Find the kernel for step ``at`` that covers the most layers. Raises UserError if there is none.
+        """Return a node with the kernel for step ``at`` and the most layers after it. Raises UserError if there is
+        none.
 
         source: scales and bounds of its input; None if the input is not scaled.
         """
@@ -107,14 +108,14 @@ class KernelSelector(Frozen):
         raise UserError(self._unsupported_layer_message(steps[0], input_dtype, source))
 
     def _count_leading_flattens(self, at: int) -> int:
-        """Return the number of Flattens at step ``at``, 0 or 1: the next step reads its input in another order."""
+        """Return 1 if step ``at`` is a Flatten, else 0: the next step's kernel reads the input in another order."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
     def _select_pair_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None) -> Node | None:
-        """Find a kernel for step ``at`` and the next layer of its kind; None without one, or if either has a named one.
+        """Return a node with a kernel for step ``at`` and the next layer of its kind; None if there is none.
 
-        A Resize before two convolutions is fused if a kernel can. Raises UserError if the kernel named for the pair
-        cannot serve it.
+        There is none if the user named a kernel for either. A Resize before two convolutions is fused if a kernel can.
+        Raises UserError if the kernel named for the pair cannot serve it.
         """
         graph, start = self.graph, at + self._count_leading_flattens(at)
         found = find_layer_pair(graph, start, input_dtype, self.choices)

@@ -1,4 +1,4 @@
-"""Define a plan's choices and nodes; find the problems of the next layers that one kernel could solve, in any form."""
+"""Define a plan's choices and nodes; list the problems of the next layers that one kernel could solve."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -174,9 +174,10 @@ def is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
 
 
 def layer_forms(problem: Problem, source: FeatureScaling | None, *, sparse: bool = False) -> list[Problem]:
-    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None.
+    """Return the forms of a layer's problem (such as exact or sparse) for kernels to try, the fastest first.
 
-    sparse: whether its filters are 2:4 sparse and kernels for them may run; forms for these come first.
+    source: scales and bounds of its input, or None. sparse: whether its filters are 2:4 sparse and kernels for them may
+    run; forms for these come first.
     """
     if sparse and isinstance(problem, ConvProblem):
         dense = layer_forms(problem, source)

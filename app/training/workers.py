@@ -40,10 +40,10 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 
 
 @contextmanager
-def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[Team]:
+def start_team(count: int, job: TrainingJob, resume_hint: Callable[[], str]) -> Iterator[Team]:
     """Start ``count`` - 1 workers on the job and yield the team of rank 0. Raises UserError if a worker fails.
 
-    kept: as for ``WorkerSupervisor``.
+    resume_hint: as for ``WorkerSupervisor``.
     """
     if count == 1:
         yield SingleProcessTeam()
@@ -53,7 +53,7 @@ def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterato
         workers = _start_workers(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error
-    supervisor = WorkerSupervisor(workers, kept)
+    supervisor = WorkerSupervisor(workers, resume_hint)
     supervisor.start()
     try:
         for worker in workers:
@@ -94,15 +94,15 @@ class WorkerSupervisor(Thread):
     """Thread that supervises the workers: it waits for their end, and kills a suspended worker.
 
     over: event that the caller sets when workers may end. settled: event that is set when all have ended, or when one
-    has ended too early, for ``reason``. kept: returns the end of an error message, about saved progress, for errors
-    that only this thread can report.
+    has ended too early, for ``reason``. resume_hint: returns the end of an error message, about saved progress, for
+    errors that only this thread can report.
     """
 
-    def __init__(self, workers: list[WorkerProcess], kept: Callable[[], str]) -> None:
+    def __init__(self, workers: list[WorkerProcess], resume_hint: Callable[[], str]) -> None:
         super().__init__(daemon=True)
         self.over, self.settled = Event(), Event()
         self.reason = ""
-        self._workers, self._kept = workers, kept
+        self._workers, self._resume_hint = workers, resume_hint
 
     def run(self) -> None:
         running: dict[Any, WorkerProcess] = {worker.process.sentinel: worker for worker in self._workers}
@@ -145,7 +145,7 @@ class WorkerSupervisor(Thread):
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
             with suppress(OSError):  # standard error may be closed
-                os.write(2, f"error: {self.reason}{self._kept()}\n".encode())
+                os.write(2, f"error: {self.reason}{self._resume_hint()}\n".encode())
             os._exit(2)
 
 

@@ -12,7 +12,7 @@ from app.engine.request import default_chunk_size
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
-from app.planning.few_images import LARGE_TILE_PRODUCTS, kernels_for_few_images, part_settings
+from app.planning.few_images import LARGE_TILE_PRODUCTS, kernels_for_few_images, long_sum_settings
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, describe
@@ -47,7 +47,7 @@ def cases() -> Iterator[Any]:
             for problem in PRODUCTS if row.operation == "gemm" else CONVOLUTIONS:
                 problem = replace(problem, dtype=dtype)
                 long = problem == replace(PRODUCTS[-1], dtype=dtype)
-                if row.refusal_reason(problem, ARCH) is None and (part_settings(problem, row) or not long):
+                if row.refusal_reason(problem, ARCH) is None and (long_sum_settings(problem, row) or not long):
                     yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
 
 
@@ -55,7 +55,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize("case", [*cases()])
 def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
     """The kernels for few images, with one, two and all images, equal the kernel for many."""
-    settings = part_settings(case.problem, case.row)
+    settings = long_sum_settings(case.problem, case.row)
     kernels = kernels_for_few_images(case.problem, case.row, settings, ARCH)
     assert kernels and kernels[0].most >= 1
     x, arrays = host_arrays(case.problem, ROWS if case.row.operation == "gemm" else 3)
@@ -69,13 +69,13 @@ def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
 
 def test_long_sums_have_the_same_parts_for_any_batch() -> None:
     long, tiled = replace(PRODUCTS[-1], inputs=9216), row_of("gemm", "register-tiled")
-    (few,) = kernels_for_few_images(long, tiled, settings := part_settings(long, tiled), ARCH)
+    (few,) = kernels_for_few_images(long, tiled, settings := long_sum_settings(long, tiled), ARCH)
     assert few.settings == settings == {"PART": 512}
     first, last = few.variant.launch_config(long, few.settings).launches
     assert first.grid(1)[2] == 18 and last.entry == "gemm_few_rows_finish"
     for problem, row in ((replace(long, inputs=4095), tiled), (replace(long, argmax=True), tiled)):
-        assert part_settings(problem, row) == {}
-    assert part_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
+        assert long_sum_settings(problem, row) == {}
+    assert long_sum_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
     nodes = plan(random_graph(NETWORKS["fa19"]), ARCH, named_choices(precision="tf32")).nodes
     (node,) = (node for node in nodes if node.name.startswith("flatten+fc1"))
     assert node.settings["PART"] == 512 and node.few

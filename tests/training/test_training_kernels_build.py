@@ -64,18 +64,18 @@ def test_every_needed_build_compiles(needed_builds: list[Build], long_form: bool
 
 def test_weights_come_first_and_all_are_aligned() -> None:
     shapes = {"a_bias": (3,), "a": (5, 3), "b": (2, 2, 1, 7), "b_bias": (7,)}
-    places = arena_layout(shapes)
-    starts = {name: place.start for name, place in places.places.items()}
+    layout = arena_layout(shapes)
+    starts = {name: place.start for name, place in layout.slices.items()}
     assert all(start % ALIGNMENT == 0 for start in starts.values())
-    assert starts["a"] < starts["b"] < places.weights <= starts["a_bias"] < starts["b_bias"]
+    assert starts["a"] < starts["b"] < layout.weights <= starts["a_bias"] < starts["b_bias"]
     rng = np.random.default_rng(1)
     arrays = {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
-    flat = places.pack(arrays)
-    assert flat.size == places.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
-    np.testing.assert_equal(places.unpack(flat), arrays)
-    np.testing.assert_equal({name: places.view(flat, name).reshape(shape) for name, shape in shapes.items()}, arrays)
-    assert list(places.unpack(flat)) == list(shapes) and places.view(flat, "c") is None
-    assert np.count_nonzero(flat[: places.weights]) == arrays["a"].size + arrays["b"].size
+    flat = layout.pack(arrays)
+    assert flat.size == layout.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
+    np.testing.assert_equal(layout.unpack(flat), arrays)
+    np.testing.assert_equal({name: layout.view(flat, name).reshape(shape) for name, shape in shapes.items()}, arrays)
+    assert list(layout.unpack(flat)) == list(shapes) and layout.view(flat, "c") is None
+    assert np.count_nonzero(flat[: layout.weights]) == arrays["a"].size + arrays["b"].size
 
 
 @pytest.mark.parametrize("pixels", [1, 7, 784])

@@ -41,7 +41,7 @@ SUM_THREADS = 256
 class Gemm:
     """Computes y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; splits long sums (split-K).
 
-    op: transposition or nothing. alpha and beta exist for the product of system 5; training uses 1 and 0. activation:
+    op: transposition or nothing. alpha and beta are those of BLAS; training uses 1 and 0. activation:
     "", "relu", "tanh" or "sigmoid".
     """
 

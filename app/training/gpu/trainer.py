@@ -168,17 +168,17 @@ class GpuTrainer:
     def _run_batches(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
         """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
         shares = [member_share(batch, self._team) for batch in batches]
-        places = np.concatenate(shares)
-        if len(places) > self._items.size:
-            self._items = device_array(len(places), "int32")
-            self._staged = pinned_array((len(places),), np.int32)
+        indices = np.concatenate(shares)
+        if len(indices) > self._items.size:
+            self._items = device_array(len(indices), "int32")
+            self._staged = pinned_array((len(indices),), np.int32)
         if len(batches) > self._penalties.size:
             self._results, self._penalties = (device_array(n * len(batches), "float64") for n in (2, 1))
-        self._staged[: len(places)] = places
+        self._staged[: len(indices)] = indices
         results = self._results[: 2 * len(batches)]
         with self.stream:  # the team sums on the current stream
             self._items.data.copy_from_host_async(
-                self._staged.ctypes.data, len(places) * self._staged.itemsize, self.stream
+                self._staged.ctypes.data, len(indices) * self._staged.itemsize, self.stream
             )
             results.data.memset_async(0, results.nbytes, self.stream)
             at = 0

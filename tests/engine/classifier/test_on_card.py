@@ -74,7 +74,7 @@ def test_a_batch_beyond_the_capacity_takes_several_passes(count: int, parts: lis
     running, launch = CardRunner.__new__(CardRunner), Launch()
     running.capacity, running._strides = 32, [784, 1, 40]
     running._buffers = SimpleNamespace(launches=[launch])  # type: ignore[assignment]
-    running._moved = [(launch, 0, 0), (launch, 5, 2), (launch, 6, 1)]  # type: ignore[list-item]
+    running._per_call = [(launch, 0, 0), (launch, 5, 2), (launch, 6, 1)]  # type: ignore[list-item]
     running.enqueue(7, count, (1600, 3200, 4800))
     assert ran == parts
     starts = [32 * index for index in range(len(parts))]
