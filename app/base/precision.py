@@ -32,7 +32,7 @@ class Precision(Frozen):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Return the types of the multiplication, each the fallback of the one before."""
+        """Return ``dtype``, its fallback, the fallback of that, and so on."""
         return (self.dtype, *(BY_DTYPE[self.fallback].dtypes if self.fallback else ()))
 
     @property
@@ -102,7 +102,7 @@ INTEGERS = "int8"  # dtype of 8-bit integers, in which only the second of two co
 
 
 def storage_dtype(dtype: str) -> str:
-    """Return the type in which numbers of an arithmetic type are stored."""
+    """Return the dtype in memory for a dtype of multiplication, such as float32 for tfloat32; others unchanged."""
     return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 

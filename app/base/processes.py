@@ -49,7 +49,7 @@ def limit_resource(what: int, most: int) -> None:
 
 
 class StopDetector:
-    """Detects that a child process is stopped, for example by SIGSTOP: to wait for it would take for ever."""
+    """Detects that a child process is stopped, for example by SIGSTOP, so that nobody waits for it for ever."""
 
     def __init__(self, child: int | None) -> None:
         """Detect stops of the process with the id ``child``."""

@@ -120,7 +120,7 @@ class KernelGraph:
     ) -> None:
         """Add a kernel after the last one, and copy its arguments. values: address of an array of argument addresses.
 
-        dependent, cluster: as for ``LoadedKernel``.
+        dependent: whether it may start before the last one has ended. cluster: blocks per cluster.
         """
         node, ahead = ctypes.c_void_p(), self._last
         parameters = _KernelNodeParams(function, grid, block, shared_bytes, values)

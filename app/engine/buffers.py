@@ -244,7 +244,7 @@ def next_power_of_two(count: int, least: int) -> int:
 
 
 def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
-    """Yield a batch's chunks as slices: one if they hold all, else ends of ``chunk`` / 2 images and equal ones between.
+    """Yield slices of a batch: one if ``chunk`` holds all, else ends of ``chunk`` / 2 images and equal slices between.
 
     The ends are short because nothing overlaps the copy of the first chunk or the kernels of the last one.
     """

@@ -103,7 +103,7 @@ class GpuEngine(Engine):
         self.chunk = self.block = chunk
 
     def _grow_buffers(self, count: int) -> int:
-        """Enlarge the buffers, if allowed, for a batch of ``count`` images; return the images per chunk."""
+        """Enlarge the buffers for ``count`` images, unless the chunk size is fixed; return the images per chunk."""
         wanted = default_chunk_size(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
             self._allocate(next_power_of_two(wanted, LEAST_CHUNK))

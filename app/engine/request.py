@@ -98,7 +98,7 @@ class ImagesRequest(LabelledImages, kw_only=True):
 
 
 class RunRequest(Frozen, kw_only=True):
-    """The options of the main job."""
+    """The options of the main job, the default command: it classifies a batch, checks and times it."""
 
     batch: int | None = option(
         "number of images to classify (default: 10000, or all if there are fewer)",

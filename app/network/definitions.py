@@ -15,7 +15,7 @@ SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' netw
 
 
 class _ListedNetworks(UserDict[str, Any]):
-    """The listed networks by name, read at first use: those of the old systems, then the others alphabetically."""
+    """The networks in ``builtin/`` by name, read at first use: those in SYSTEMS, then the others alphabetically."""
 
     def __getitem__(self, name: str) -> Network:
         if self.data[name] is None:

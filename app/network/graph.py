@@ -56,7 +56,7 @@ class Graph(Frozen):
 
     @cached_property
     def pixel_scale_step(self) -> int:
-        """Return the index of the first step that does not keep bytes; the pixel scale multiplies its input."""
+        """Return the index of the first step that is not on uint8, as Resize is; the pixel scale is for its input."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
     def graph_for_shape(self, shape: Shape) -> Graph | None:
@@ -198,7 +198,7 @@ def require_weights(asked: str, option: str = "--weights") -> Weights:
 
 
 def shipped_or_random_weights(network: Network) -> Weights:
-    """Return shipped weights, or random ones with a note on standard error: times do not depend on the values."""
+    """Return a network's shipped weights, or random ones, which suffice for timing, with a note on standard error."""
     found = shipped_weights(network)
     if found is not None:
         return found

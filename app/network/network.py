@@ -86,7 +86,7 @@ class LayerStep(Frozen):
 
     @property
     def activation_bytes(self) -> int:
-        """Return bytes of activations read and written per image: float32, or uint8 in a layer that keeps bytes."""
+        """Return bytes of activations read and written per image: float32, or uint8 in a layer such as Resize."""
         return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
 
 

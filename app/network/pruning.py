@@ -92,7 +92,7 @@ def keep_greatest_two(w: np.ndarray) -> np.ndarray:
 def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned: int) -> np.ndarray:
     """Return the weights (inputs, outputs), float64, whose results differ least from the wanted ones.
 
-    w: weights before, to which the result is drawn by λ. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
+    w: former weights, to which λ pulls the result. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
     outputs). pruned: number of the first inputs whose weights are pruned to two of every four.
     """
     damped_products = add_damping(products)

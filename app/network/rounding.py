@@ -42,8 +42,8 @@ Rounding = Callable[[np.ndarray], np.ndarray]
 class CompensatedLayer(Frozen):
     """Changed weights and bias of one layer, float32, by name.
 
-    error: change of y with compensation, root mean square relative to y, on the images used. plain: the same change
-    without compensation, such as by rounding every number to the nearest.
+    error: change of the layer's results with compensation, root mean square relative to the results, on the images
+    used. plain: the same change without compensation, such as by rounding every number to the nearest.
     """
 
     name: str

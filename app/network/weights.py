@@ -168,7 +168,7 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
-    """Return a hash of the arrays, in their stored type, and the checked attributes."""
+    """Return a hash of the arrays, in their stored type, and of the attributes in ``_ATTRIBUTE_CHECKS``."""
     about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 

@@ -18,13 +18,13 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
-    """Load a request's network and weights; resolve its choices. Raises UserError. shapes_only: as ``load_network``."""
+    """Return a request's graph, weights and plan choices. Raises UserError. shapes_only: as for ``load_network``."""
     graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
     return graph, weights, resolve_choices(request, graph)
 
 
 def resolve_choices(request: NetworkRequest, graph: Graph) -> Choices:
-    """Resolve the options of a request to choices, without tuning. Raises UserError for unknown or unfit kernels."""
+    """Return the plan's choices for a request, without measured times. Raises UserError for unusable kernels."""
     named = {option: _parse_kernel_option(graph, option, text) for option, text in request.kernels.items()}
     return Choices(request.precision, request.fuse, _requested_variants(request, named), sparse=request.sparse)
 

@@ -77,7 +77,7 @@ def _product_kernels_for_few_images(
 def _convolution_kernels_for_few_images(
     problem: ConvProblem, row: Variant, settings: dict[str, int]
 ) -> Iterator[FewImagesKernel]:
-    """Yield the same kernel with small tiles, then larger ones. tensor-core keeps CK, which fixes the terms' order."""
+    """Yield ``row`` with small tiles, then larger ones. tensor-core keeps its CK, which fixes the terms' order."""
     if row.name == "tensor-core":
         tiles = [{**settings, "MT": 1, "NT": 1, "WARPS_M": 1, "WARPS_N": 4}] if problem.dtype == "tfloat32" else []
         sums = 4 * settings["MT"] * settings["NT"]

@@ -238,7 +238,7 @@ class KernelSelector(Frozen):
 def _weights_fit_float16(
     form: PairProblem | ConvProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Parameters
 ) -> bool:
-    """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves.
+    """Return whether float16 holds the packed weights exactly, or the problem does not require it.
 
     Unpacked weights are tfloat32, which has as many bits.
     """

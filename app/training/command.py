@@ -47,7 +47,7 @@ def write_results(task: TrainTask, progress: Progress, say: Callable[[str], obje
 def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) -> Path:
     """Draw loss and accuracy by epoch to learning_curve_NAME.svg; return its path. Raises UserError."""
 
-    def curve(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
+    def make_line(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
         points = [(epoch, getattr(result, measure)) for epoch, result in enumerate(progress.history, 1)]
         return lines.Line(name, colour, points, dashed)
 
@@ -55,8 +55,8 @@ def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) ->
         lines.Panel(
             measure,
             [
-                curve("training (augmented)", measure, "c2", dashed=True),
-                curve("validation", f"validation_{measure}", "c1", dashed=False),
+                make_line("training (augmented)", measure, "c2", dashed=True),
+                make_line("validation", f"validation_{measure}", "c1", dashed=False),
             ],
         )
         for measure in ("loss", "accuracy")

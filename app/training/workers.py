@@ -139,7 +139,7 @@ class WorkerSupervisor(Thread):
             worker.process.kill()
 
     def _exit_if_hanging(self) -> None:
-        """End this process if rank 0 cannot: it waits for its GPU, which waits for the GPU of the ended worker."""
+        """End this process after GRACE if rank 0 still runs: its GPU may wait for that of the ended worker."""
         if not self.over.wait(GRACE):
             self._kill_workers()
             with suppress(OSError, ValueError):

@@ -66,7 +66,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_interrupts_at_random_moments(kernel: Path) -> None:
-    """In this process, NVRTC's handlers would end the program with exit code 4 or crash it."""
+    """NVRTC runs in a child process, because its signal handlers would end or crash the program."""
     kernel.write_text(LONG, encoding="utf-8")
     done = python(INTERRUPTED_OFTEN, kernel, preexec_fn=INTERRUPTIBLE)
     assert (done.returncode, done.stderr) == (0, "")
@@ -134,7 +134,7 @@ def write_elf(path: Path, build: bytes, size: int = 400) -> str:
 
 
 def test_the_build_hash_identifies_the_build(tmp_path: Path) -> None:
-    """It depends on the linker's build ID and the file's size, not on the path."""
+    """The hash depends on the linker's build ID and the file's size, not on the path."""
     first = library_build_hash(write_elf(tmp_path / "1", b"build 1"))
     others = [write_elf(tmp_path / "2", b"build 2"), write_elf(tmp_path / "3", b"build 1", size=401)]
     assert len({first, *map(library_build_hash, others)}) == 3

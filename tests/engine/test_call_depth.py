@@ -58,7 +58,7 @@ def record_launches(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str
 
 
 def record_chunks(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str]]]:
-    """Return a list to which every chunk that NumPy computes appends the frames of its and of the main thread."""
+    """Return a list to which each chunk that NumPy computes appends the frames of its thread and the main thread."""
     stacks: list[list[tuple[str, str]]] = []
     real = Graph.forward
 

@@ -26,8 +26,8 @@ SLICED = [(name, precision) for name in ("fa19", "k7") for precision in ("fp16",
 @pytest.mark.parametrize(
     ("name", "precision"), [*((name, precision) for name in ALL for precision in ("fp32", "tf32")), *SLICED]
 )
-def test_logits_keep_their_bits_across_the_switches(name: str, precision: str) -> None:
-    """An engine for ``count`` images binds one kernel per layer, an engine for more images both."""
+def test_logits_keep_their_bits_where_the_kernel_changes(name: str, precision: str) -> None:
+    """Engines for few images bind one kernel per layer; an engine for many binds both, and switches between them."""
     graph = random_graph(ALL[name])
     execution = plan(graph, describe_gpu()["architecture"], Choices(precision))
     switches = sorted({few.most for node in execution.nodes for few in node.few})

@@ -156,7 +156,7 @@ def test_a_stream_from_a_pointer_gives_no_warning() -> None:
 
 
 def test_only_the_same_arrays_skip_the_lookup() -> None:
-    """Other arrays are looked up at each call. Arrays without a graph are not remembered."""
+    """Whether a graph exists is looked up for other arrays, and at each call for arrays without a graph."""
     images, other = np.zeros(3), np.zeros(3)
     outputs, others = (Outputs(np.zeros(3, np.uint8)) for _ in range(2))
     captured: list[tuple[Any, Any]] = [(images, outputs)]

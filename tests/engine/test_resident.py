@@ -88,7 +88,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResidentKernel]:
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])
 def test_a_resident_classifier_is_dense(precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Sparse kernels, which other classifiers use for sparse weights, round differently."""
+    """A resident classifier runs dense kernels also for sparse weights, because sparse kernels round differently."""
 
     class Engines:
         device = "cuda"
@@ -133,7 +133,7 @@ def test_every_image_gets_its_results(host: ResidentKernel) -> None:
 
 
 def test_results_share_no_memory_with_later_ones(host: ResidentKernel) -> None:
-    """A later call does not change them, and writing to them does not change later results."""
+    """A later call does not change earlier results, and writing to results does not change later ones."""
     KernelThread(host)
     first, second = random_images(LENET5, 2)[:, 0]
     answers = [host.run(first), host.run(second)]

@@ -26,7 +26,7 @@ def _compare(labels: np.ndarray, reference: Reference, dtype: str = "float32") -
 def judge(
     labels: np.ndarray, margins: np.ndarray = CLEAR, expected: int | None = 10, dtype: str = "float32"
 ) -> Accuracy:
-    """Return the verdicts for truth TRUTH and a reference of labels TRUTH and magnitudes 1."""
+    """Judge labels against correct labels TRUTH and a reference with labels TRUTH and magnitudes 1."""
     return judge_answers(labels, TRUTH, expected, _compare(labels, make_reference(TRUTH, margins), dtype))
 
 

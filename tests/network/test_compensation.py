@@ -81,7 +81,7 @@ def test_rounded_weights_are_exact_and_reproducible() -> None:
 
 
 def test_float16_weights_stay_unchanged() -> None:
-    """Some inputs are always zero. If all are, weights are rounded to the nearest."""
+    """This includes inputs that are always zero. If all inputs are, other weights are rounded to the nearest."""
     rng = np.random.default_rng(3)
     w = rng.standard_normal((6, 4)).astype(np.float16).astype(np.float64)
     x = rng.standard_normal((50, 6)) * [1, 1, 0, 1, 0, 1]

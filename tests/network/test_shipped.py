@@ -56,7 +56,7 @@ def test_onnx_runtime_agrees_with_the_stored_reference(name: str) -> None:
 @pytest.mark.fashion_mnist
 @each_weights_file
 def test_promises_equal_the_references_correct_counts(name: str) -> None:
-    """The accuracy is also high enough."""
+    """The promised accuracy is at least ACCURACY."""
     weights = load_weights(shipped.find_shipped_weights(name))
     reference = load_reference(weights, network_of_weights(name))
     assert reference is not None and weights.network == network_of_weights(name).name

@@ -68,7 +68,7 @@ def test_agreement_at_any_scale(scale: float, first: float, hidden: int, classes
 @EXACTLY
 @given(offset=st.floats(-1e6, 1e6), scale=SCALES, softmax=st.booleans())
 def test_a_large_common_bias_excuses_only_near_ties(offset: float, scale: float, softmax: bool) -> None:
-    """It uses up float32's bits, so close scores may swap; random labels still fail."""
+    """The bias uses up float32's bits, so close scores may swap; random labels still fail."""
     graph = random_graph(two_layer_network(20, 10, softmax), bias=True)
     scale = 1.0 if softmax else scale
     graph.parameters["fc2_bias"][:] += np.float32(offset)

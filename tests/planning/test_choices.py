@@ -136,7 +136,7 @@ STORED = kernel_selection.stored_parameters
 
 
 def _cached_stored_parameters() -> Any:
-    """Return ``stored_parameters`` for one graph with a cache; it skips arrays that are never scaled."""
+    """Return ``stored_parameters`` with a cache for one graph; it skips arrays that are never scaled."""
     found: dict[Any, tuple[Any, ...]] = {}
 
     def look_up(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:

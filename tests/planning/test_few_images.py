@@ -81,7 +81,7 @@ def test_long_sums_have_the_same_parts_for_any_batch() -> None:
     assert node.settings["PART"] == 512 and node.few
 
 
-def test_which_kernels_have_one_for_few_images() -> None:
+def test_only_automatic_kernels_have_kernels_for_few_images() -> None:
     """Named kernels run for every batch, as do kernels that add in another order."""
     patch, tiled = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
     assert not kernels_for_few_images(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH)
@@ -140,7 +140,7 @@ def test_kernels_of_a_node_share_unpacked_weights(monkeypatch: pytest.MonkeyPatc
     ("images", "which"), [(1, "few"), (4, "few"), (5, "more"), (7, "more"), (8, "many"), (99, "many")]
 )
 def test_launch_by_count_chooses_by_the_number_of_images(images: int, which: str) -> None:
-    """Adding it to a graph adds the chosen kernel; addresses are set for all kernels."""
+    """Adding the launch to a graph adds the chosen kernel; addresses are set for all kernels."""
     module = pytest.importorskip("app.kernels.by_count", reason="CuPy is not installed")
     calls: list[tuple[str, Any]] = []
 

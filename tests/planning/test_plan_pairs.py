@@ -107,7 +107,7 @@ def test_a_layer_with_a_named_kernel_is_not_paired(
 
 
 def test_tf32_products_of_bytes_are_fused() -> None:
-    """Only on Hopper and only for uint8 images, which float16 represents without loss."""
+    """They are fused only on Hopper and for uint8 images, which float16 represents without loss."""
     graph = random_graph(MLP)
     (node,) = plan(graph, HOPPER, Choices("tf32")).nodes
     assert node.variant.name == "wgmma-any" and node.problem.dtype == "tfloat32" and not node.few
@@ -243,7 +243,7 @@ def test_a_pair_kernel_without_its_layers_is_refused(network: Network, options: 
 def test_a_notice_says_which_layers_no_fused_kernel_covers(
     arch: str, network: Network, input_dtype: str, options: dict[str, Any], unpaired: str | None
 ) -> None:
-    """unpaired: the layers in the notice; "" if all are fused; None if the choices exclude fusion."""
+    """The notice names ``unpaired``: "" if all layers are fused, None if the choices exclude fusion."""
     choices = named_choices(**{"precision": "auto", **options})
     found = notices(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
     assert len(found) == bool(unpaired)

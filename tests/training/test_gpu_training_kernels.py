@@ -126,7 +126,7 @@ def test_activation_gradient(layer: Activation) -> None:
     ids=lambda value: value.kind if isinstance(value, Pool) else "x".join(map(str, value)),
 )
 def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activation | None) -> None:
-    """Every bit is equal, with equal maxima and NaN in a window, and with NaN in the output's gradient."""
+    """Every bit equals the reference's, with equal maxima and NaN in a window, and NaN in the output's gradient."""
     x = RNG.integers(-2, 3, (3, *shape)).astype(np.float32) / 4
     x[2, 0, 0, :2] = np.nan
     y = layer.reference(x.copy(), {})

@@ -45,7 +45,7 @@ def test_a_sparse_convolution_stays_sparse(device: str, bias: bool, train: Train
 
 
 def test_a_resumed_training_with_start_gives_the_same_bits(train: Train, place: Path) -> None:
-    """The checkpoint suffices: the file of ``--start`` is gone."""
+    """The checkpoint suffices: the file of ``--start`` has been removed."""
     write_sparse_weights(place / "start.h5")
     words = ["--start", "start.h5", *OWN, "--images", "40", "--epochs", "3"]
     assert train(*words, "--out", "whole.h5")[0] == 0

@@ -106,7 +106,7 @@ def test_the_checkpoint_is_kept_until_all_results_are_written(
 def test_resume_repeats_the_options_of_the_checkpoint(
     train: Train, place: Path, skip_drawing: None, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    """These name the images and the output files. Options that are given with --resume replace them."""
+    """The checkpoint's options name images and output files; options that are given with --resume replace them."""
     own = ["--out", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
     with interrupt_after(1):
@@ -138,7 +138,7 @@ def test_a_refused_training_creates_no_plot_folder(refused: Refused, place: Path
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder's link"])
 @pytest.mark.parametrize("name", ["mlp_trained.h5", "own.h5"])
 def test_an_existing_output_is_refused(kind: str, name: str, refused: Refused, place: Path) -> None:
-    """Nothing is trained, with the default name or --out, and with --resume."""
+    """The command refuses before it trains: for the default name and --out, and with --resume."""
     target = place / ("precious" if "link" in kind else name)
     if kind == "folder's link":
         (place / "folder").mkdir()
@@ -196,7 +196,7 @@ def test_shipped_files_are_kept(link: bool, refused: Refused, refuses: Refuses, 
 
 
 def test_two_trainings_never_write_one_file(train: Train, place: Path, refused: Refused) -> None:
-    """The second one is refused and names the first one's process, whichever file they share, until that ends."""
+    """While one training runs, another one that shares any file is refused; the error names the first one's process."""
     (place / "sub").mkdir()
     first = begin(place)
     wait_for((place / CHECKPOINT).exists)

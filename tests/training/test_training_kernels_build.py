@@ -42,7 +42,7 @@ def needed_builds() -> list[Build]:
     return list(dict.fromkeys(chain(*wanted)))
 
 
-def without_sizes(build: Build) -> tuple[Any, ...]:
+def remove_sizes(build: Build) -> tuple[Any, ...]:
     """Return a build's name and constants without sizes, which select no other code in these kernels."""
     name, constants = build
     return name, *(pair for pair in constants if isinstance(pair[1], str) or pair[1] in (0, 1))
@@ -53,7 +53,7 @@ def test_every_needed_build_compiles(needed_builds: list[Build], long_form: bool
     own = [build for build in needed_builds if build[0] not in PRODUCTS]
     assert {name for name, _ in own} == {row.name for row in TRAINING_KERNELS} - PRODUCTS
     first = {build[0]: build for build in reversed(own)}
-    kinds = {without_sizes(build): build for build in reversed(own)}
+    kinds = {remove_sizes(build): build for build in reversed(own)}
     architectures = ARCHITECTURES if long_form else (ARCHITECTURES[0], "sm_90a")
     some = own if long_form else kinds.values()
     jobs = {(build, architectures[at % len(architectures)]) for at, build in enumerate(some)}
@@ -80,7 +80,7 @@ def test_weights_come_first_and_all_are_aligned() -> None:
 
 @pytest.mark.parametrize("pixels", [1, 7, 784])
 def test_larger_sums_have_at_least_as_many_parts(pixels: int) -> None:
-    """So a workspace for the largest batch serves every batch. Each part has an image."""
+    """A workspace for the largest batch therefore serves every batch. Each part has at least one image."""
     parts = [partial_sum_count(images, pixels) for images in range(1, 5000)]
     assert parts == sorted(parts) and parts[0] == 1 and parts[-1] <= MOST_PARTS
     assert all(part <= images for images, part in enumerate(parts, 1))
@@ -173,7 +173,7 @@ def test_kernels_on_the_cpu(check: Callable[..., None], arguments: tuple[Any, ..
 
 
 def test_trainer_on_the_cpu(cpu_emulation: None, long_form: bool) -> None:
-    """It is one test for several networks, because another process would compile their kernels again."""
+    """The networks share one test, because another process would compile their kernels again."""
     with ThreadPoolExecutor(2) as pool:
         for network in (OVERHANG, *[POOLED] * long_form):
             whole.test_gradients_equal_the_cpus(network, pool)

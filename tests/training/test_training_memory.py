@@ -56,7 +56,7 @@ def test_too_little_memory_before_the_first_epoch(refused: Refused, monkeypatch:
 def test_too_little_memory_keeps_the_checkpoint(
     owner: Any, function: str, call: int, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error comes in the second epoch, whose first batch is number 5, or when weights are saved."""
+    """The error comes at the first batch of the second epoch (number 5), or when weights are saved."""
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, fail_at_call(call, getattr(owner, function)))
         check_failure(train(*MLP, "--epochs", "2"), HERE + KEPT)
@@ -120,7 +120,7 @@ def test_a_too_wide_network_is_refused(refused: Refused) -> None:
 
 
 def test_too_little_address_space_is_a_memory_error() -> None:
-    """OpenBLAS itself would end the process, with exit code 1 or by a signal."""
+    """Without this check OpenBLAS would end the process, with exit code 1 or by a signal."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), before[1]))

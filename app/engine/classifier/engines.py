@@ -27,7 +27,7 @@ class Engines:
 
     The first call with a new shape or dtype opens its engine. Only one thread may call at a time. choices: kernel
     options of a GPU, None on the CPU. arithmetic: the least precise dtype in which a layer multiplies; None before the
-    first plan. place: context manager that makes the device the thread's current one.
+    first plan. device_context: makes the device the thread's current one.
     """
 
     device = "cpu"

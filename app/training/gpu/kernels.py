@@ -28,7 +28,7 @@ ALIGNMENT = 4  # float32 elements: kernels load four at a time
 
 
 class ArenaLayout(Frozen):
-    """The layout of an arena, in elements.
+    """The layout of an arena, an array of all parameters, in elements.
 
     slices: parameter → slice of its elements. weights: end of the weights, where biases begin. size: length of the
     arena. Up to three padding elements between parameters are always 0.
@@ -56,7 +56,7 @@ class ArenaLayout(Frozen):
 
 
 def arena_layout(shapes: Mapping[str, Shape]) -> ArenaLayout:
-    """Return the layout for parameters of these shapes."""
+    """Return the layout of an arena for parameters of these shapes."""
     slices: dict[str, slice] = {}
     at = weights = 0
     for name in sorted(shapes, key=lambda name: name.endswith("_bias")):  # a stable sort

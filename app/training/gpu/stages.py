@@ -28,7 +28,7 @@ from app.training.settings import Settings
 
 
 class StageContext(Frozen):
-    """Data that all stages share. images: largest batch size. parameters, gradients: arenas."""
+    """Data that all stages share. images: largest batch size. parameters, gradients: arenas (``ArenaLayout``)."""
 
     arch: str
     images: int
@@ -46,7 +46,7 @@ class StageContext(Frozen):
 
 
 class DeviceBatch(Frozen):
-    """A batch on a stream. items: indices of images, int32 on the device. epoch: 0 means evaluation, not random."""
+    """A batch on a stream. items: image indices, int32 on the device. epoch: 0 for evaluation, without randomness."""
 
     stream: Any
     items: Any

@@ -58,7 +58,7 @@ def scale_randomly(graph: Graph, seed: int) -> Graph:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_bits_equal_the_engines(precision: str, seed: int) -> None:
-    """For weights of many scales, with and without biases of the products, zero weights, and a sparse conv2."""
+    """Cases are weights of many scales, with and without product biases, zero weights, and a sparse conv2."""
     graph = scale_randomly(random_graph(LENET5, seed=seed, bias=False), seed)
     if seed % 2:
         rng, shapes = np.random.default_rng(seed), {"fc1_bias": 128, "fc2_bias": 10}

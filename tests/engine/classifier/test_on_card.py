@@ -175,7 +175,7 @@ def test_a_tensor_is_read_in_place_after_its_stream(raw: bool, monkeypatch: pyte
 
 
 def test_a_stream_that_uses_the_buffers_is_kept_alive() -> None:
-    """Otherwise a new stream could get its pointer, and would not wait for the old stream's work."""
+    """If it were freed, a new stream could get its pointer, and would not wait for its work."""
     with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
         images = cupy.ndarray((40, 28, 28), np.uint8)
         stream = cupy.cuda.Stream()
