@@ -64,7 +64,7 @@ def _terminate_idle_compilers() -> None:
 
 
 def main(library: str) -> None:
-    """Run the child process: compile what the parent requests, until it ends. library: NVRTC's path. Loads no CuPy."""
+    """Run the child process: compile what the parent requests, until the parent ends. library: path of NVRTC."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 

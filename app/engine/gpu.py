@@ -281,7 +281,7 @@ class GpuEngine(Engine):
             before = None if images is None else (index % 2, len(images))
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue images in GPU memory as ``CardRunner.run`` does. The host does not wait."""
+        """Enqueue images in GPU memory without waiting; return labels and scores as ``CardRunner.run`` does."""
         return self.card_runner.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:

@@ -184,7 +184,7 @@ class KernelSelector(Frozen):
     def _select_single_kernel(
         self, at: int, head: LayerStep, problem: Problem, input_dtype: str, source: FeatureScaling | None
     ) -> tuple[Problem, Variant, dict[str, int], Parameters] | None:
-        """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
+        """Return a form of the problem, its kernel, settings and parameters; None if no kernel serves a form."""
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
         sparse = isinstance(problem, ConvProblem) and self._is_sparse(head, self.graph)

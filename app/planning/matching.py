@@ -135,9 +135,9 @@ def _candidate_problem(
 def stored_parameters(
     graph: Graph, at: int, heads: Sequence[LayerStep], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """Return the main layers' parameters as stored on the GPU; the first scaled layer includes the pixel scale.
+    """Return the parameters of steps ``heads`` as stored on the GPU; the first scaled layer includes the pixel scale.
 
-    Raises UserError if weights to be stored as float16 exceed its range.
+    at: the node's first step. Raises UserError if weights to be stored as float16 exceed its range.
     """
     first = graph.steps[at]
     apart = isinstance(problem, ConvPairProblem) and problem.exact  # the kernel applies the scale to its results

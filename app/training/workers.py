@@ -190,7 +190,7 @@ def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Conn
 
 @contextmanager
 def _join_team(job: TrainingJob, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
-    """Join the team as member ``rank``; yield the team."""
+    """Join the team of ``count`` as member ``rank``; yield the team. links, memory: as for ``SharedMemoryTeam``."""
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)
         return

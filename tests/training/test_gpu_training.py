@@ -50,7 +50,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def check_close(found: np.ndarray, expected: np.ndarray, name: str) -> None:
-    """Compare norms, because rounding decides some comparisons of ReLU and max pooling differently."""
+    """Check that the norm of the difference is small: rounding decides a few comparisons of ReLU and pooling."""
     assert np.linalg.norm(expected) > 0, name
     assert np.linalg.norm(found - expected) <= 3e-3 * np.linalg.norm(expected), name
 

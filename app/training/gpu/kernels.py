@@ -109,7 +109,7 @@ class ElementwiseKernel:
         self._function = _load_kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
-        """Enqueue the kernel with its arrays. scalars: arguments after the number of images."""
+        """Enqueue the kernel for a number of images on its arrays. scalars: arguments after that number."""
         grid = (ceil_div(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 

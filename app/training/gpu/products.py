@@ -171,7 +171,7 @@ class _PartialSums:
 
 
 def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the implicit GEMMs of a convolution for y, dw and dx. shape: shape of an image's input."""
+    """Return a convolution's implicit GEMMs for y, dw and dx. shape: of its input. activation: to fuse, or ""."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
     forward = conv_forward_kernel(arch, problem, bias, activation)
@@ -179,7 +179,7 @@ def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activat
 
 
 def linear_layer_gemms(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the GEMMs of a fully connected layer for y, dw and dx. shape: shape of an image's input."""
+    """Return a fully connected layer's GEMMs for y, dw and dx. shape: of its input. activation: to fuse, or ""."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

@@ -129,7 +129,7 @@ class GpuTrainer:
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Train on batches as ``loop.Trainer.train`` does."""
+        """Train on batches; return losses and correct answers as ``loop.Trainer.train`` does."""
 
         def enqueue_training_batch(number: int, items: Any, result: Any) -> None:
             if items.size:
@@ -154,7 +154,7 @@ class GpuTrainer:
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Evaluate images as ``loop.Trainer.evaluate`` does."""
+        """Return mean loss and correct answers as ``loop.Trainer.evaluate`` does."""
 
         def enqueue_evaluation_batch(_: int, some: Any, result: Any) -> None:
             if some.size:
@@ -190,7 +190,7 @@ class GpuTrainer:
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return the state as ``loop.Trainer.state`` does."""
+        """Return copies of parameters and slots as ``loop.Trainer.state`` does."""
         self.stream.synchronize()
         slots = {name: self._layout.unpack(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpack(self._parameters.get()), slots
