@@ -189,11 +189,11 @@ def shipped_weights(network: Network) -> Weights | None:
     return found if found.stored_network().digest == network.digest else None
 
 
-def require_weights(asked: str, option: str = "--weights") -> Weights:
+def require_weights(network: str, option: str = "--weights") -> Weights:
     """Return a network's shipped weights, by name or file. Raises UserError, naming ``option``, if there are none."""
-    found = shipped_weights(find_network(asked))
+    found = shipped_weights(find_network(network))
     if found is None:
-        raise shipped.missing_weights_error(asked, option)
+        raise shipped.missing_weights_error(network, option)
     return found
 
 

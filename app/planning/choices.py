@@ -35,20 +35,20 @@ def check_architecture(arch: str) -> None:
         raise UserError(f"unknown architecture '{arch}': {choices_hint(arch, ARCHITECTURES)}")
 
 
-def resolve_target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
-    """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``otherwise``.
+def resolve_target(requested: str | None, default: str | None = None) -> tuple[str, str]:
+    """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``default``.
 
-    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if none
-    of these is known.
+    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if none of
+    these is known.
     """
-    if asked is not None:
-        check_architecture(asked)
+    if requested is not None:
+        check_architecture(requested)
     reason = device.why_no_gpu()
     if reason is None:
         this = device.describe_gpu()
-        if asked in (None, this["architecture"]):
+        if requested in (None, this["architecture"]):
             return this["architecture"], this["name"]
-    arch = asked or otherwise
+    arch = requested or default
     if arch is None:
         raise UserError(f"{reason}: name an architecture with --arch, one of {', '.join(ARCHITECTURES)}")
     return arch, tuning.REFERENCE_CARDS.get(arch, "")

@@ -107,7 +107,7 @@ class TrainRequest(Frozen, kw_only=True):
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
-    def fill_from_checkpoint(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
+    def fill_from_checkpoint(self, stored: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
         """Return the request with missing options from the checkpoint, and those options.
 
         Raises UserError if the JSON file of the checkpoint exists: the author of a checkpoint must not choose which
@@ -115,7 +115,9 @@ class TrainRequest(Frozen, kw_only=True):
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
         used = {
-            name: kept[name] for name in (*images, "teacher", *OUTPUTS) if name in kept and getattr(self, name) is None
+            name: stored[name]
+            for name in (*images, "teacher", *OUTPUTS)
+            if name in stored and getattr(self, name) is None
         }
         json = used.get("json", "-")
         if json != "-" and os.path.lexists(json):

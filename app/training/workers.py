@@ -60,7 +60,7 @@ def start_team(count: int, job: TrainingJob, resume_hint: Callable[[], str]) -> 
             worker.link.send(job)
         with _join_team(job, 0, count, [worker.link for worker in workers], memory) as team:
             yield team
-        supervisor.over.set()
+        supervisor.workers_may_end.set()
         supervisor.join(END_SECONDS)  # the workers finish the same work and end by themselves
     except (EOFError, OSError, UserError) as error:  # perhaps because a worker ended
         supervisor.settled.wait(REASON_SECONDS)
@@ -93,14 +93,14 @@ class WorkerProcess(Frozen):
 class WorkerSupervisor(Thread):
     """Thread that supervises the workers: it waits for their end, and kills a suspended worker.
 
-    over: event that the caller sets when workers may end. settled: event that is set when all have ended, or when one
+    workers_may_end: event that the caller sets. settled: event that is set when all have ended, or when one
     has ended too early, for ``reason``. resume_hint: returns the end of an error message, about saved progress, for
     errors that only this thread can report.
     """
 
     def __init__(self, workers: list[WorkerProcess], resume_hint: Callable[[], str]) -> None:
         super().__init__(daemon=True)
-        self.over, self.settled = Event(), Event()
+        self.workers_may_end, self.settled = Event(), Event()
         self.reason = ""
         self._workers, self._resume_hint = workers, resume_hint
 
@@ -120,14 +120,14 @@ class WorkerSupervisor(Thread):
         self.settled.set()
 
     def _report_failure(self, reason: str | None) -> None:
-        if reason is not None and not self.reason and not self.over.is_set():
+        if reason is not None and not self.reason and not self.workers_may_end.is_set():
             self.reason = reason
             self.settled.set()
             self._exit_if_hanging()
 
     def end(self) -> None:
         """Kill all running workers and wait for their end."""
-        self.over.set()
+        self.workers_may_end.set()
         self._kill_workers()
         self.join()
         for worker in self._workers:
@@ -140,7 +140,7 @@ class WorkerSupervisor(Thread):
 
     def _exit_if_hanging(self) -> None:
         """End this process after GRACE if rank 0 still runs: its GPU may wait for that of the ended worker."""
-        if not self.over.wait(GRACE):
+        if not self.workers_may_end.wait(GRACE):
             self._kill_workers()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()

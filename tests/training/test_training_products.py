@@ -87,9 +87,9 @@ def test_slices_divide_a_tap_or_pad_little(inner: int, depth: int, expected: int
     assert tiles.choose_k_slice(inner, depth) == expected
 
 
-def test_threads_per_sum_depend_on_the_parts() -> None:
+def test_long_sums_have_many_parts_and_threads() -> None:
     assert [tiles.threads_per_sum(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
-    assert tiles.best_split(800, 64, 16384).parts == tiles.best_split(800, 64, 16384).parts > 8
+    assert tiles.best_split(800, 64, 16384).parts > 8
 
 
 def test_products_compile_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool) -> None:
