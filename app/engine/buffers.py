@@ -34,7 +34,7 @@ class LoadedPlan:
         self.weights = [
             _upload_packed(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
-        self._for_few: list[list[tuple[Kernel, Weights]]] = []  # of each node
+        self._for_few: list[list[tuple[Kernel, Weights]]] = []  # for each node
         for node, many, weights in zip(plan.nodes, self.kernels, self.weights, strict=True):
             kernels = [Kernel(few.variant, node.problem, plan.arch, few.settings) for few in node.few]
             shared = [many.config.packing is None and kernel.config.packing is None for kernel in kernels]

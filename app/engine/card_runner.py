@@ -47,7 +47,7 @@ class CardRunner:
         self._per_call: list[tuple[AnyLaunch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
         self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
-        # The stream that uses the kept buffers; None: they are free. Held, or a new stream could get its pointer.
+        # The stream that uses the kept buffers; None: free. Kept alive, so that no new stream gets its pointer.
         self._last_stream: cupy.cuda.Stream | None = None
         self.stream = cupy.cuda.Stream(non_blocking=True)
         # The results that the host waits for.

@@ -41,7 +41,7 @@ FORMATS = (
 def refuse_foreign_file(path: Path, content: bytes) -> None:
     """Raise UserError with a remedy if the content of ``path``, which is not HDF5, has a known other format."""
     kind = recognise_file_kind(content[:START_BYTES])
-    shown = (kind, "") if kind else ("", path.suffix.lower())  # an ending counts where nothing shows the kind
+    shown = (kind, "") if kind else ("", path.suffix.lower())  # the suffix decides only if the content does not
     found = next((row for row in FORMATS if shown == (row.kind, "" if row.kind else row.ending)), None)
     if found is not None:
         told = "" if DESCRIPTION.encode() in content else found.network

@@ -142,7 +142,7 @@ def save_weights(
     if quantised is not None:
         stored |= quantised.arrays
     content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _content_checksum(stored, attributes)})
-    _parse_file(path, content, pinned=True)  # by this process, which has just made it
+    _parse_file(path, content, pinned=True)  # trusted, as this process has made it
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
     with replace_atomically(path, overwrite=overwrite) as temporary:

@@ -84,7 +84,7 @@ def _convolution_kernels_for_few_images(
     else:
         channels = next(ck for ck in range(MOST_CHANNELS, 0, -1) if problem.channels % ck == 0)
         shared = {"TR": problem.pool, "GROUPS": 8, "THREADS": 128, "CK": channels}
-        # A window of pooling, at least two pixels of one map; windows of at least four pixels, of four maps.
+        # Maps per thread → least number of pixels per map, which is rounded up to whole pooling windows.
         pixels = {1: 2, 4: ceil_div(4, problem.pool)}
         tiles = [
             {"TM": maps, "TC": ceil_div(count, problem.pool) * problem.pool, **shared} for maps, count in pixels.items()

@@ -226,7 +226,7 @@ class KernelSelector(Frozen):
         if not problems:
             return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
         rows = [named] if named else registry.variants(layer.operation or "")
-        # Reasons of rows with the type; only if there are none, reasons of rows with other types.
+        # Reasons of kernels with the type; only if there are none, reasons of kernels with other types.
         able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
         asked = able or [(row, problems[0]) for row in rows]
         otherwise = UNSCALED if source is None else LOSSY  # of a kernel that serves the problem, but not these numbers

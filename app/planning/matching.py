@@ -120,7 +120,7 @@ def _candidate_problem(
 ) -> Problem | None:
     """Return the problem of the first ``taken`` steps, one layer and its epilogue; None if they do not fuse."""
     step, epilogue, after = steps[0], [fused.layer for fused in steps[1:taken]], steps[taken:]
-    # Scores are never rounded to half precision: the last matrix product and later layers store wide.
+    # Scores are never rounded to half precision: the last matrix product and later layers store float32.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
     return step.layer.kernel_problem(
         step.in_shape,

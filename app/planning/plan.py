@@ -63,8 +63,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     if choices.precision == "auto":
         if has_tensor_cores:
             found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
-            # float16x2 is as exact as float32. Where a kernel was named for a layer, it must multiply in it, unless the
-            # layer is the last product, which is small.
+            # float16x2 is as exact as float32. Named kernels must multiply in it, except for the last, small product.
             layers = [(node.head, node.problem.dtype == "float16x2") for node in found.nodes if node.parameters]
             named = [head for head, split in layers[:-1] if not split and choices.requested_kernel(head)]
             if choices.named_pair_kernels or (any(split for _, split in layers) and not named):

@@ -74,7 +74,7 @@ def _write_weights(task: TrainTask, progress: Progress) -> Weights:
     For Fashion-MNIST, this first counts the correct answers on its test images.
     """
     settings, network = task.job.settings, task.job.model.network
-    best = round_to_storage(progress.best, settings.storage)  # as loaded later: promised counts are for these
+    best = round_to_storage(progress.best, settings.storage)  # as they will be loaded: the promises hold for these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""
     found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
     recipe = f"{settings.describe()}{workers}; {found}"

@@ -22,7 +22,7 @@ from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 # Options that do not affect the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
 IMAGES = ("data", "labels", "data_dir")  # replaced together or not at all
 OUTPUTS = ("plot", "json")
-NOT_OPTIONS = ("data", "start", "teacher", "biases", "definition")  # the first three: hashes of the files named
+NOT_OPTIONS = ("data", "start", "teacher", "biases", "definition")  # the first three are hashes of named files
 KEPT = (*IMAGES, "teacher", *OUTPUTS)
 MAX_LENGTH = 2000
 KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for name in KEPT}, optional=KEPT)

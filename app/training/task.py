@@ -81,7 +81,9 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     if settings.teacher != own["teacher"]:
         raise UserError(f"{request.resume} needs the teacher that it was started with: name its file with --teacher")
     settings = replace(settings, data=digest)
-    test = open_split("test", request.data_dir)[:2] if data.split == "train" else None  # now: it may be missing
+    test = (
+        open_split("test", request.data_dir)[:2] if data.split == "train" else None
+    )  # loaded early: it may be missing
     with translate_memory_errors(settings):
         progress = loop.initial_progress(model, settings) if content is None else content.progress
     if start is not None:

@@ -47,8 +47,8 @@ def test_the_digest_ignores_name_and_summary() -> None:
     assert len({lenet5.digest, *(other.digest for other in others)}) == 4
 
 
-# The networks of other people, in docs/networks/: input, kinds of layers, shapes after the poolings, and number of
-# parameters, in which sizes of filters and products, padding and biases show.
+# Networks in docs/networks/: input shape, layer types, shapes after the poolings, and number of parameters, which
+# depends on the sizes of filters and products, padding and biases.
 BLOCK = "conv2d relu maxpool"
 FILES: dict[str, tuple[tuple[int, ...], str, list[tuple[int, ...]], int]] = {
     "lenet5_original": (
@@ -148,7 +148,7 @@ outputs = 10
 RELU = '\n[[layers]]\ntype = "relu"\n'
 COMMENTS = "#\n" * (MAX_BYTES // 2)
 FC = '[[layers]]\ntype = "linear"\noutputs = '
-# What replaces what in the good text; the line of the fault, and the fault with its remedy.
+# Text in GOOD, its replacement, the line of the error, and the error with its remedy.
 FAULTS: list[tuple[str, str, int, str]] = [
     # TOML itself
     ("[1, 28, 28]", "[1, 28, 28", 3, r"not TOML \(Unclosed array in column 1\): correct it"),

@@ -52,7 +52,7 @@ _TENSOR_TYPES = {f"torch.{name}": np.dtype(name) for name in ("uint8", *FLOATS)}
 def current_torch_stream(number: int) -> int:
     """Return the pointer of PyTorch's current stream on GPU ``number``."""
     torch: Any = sys.modules["torch"]
-    # The code that PyTorch's compiler writes calls this one, which makes no object of a stream.
+    # PyTorch's compiler generates calls of this function, which creates no stream object.
     pointer = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     found: int = torch.cuda.current_stream(number).cuda_stream if pointer is None else pointer(number)
     return found
@@ -138,7 +138,7 @@ class CardEngines(Engines):
         self.arithmetic = None
         with cupy.cuda.Device(number):
             self.device_context = self._card = cupy.cuda.Device()
-            self._ready = cupy.cuda.Event(disable_timing=True)  # of other libraries' streams
+            self._ready = cupy.cuda.Event(disable_timing=True)  # recorded on other libraries' streams
         self._number: int = self._card.id
         self._threads = threading.local()
         self._given: dict[tuple[Shape, Any], GpuEngine] = {}  # by the given batch's shape without N, and its type

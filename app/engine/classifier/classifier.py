@@ -236,7 +236,7 @@ class Classifier:
         scores = getattr(self._last, "scores", None)
         if scores is None:
             raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
-        if callable(scores):  # they are fetched now
+        if callable(scores):  # not yet copied to the host
             with devices.translate_gpu_errors():
                 scores = self._last.scores = scores()
         return scores
