@@ -236,10 +236,10 @@ def test_a_compile_error_gives_file_options_and_log(toy_folder: Path) -> None:
 
 
 def test_a_missing_nvrtc_is_a_user_error(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
+    def raise_missing_library() -> None:
         raise RuntimeError("CuPy failed to load libnvrtc.so.12:\nOSError: no such file")
 
-    monkeypatch.setattr(compiler.import_nvrtc(), "getVersion", missing)
+    monkeypatch.setattr(compiler.import_nvrtc(), "getVersion", raise_missing_library)
     assert re.search(r"NVRTC.*libnvrtc.*pip install", user_error(lambda: _build(toy_folder)))
 
 

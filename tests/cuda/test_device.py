@@ -80,13 +80,13 @@ def test_a_full_gpu_is_the_reason(call: str, monkeypatch: pytest.MonkeyPatch) ->
     """The call that creates the context fails with too little memory."""
     import cupy
 
-    def full(*_: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise cupy.cuda.runtime.CUDARuntimeError(2)
 
     use_driver(monkeypatch, Driver())
     monkeypatch.setattr(device, "import_nvrtc", lambda: None)
-    monkeypatch.setattr(device, "compute_capability", full if call == "compute_capability" else lambda: (9, 0))
-    monkeypatch.setattr(cupy.cuda.runtime, "free", full)
+    monkeypatch.setattr(device, "compute_capability", fail if call == "compute_capability" else lambda: (9, 0))
+    monkeypatch.setattr(cupy.cuda.runtime, "free", fail)
     assert str(device.why_no_gpu()).startswith("the card refuses a context: ")
 
 
@@ -125,13 +125,13 @@ def test_correctable_cuda_errors_have_a_remedy(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["CUDARuntimeError", "CUDADriverError"])
 def test_other_cuda_errors_are_bugs(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def body() -> int:
+    def raise_error() -> int:
         raise_within(error)
         return 0
 
     for status in (*BUGS, None):
         error = cuda_error(kind, status)
-        assert run_guarded(body) == 3, status
+        assert run_guarded(raise_error) == 3, status
         assert kind in capsys.readouterr().err
 
 

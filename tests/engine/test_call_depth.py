@@ -45,11 +45,11 @@ def record_launches(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str
     stacks: list[list[tuple[str, str]]] = []
 
     def record_stack(launched: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
+        def record_and_call(*arguments: Any) -> None:
             stacks.append(app_frames(sys._getframe(1)))
             launched(*arguments)
 
-        return call
+        return record_and_call
 
     monkeypatch.setattr(driver, "launchKernel", record_stack(driver.launchKernel))
     monkeypatch.setattr(launch_attributes, "launch_kernel_ex", record_stack(launch_attributes.launch_kernel_ex))

@@ -58,7 +58,7 @@ def test_each_part_is_complete_when_its_bounds_are_yielded(ends: list[int], core
 
 
 def test_several_callers_share_the_helpers(cores: int) -> None:
-    def work(seed: int) -> None:
+    def copy_repeatedly(seed: int) -> None:
         for turn in range(10):
             source = random_rows(50 + turn, 784, seed)
             target = np.zeros_like(source)
@@ -66,7 +66,7 @@ def test_several_callers_share_the_helpers(cores: int) -> None:
             np.testing.assert_array_equal(target, source)
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(12)))
+        list(pool.map(copy_repeatedly, range(12)))
     assert helper_count() == min(cores - 1, 3)
 
 

@@ -132,13 +132,13 @@ def test_progress_counts_every_image_once(threads: int) -> None:
 def test_an_exception_in_a_chunk_is_raised(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, calls = CpuEngine(random_graph(LENET5)), list[int]()
 
-    def broken(layer: Relu, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    def fail_in_last_chunk(layer: Relu, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         calls.append(len(x))
         if len(x) < REFERENCE_CHUNK:
             raise ZeroDivisionError("in the last chunk")
         return np.maximum(x, 0)
 
-    monkeypatch.setattr(Relu, "reference", broken)
+    monkeypatch.setattr(Relu, "reference", fail_in_last_chunk)
     with pytest.raises(ZeroDivisionError, match="in the last chunk"):
         classify(engine, random_images(LENET5, 2 * REFERENCE_CHUNK + 3), threads)
     assert 3 in calls
@@ -149,14 +149,14 @@ def test_an_interrupt_cancels_the_waiting_chunks() -> None:
     engine.threads = 1
     done: list[int] = []
 
-    def stop(images: int) -> None:
+    def raise_interrupt(images: int) -> None:
         done.append(images)
         raise KeyboardInterrupt
 
     count = 200 * REFERENCE_CHUNK
     threads_before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        engine.run(np.zeros((count, 1, 28, 28), np.uint8), progress=stop)
+        engine.run(np.zeros((count, 1, 28, 28), np.uint8), progress=raise_interrupt)
     assert len(done) < 200
     assert threading.active_count() == threads_before
 

@@ -142,22 +142,22 @@ def test_a_repeated_batch_allocates_nothing(pinned: bool, monkeypatch: pytest.Mo
         running.run(images, outputs)
         waits: list[str] = []
 
-        def forbidden(*_: Any) -> None:
+        def fail_on_allocation(*_: Any) -> None:
             raise AssertionError("allocated in the hot loop")
 
-        monkeypatch.setattr(buffers_module, "device_array", forbidden)
-        monkeypatch.setattr(buffers_module, "pinned_array", forbidden)
+        monkeypatch.setattr(buffers_module, "device_array", fail_on_allocation)
+        monkeypatch.setattr(buffers_module, "pinned_array", fail_on_allocation)
         # All calls that allocate; the GPU's free memory shows the driver's own allocations, if no other program runs.
         for name in ("hostAlloc", *(name for name in vars(cupy.cuda.runtime) if name.startswith("malloc"))):
-            monkeypatch.setattr(cupy.cuda.runtime, name, forbidden)
+            monkeypatch.setattr(cupy.cuda.runtime, name, fail_on_allocation)
         for name in ("Memory", "ManagedMemory", "PinnedMemory"):
-            monkeypatch.setattr(cupy.cuda, name, forbidden)
+            monkeypatch.setattr(cupy.cuda, name, fail_on_allocation)
         free_before = cupy.cuda.runtime.memGetInfo()
         for buffers in running.stream_buffers:
             buffers.copied = WaitRecorder(buffers.copied, waits, "staging")
             buffers.stream = WaitRecorder(buffers.stream, waits, "end")
-        cupy.cuda.set_allocator(forbidden)
-        cupy.cuda.set_pinned_memory_allocator(forbidden)
+        cupy.cuda.set_allocator(fail_on_allocation)
+        cupy.cuda.set_pinned_memory_allocator(fail_on_allocation)
         try:
             running.submit(images, outputs)
             running.wait()
@@ -231,12 +231,12 @@ def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytes
     labels, logits = classify(graph, images, chunk=64)
     real = buffers_module.device_array
 
-    def small_card(elements: int, dtype: str) -> Any:
+    def device_array_of_small_gpu(elements: int, dtype: str) -> Any:
         if elements * np.dtype(dtype).itemsize > 600_000:
             raise DeviceMemoryError
         return real(elements, dtype)
 
-    monkeypatch.setattr(buffers_module, "device_array", small_card)
+    monkeypatch.setattr(buffers_module, "device_array", device_array_of_small_gpu)
     with make_engine(graph, chunk=64) as running:
         assert running.shrunk and running.chunk == 32
     shrunk_labels, shrunk_logits = classify(graph, images, chunk=64)
@@ -263,10 +263,10 @@ def test_too_little_memory_for_one_image_is_an_error(monkeypatch: pytest.MonkeyP
     running = make_engine(graph, chunk=1)
     running.close()
 
-    def full_card(*_: Any, **__: Any) -> None:
+    def raise_out_of_memory(*_: Any, **__: Any) -> None:
         raise DeviceMemoryError
 
-    monkeypatch.setattr("app.engine.gpu.StreamBuffers", full_card)
+    monkeypatch.setattr("app.engine.gpu.StreamBuffers", raise_out_of_memory)
     with pytest.raises(UserError, match="not even one image"):
         make_engine(graph, chunk=16)
 

@@ -100,10 +100,10 @@ def test_direct_reads_and_chunks_give_equal_labels(why: str, precision: str, mon
             outputs = Outputs(outputs.labels[1:])
         if why == "no memory":
 
-            def full_card(*_: Any) -> None:
+            def raise_out_of_memory(*_: Any) -> None:
                 raise DeviceMemoryError
 
-            monkeypatch.setattr(buffers, "device_array", full_card)
+            monkeypatch.setattr(buffers, "device_array", raise_out_of_memory)
         for _ in range(3):
             outputs.labels.fill(255)
             running.run(images, outputs)

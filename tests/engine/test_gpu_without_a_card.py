@@ -140,11 +140,11 @@ def test_cublas_handles_hold_the_device_wide_lock(monkeypatch: pytest.MonkeyPatc
 
     held: list[bool] = []
 
-    def owned(*_: object) -> int:
+    def record_lock(*_: object) -> int:
         held.append(cublas.DEVICE_WIDE._is_owned())  # type: ignore[attr-defined]
         return 1
 
-    monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=owned, destroy=owned))
+    monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=record_lock, destroy=record_lock))
     handle = cublas.CublasHandle()
     del handle
     assert held == [True, True]
@@ -218,15 +218,15 @@ def test_repeated_batch_sizes_allocate_nothing(pinned: bool, card: FakeCard) -> 
     with open_fp16_engine() as engine:
         pair = engine.allocate_outputs(500), engine.allocate_outputs(500)
 
-        def use() -> None:
+        def run_batches() -> None:
             engine.run(images)
             engine.run(images[:20])
             for _ in engine.stream([images, images[:300], images], pair):
                 pass
 
-        use()
+        run_batches()
         before = set(card.allocated)
-        use()
+        run_batches()
         assert set(card.allocated) == before
 
 
@@ -255,14 +255,14 @@ def test_an_incomplete_graph_is_not_replayed(card: FakeCard, monkeypatch: pytest
     """An interrupt between two kernels must not leave a graph without the second one."""
     images, add = random_images(LENET5, 5), KernelGraph.add_kernel
 
-    def interrupted(self: KernelGraph, *given: Any, **options: Any) -> None:
+    def interrupt_second_kernel(self: KernelGraph, *given: Any, **options: Any) -> None:
         if self._last is not None:
             raise KeyboardInterrupt
         add(self, *given, **options)
 
     with open_fp16_engine() as engine:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(KernelGraph, "add_kernel", interrupted)
+            patch.setattr(KernelGraph, "add_kernel", interrupt_second_kernel)
             engine.run(images)
         card.calls.clear()
         engine.run(images)

@@ -205,11 +205,11 @@ def test_an_interrupt_leaves_the_kernel_usable(host: ResidentKernel, monkeypatch
     host.run(images[0])
     kernel.join()
 
-    def interrupted() -> None:
+    def raise_interrupt() -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(host, "_start", interrupted)
+        patch.setattr(host, "_start", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             host.run(images[1])
     kernel.idle = 5.0

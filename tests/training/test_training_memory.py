@@ -33,14 +33,14 @@ def fail_at_call(call: int, real: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``real`` with a MemoryError at call number ``call``, counted from 1."""
     calls = 0
 
-    def function(*arguments: Any, **options: Any) -> Any:
+    def call_or_fail(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == call:
             raise MemoryError
         return real(*arguments, **options)
 
-    return function
+    return call_or_fail
 
 
 def test_too_little_memory_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

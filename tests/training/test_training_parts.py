@@ -177,7 +177,7 @@ def test_ctrl_c_interrupts_a_batch(function: str, train: Train, place: Path, mon
     before = listing(place)
     real, real_handling, noted = getattr(Model, function), interrupts.call_on_interrupt, threading.Event()
 
-    def interrupted(*arguments: Any, **options: Any) -> Any:
+    def send_signal_and_call(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         deadline = time.monotonic() + 60
         while not noted.wait(0.1):  # repeated: a signal just before the main thread's wait does not wake it
@@ -195,7 +195,7 @@ def test_ctrl_c_interrupts_a_batch(function: str, train: Train, place: Path, mon
     monkeypatch.setattr(interrupts, "call_on_interrupt", call_and_note)
     monkeypatch.setattr(cpu_trainer, "PIECE", 2)
     monkeypatch.setattr(cpu_trainer, "core_count", lambda: 1)
-    monkeypatch.setattr(Model, function, interrupted)
+    monkeypatch.setattr(Model, function, send_signal_and_call)
     options = ["--batch-size", "20", "--validation", "20"]
     check_failure(train(*MLP, *options), "interrupted; nothing half-written was left")
     assert len(calls) == 1 and listing(place) == before

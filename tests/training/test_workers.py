@@ -65,13 +65,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_killed_worker_is_an_error(train: Train, place: Path) -> None:
-    def kill() -> None:
+    def kill_worker() -> None:
         (worker,) = active_children()
         worker.kill()
 
     kept = f"{CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
     wrong = rf"worker 2 of 2 was ended by signal 9 \(Killed\), perhaps out of memory: .*fewer --workers; {kept}"
-    with call_after_saving(kill):
+    with call_after_saving(kill_worker):
         check_failure(train(*MLP, "--epochs", "3", "--workers", "2"), wrong)
     assert set(listing(place)) == {"images", "labels", CHECKPOINT}
     assert train("--resume", CHECKPOINT)[0] == 0

@@ -271,17 +271,17 @@ def test_closing_frees_the_memory() -> None:
     images = random_images(LENET5, 2000)
     on_card = cupy_of(images)
 
-    def use() -> None:
+    def use_classifier() -> None:
         with Classifier(device="cuda") as classifier:
             classifier(images)
             classifier(on_card)
             classifier(classifier.empty(2000))
 
-    use()
+    use_classifier()
     cupy.get_default_memory_pool().free_all_blocks()
     free = runtime.memGetInfo()[0]
     for _ in range(3):
-        use()
+        use_classifier()
     cupy.get_default_memory_pool().free_all_blocks()
     assert runtime.memGetInfo()[0] >= free
 

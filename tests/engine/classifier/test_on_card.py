@@ -119,10 +119,10 @@ def test_logits_of_large_batches_are_copied_when_read(precision: str, monkeypatc
 def test_logits_go_to_host_memory_if_the_gpu_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_card(), Classifier(device="cuda", precision="fp16") as classifier:
 
-        def full(_: int) -> None:
+        def raise_out_of_memory(_: int) -> None:
             raise cupy.cuda.memory.OutOfMemoryError(1, 1, 1)
 
-        cupy.cuda.set_allocator(full)
+        cupy.cuda.set_allocator(raise_out_of_memory)
         assert classifier(np.zeros((2000, 28, 28), np.uint8)).shape == (2000,)
         assert type(classifier._last.scores) is np.ndarray and classifier.logits.shape == (2000, 10)
 
@@ -232,7 +232,7 @@ def test_an_empty_array_is_page_locked_until_it_is_freed() -> None:
 def test_an_interrupted_copy_gives_up_its_staging_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(256, size=(10_000, 28, 28), dtype=np.uint8)
 
-    def interrupted(*_: Any) -> None:
+    def raise_interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
@@ -241,7 +241,7 @@ def test_an_interrupted_copy_gives_up_its_staging_buffer(monkeypatch: pytest.Mon
             card.calls.clear()
             with monkeypatch.context() as patch:
                 if fails:
-                    patch.setattr(CardRunner, "_enqueue_after_previous", interrupted)
+                    patch.setattr(CardRunner, "_enqueue_after_previous", raise_interrupt)
                     with pytest.raises(KeyboardInterrupt):
                         classifier(images)
                     assert [call[0] for call in card.calls] == ["wait"]
