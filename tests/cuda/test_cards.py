@@ -126,6 +126,12 @@ def test_selecting_after_cuda_started_is_an_error(driver: Path) -> None:
     late = "--device cuda:0: CUDA has started in this process, which can choose no card any more: start the process"
     (answers,) = select_devices(driver, ({}, "cuda:1", "cuda:0"))
     assert answers[:2] == [["cuda"], "1"] and str(answers[2]).startswith(late) and answers[3] == "1"
+    program = (
+        "from app.cuda import cards\ncards.select_visible_device('cuda:1')\n"
+        "try: cards.select_visible_device('cuda:0')\nexcept Exception: print(cards.original_device_number(0))"
+    )
+    done = python(program, env=os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": "3"})
+    assert (done.stdout, done.stderr) == ("1\n", ""), "the first selection stays in force"
 
 
 def test_device_lists_name_visible_gpus(driver: Path) -> None:
