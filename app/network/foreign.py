@@ -54,7 +54,7 @@ def refuse_foreign_file(path: Path, content: bytes) -> None:
 
 
 def hdf5_groups_remedy(path: Path) -> str:
-    """Return a hint how to import an HDF5 file that contains groups, as Keras writes them."""
+    """Return a hint on how to import an HDF5 file that contains groups, as Keras writes them."""
     return f"if it is a Keras model, make weights of it: {_import_command(path, '')}"
 
 

@@ -76,7 +76,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]
 
 
 def stack_rows(graph: Graph, names: Sequence[str]) -> np.ndarray:
-    """Return a layer's weights, and below them its bias, as one matrix (inputs, outputs), float64. names: of both."""
+    """Return a layer's weights and, below them, its bias as one matrix (inputs, outputs), float64. names: of both."""
     arrays = [graph.parameters[name] for name in names]
     return np.concatenate([array.reshape(-1, arrays[0].shape[-1]) for array in arrays]).astype(np.float64)
 

@@ -61,7 +61,7 @@ def long_sum_settings(problem: Problem, row: Variant) -> dict[str, int]:
 def _product_kernels_for_few_images(
     problem: LinearProblem, row: Variant, settings: Parameters
 ) -> Iterator[FewImagesKernel]:
-    """Yield the kernel of one warp per block; then, of long sums on tensor cores, large tiles with a block per part."""
+    """Yield a kernel of one warp per block; for long sums on tensor cores also large tiles with a block per part."""
     spread = row.name == "tensor-core" and "PART" in settings
     name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
     warp_kernel = find_variant("gemm", name)

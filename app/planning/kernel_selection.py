@@ -217,7 +217,7 @@ class KernelSelector(Frozen):
         return split and isinstance(problem, ConvProblem | LinearProblem)
 
     def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, source: FeatureScaling | None) -> str:
-        """Return a line that describes the layer and each variant's reason to refuse it."""
+        """Return one line that names the layer and the reason of each kernel that does not support it."""
         layer, named, precision = step.layer, self.choices.requested_kernel(step.layer), self.choices.precision
         alone = replace(self.choices, fuse=False)
         problems = [found for found, _ in fusion_candidates(self.graph, [step], input_dtype, alone)]
