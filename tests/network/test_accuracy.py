@@ -173,10 +173,8 @@ def test_scores_that_are_not_finite_never_agree(magnitude: float, margin: float)
 
 def test_has_constant_scores() -> None:
     labels = np.full(3, 4, np.uint8)
-    assert (
-        make_reference(labels, np.ones(3)).has_constant_scores
-        and make_reference(labels, np.full(3, np.nan)).has_constant_scores
-    )
+    assert make_reference(labels, np.ones(3)).has_constant_scores
+    assert make_reference(labels, np.full(3, np.nan)).has_constant_scores
     assert not make_reference(labels, np.array([1.0, 1.0, 2.0])).has_constant_scores
     of_one_class = Reference(labels, np.full(3, np.inf), np.array([1, 2, 1], np.float32))
     assert not of_one_class.has_constant_scores
@@ -206,9 +204,8 @@ def test_unlabelled_images_are_compared_with_the_reference_only(expected: int | 
 def test_answers_near_chance_give_a_warning(correct: int, total: int, classes: int, warned: bool) -> None:
     labels = np.zeros(total, np.uint8)
     truth = np.where(np.arange(total) < correct, 0, 1).astype(np.uint8)
-    found = judge_answers(
-        labels, truth, None, _compare(labels, make_reference(labels, np.ones(total))), classes=classes
-    )
+    agreement = _compare(labels, make_reference(labels, np.ones(total)))
+    found = judge_answers(labels, truth, None, agreement, classes=classes)
     assert found.passed and bool(found.answers.warning) is warned
     if warned:
         assert found.answers.warning.startswith(f"near chance, which is {1 / classes:.1%}; likely causes: fc1's rows")

@@ -119,10 +119,8 @@ def test_dequantised_parameters_give_the_same_sums() -> None:
     parameters = quantised_filters().dequantised_parameters(GRAPH.parameters, "conv1")
     np.testing.assert_allclose(parameters["conv1"] * quantised_filters().limits, GRAPH.parameters["conv1"], rtol=1e-6)
     w2 = parameters["conv2"] / quantised_filters().limits[:, None]
-    assert (
-        np.abs(w2 - GRAPH.parameters["conv2"]).max()
-        < (quantised_filters().steps / quantised_filters().limits.min()).max()
-    )
+    most = (quantised_filters().steps / quantised_filters().limits.min()).max()
+    assert np.abs(w2 - GRAPH.parameters["conv2"]).max() < most
     assert parameters["fc1"] is GRAPH.parameters["fc1"]
 
 

@@ -205,9 +205,7 @@ class CardEngines(Engines):
         return engine, images.shape[0], address
 
     def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return labels and logits as ``Engines.compute_results`` does; for large batches a function returns the
-        logits.
-        """
+        """Return labels and logits as ``Engines.compute_results`` does: of large batches, a function for the logits."""
         assert isinstance(engine, GpuEngine)
         if not self._is_current_gpu():
             with self._card:
