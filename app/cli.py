@@ -45,7 +45,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if hasattr(request, "device"):
         with exit_on_interrupt():
             request = replace(request, device=select_visible_device(request.device))
-        if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next sign of life
+        if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next output
             print_to_stderr("looking for a GPU" if request.device == "auto" else "starting the GPU")
     if name in ON_THE_FIRST_GPU and request.device != "cpu":
         create_context_in_background()

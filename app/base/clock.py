@@ -31,7 +31,7 @@ class Timer:
 
 
 class Stopwatch:
-    """Measure the one-off costs of a program in ms. spent: name → ms so far, in the order in which names first came.
+    """Measure the steps of a program's start in ms. spent: maps a step's name to its ms so far, in order of first use.
 
     The stopwatch of main.py counts from the creation of the process: ``start`` is the interpreter's start, ``import``
     the time from then on. In other programs it starts when it is created.

@@ -16,7 +16,7 @@ class Frozen:
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    _fields: ClassVar[tuple[Field[Any], ...]]  # ``fields`` would pick them anew for each instance
+    _fields: ClassVar[tuple[Field[Any], ...]]  # stored, because ``fields`` would compute them for each instance
 
     def __init_subclass__(cls, *, kw_only: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)
@@ -44,7 +44,7 @@ class Frozen:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check or complete the fields' values."""
+        """Do nothing. Subclasses check or complete the fields' values here."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")

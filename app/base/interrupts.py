@@ -20,14 +20,14 @@ Handler = Callable[..., object] | int | None  # the handler type of the signal m
 
 
 def _exit_interrupted(*_: object) -> None:
-    """Print one line and end the process with exit code 2."""
+    """Print INTERRUPTED on standard error and end the process with exit code 2."""
     with suppress(OSError):  # standard error may be closed
         os.write(2, f"{INTERRUPTED}\n".encode())
     os._exit(2)
 
 
 def install_exit_handlers() -> None:
-    """End this program with one line and exit code 2 on every later signal, except ignored signals.
+    """Let SIGINT, SIGTERM and SIGHUP, unless ignored, end this program with one line and exit code 2 from now on.
 
     A program calls this before it imports anything more.
     """
@@ -45,7 +45,7 @@ def exit_ignoring_signals(code: int) -> None:
 
 @contextmanager
 def _temporary_signal_handler(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
-    """Handle signals by the function ``by`` while the block runs, if their handler is one of ``replaced``."""
+    """While the block runs, let the function ``by`` handle the signals whose handler is one of ``replaced``."""
     before: dict[signal.Signals, Handler] = {}
     try:
         before = _replace_signal_handlers(*replaced, by=by)
@@ -56,7 +56,7 @@ def _temporary_signal_handler(*replaced: object, by: Callable[..., object]) -> I
 
 
 def raise_on_interrupt() -> AbstractContextManager[None]:
-    """Raise KeyboardInterrupt on a signal while the block runs, unless the process ignores or handles the signal."""
+    """Raise KeyboardInterrupt on Ctrl-C while the block runs, unless the process ignores or handles Ctrl-C itself."""
     return _temporary_signal_handler(signal.SIG_DFL, _exit_interrupted, by=signal.default_int_handler)
 
 
@@ -111,13 +111,13 @@ def _exit_on_unraisable_interrupt(lost: sys.UnraisableHookArgs) -> None:
 
 
 @contextmanager
-def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yield a function that adds to its count and raises a deferred Ctrl-C."""
+def progress_bar(total: int, **tqdm_options: Any) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal. Yield a function that advances it, and raises KeyboardInterrupt on Ctrl-C."""
     bar: Any = None
     if sys.stderr.isatty():
         from tqdm import tqdm  # imported only here: without a bar, its import would take as long as much of the work
 
-        bar = tqdm(total=total, **looks)
+        bar = tqdm(total=total, **tqdm_options)
     with deferred_interrupts() as check_interrupt, nullcontext() if bar is None else bar:
 
         def advance(count: int) -> None:

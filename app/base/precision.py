@@ -7,13 +7,13 @@ class Precision(Frozen):
     """One precision in which a network can be computed.
 
     name: its name on the command line and in reports. dtype: type of the multiplication, the ``dtype`` of a problem.
-    near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its CSS class in charts. stored:
-    type of activations in memory between the layers. coarse: whether operands are rounded to 11 significant bits before
-    the multiplication. calibrated: whether the weights file needs numbers that were calibrated on images, which not
-    every network's has. offered: whether the command line accepts the name. paired: whether kernels exist that compute
-    two convolutions in it. fallback: dtype of layers without a fast kernel in it; "" if every layer has one. peers: the
-    precision of equal accuracy for other systems; "" if none. jax: JAX's name for the multiplication of float32. cudnn:
-    name of cuDNN's row in ``bench``.
+    near_tie: two scores are a near-tie if they differ by less than this share of an image's magnitude. colour: its CSS
+    class in charts. stored: type of activations in memory between the layers. coarse: whether operands are rounded to
+    11 significant bits before the multiplication. calibrated: whether the weights file needs numbers that were
+    calibrated on images, which not every network's has. offered: whether the command line accepts the name. paired:
+    whether kernels exist that compute two convolutions in it. fallback: dtype of layers without a fast kernel in it; ""
+    if every layer has one. peers: the precision of equal accuracy for other systems; "" if none. jax: JAX's name for
+    the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Precision(Frozen):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Return the types of the multiplication, each the fallback of the one before."""
+        """Return ``dtype``, its fallback, the fallback of that, and so on."""
         return (self.dtype, *(BY_DTYPE[self.fallback].dtypes if self.fallback else ()))
 
     @property
@@ -41,15 +41,14 @@ class Precision(Frozen):
         return 0.01 if self.coarse else 0.001
 
 
-# A margin is a near-tie below this share of the magnitudes: so many roundings of the arithmetic, 2**-24 each in float32
-# and in split operands (as exact), 2**-11 where operands are rounded to 11 bits. A sum of n terms errs by about
-# √n roundings: the longest of the shipped networks have 800 to 5,400 terms, and measured over the test images in NumPy
-# a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
-# tf32's: numbers below its normal range, 2**-14, lose further bits.
-# Near-ties may differ in allowed_near_tie_share of the images, and always in one. Measured on the shipped networks:
-# none of 10,000 images in fp32 and fp32x, three in tf32 and fp16. In int8 only the second of two convolutions has
-# bytes, which are rounded by up to 4 * 2**-11 of the greatest: emulated, 10 of lenet5's labels flipped, at margins of
-# up to 35 * 2**-11.
+# near_tie is a number of roundings: each is 2**-24 in float32 and in split operands, which are as exact, and 2**-11 if
+# operands are rounded to 11 bits. A sum of n terms errs by about √n roundings. The longest sums of the shipped networks
+# have 800 to 5,400 terms. Measured over the test images in NumPy, logits erred by up to 11 roundings in float32; with
+# rounded operands, labels flipped at margins of up to 0.8 roundings. float16 gets twice tf32's share, because numbers
+# below its normal range, 2**-14, lose further bits.
+# Labels may flip in allowed_near_tie_share of the images, and in at least one. Measured on the shipped networks, none
+# of 10,000 flipped in fp32 and fp32x, three in tf32 and fp16. In int8 only the second of two convolutions has bytes,
+# rounded by up to 4 * 2**-11 of the greatest: emulated, 10 labels of lenet5 flipped, at margins of up to 35 * 2**-11.
 ROWS = (
     Precision("fp64", "float64", 64 * 2.0**-53, "c0", stored="float64", offered=False),
     Precision("fp32", "float32", 64 * 2.0**-24, "c1", peers="fp32", jax="float32", cudnn="cuDNN, TF32 off"),
@@ -94,18 +93,18 @@ BY_NAME = {row.name: row for row in ROWS}
 BY_DTYPE = {row.dtype: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if row.offered)
 PRECISIONS = tuple(row.name for row in OFFERED)  # available on the command line
-SINGLE = tuple(row for row in OFFERED if row.peers == row.name)  # every single layer has a kernel
+SINGLE = tuple(row for row in OFFERED if row.peers == row.name)  # precisions in which a kernel serves each layer
 OF_PEERS = tuple(row.name for row in SINGLE)  # available in other systems
 SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # short names of types for tables
 DTYPES = tuple(BY_DTYPE)
-INTEGERS = "int8"  # the dtype of which only the second of two convolutions is
+INTEGERS = "int8"  # dtype of 8-bit integers, in which only the second of two convolutions is computed
 
 
 def storage_dtype(dtype: str) -> str:
-    """Return the type in which numbers of an arithmetic type are stored."""
+    """Return the dtype in memory for a dtype of multiplication, such as float32 for tfloat32; others unchanged."""
     return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 
 def epilogue_dtype(dtype: str) -> str:
-    """Return the type of biases and of the arithmetic in the epilogue."""
+    """Return the type of biases and epilogue of a kernel that multiplies ``dtype``: float64 or float32."""
     return "float64" if dtype == "float64" else "float32"

@@ -43,13 +43,13 @@ def end_with_parent(parent: int) -> None:
 
 
 def limit_resource(what: int, most: int) -> None:
-    """Limit a resource, a constant of the module ``resource``, to ``most`` or to a lower hard limit."""
+    """Limit a resource of this process, such as RLIMIT_CPU, to ``most``, or to its hard limit if that is lower."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 class StopDetector:
-    """Detects that a child process is stopped, for example by SIGSTOP: to wait for it would take for ever."""
+    """Detects that a child process is stopped, for example by SIGSTOP, so that nobody waits for it for ever."""
 
     def __init__(self, child: int | None) -> None:
         """Detect stops of the process with the id ``child``."""

@@ -22,7 +22,7 @@ NOT_STARTED = 3  # CUDA_ERROR_NOT_INITIALIZED
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 DEVICES = ("auto", "cuda", "cuda:N", "cpu")
 _NUMBERED = re.compile("cuda:(0|[1-9][0-9]{0,3})")
-_shown: list["NumberedCard"] = []  # the GPU that ``show`` has chosen, if any
+_shown: list["NumberedCard"] = []  # the GPU that ``make_only_visible`` has chosen, if any
 
 
 class NumberedCard(Frozen):
@@ -112,7 +112,7 @@ def select_visible_device(device: str) -> str:
     number = device_number(device)
     if number is None:
         return device
-    before, listed, reason = os.environ.get(VARIABLE), _cuda_visible_devices(), ""
+    before, shown, listed, reason = os.environ.get(VARIABLE), [*_shown], _cuda_visible_devices(), ""
     try:
         if listed is None or number < len(listed):
             NumberedCard(number, str(number) if listed is None else listed[number]).make_only_visible()
@@ -120,7 +120,7 @@ def select_visible_device(device: str) -> str:
             return device.partition(":")[0]
     except UserError as error:
         reason = str(error)
-        _shown.clear()
+        _shown[:] = shown
         os.environ.pop(VARIABLE, None)
         os.environ |= {} if before is None else {VARIABLE: before}
     try:

@@ -91,7 +91,7 @@ def architecture_name(major: int, minor: int) -> str:
 
 
 def architecture_number(name: str) -> int:
-    """Return the number in an architecture's name, such as 90 in ``sm_90a``, to compare with a row's ``min_arch``."""
+    """Return the number in an architecture's name, such as 90 in ``sm_90a``, as kernels have it in ``min_arch``."""
     return int(name.removeprefix("sm_").rstrip("abcdef"))
 
 

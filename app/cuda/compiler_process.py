@@ -64,7 +64,7 @@ def _terminate_idle_compilers() -> None:
 
 
 def main(library: str) -> None:
-    """Run a child process: compile what the parent requests, until the parent ends. Imports no CuPy, which is slow."""
+    """Run the child process: compile what the parent requests, until the parent ends. library: path of NVRTC."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 
@@ -115,8 +115,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def compile_on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Item], title: str) -> list[Result]:
-    """Return ``compiled(item)`` for each item, in order, computed by one thread per core; show a progress bar.
+def compile_on_all_cores(compile_one: Callable[[Item], Result], items: Sequence[Item], title: str) -> list[Result]:
+    """Return ``compile_one(item)`` for each item, in order, computed by one thread per core; show a progress bar.
 
     If one call raises, or the user interrupts, calls that have not begun are cancelled and the exception is raised.
     """
@@ -124,7 +124,7 @@ def compile_on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Ite
 
         def compile_item(item: Item) -> Result:
             check_interrupt()
-            return compiled(item)
+            return compile_one(item)
 
         done = pool.map(compile_item, items)
         return [*tqdm(done, desc=title, total=len(items), unit=" kernels", disable=None)]

@@ -105,7 +105,7 @@ def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None)
 
 
 def require_gpu(who: str) -> None:
-    """Raise UserError if no GPU can be used. who: the text's first words. Ctrl-C during the check ends the process."""
+    """Raise UserError if no GPU can be used. who: the subject of its text. Ctrl-C during the check ends the process."""
     with exit_on_interrupt():
         reason = why_no_gpu()
     if reason is not None:
@@ -185,12 +185,12 @@ def format_device(device: Mapping[str, Any]) -> str:
     return text.format(**device, place=format_bus_address(device, ", "))
 
 
-def format_bus_address(device: Mapping[str, Any], then: str = "") -> str:
-    """Return the number and bus address of a GPU, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" if not recorded.
+def format_bus_address(device: Mapping[str, Any], suffix: str = "") -> str:
+    """Return the number and bus address of a GPU, ``cuda:0, PCI 0000:1b:00.0``, and ``suffix``; "" if not recorded.
 
     device: as for ``format_device``; older documents lack number and address.
     """
-    return f"cuda:{device['number']}, PCI {device['bus']}{then}" if "bus" in device else ""
+    return f"cuda:{device['number']}, PCI {device['bus']}{suffix}" if "bus" in device else ""
 
 
 def kernel_driver_version() -> str | None:

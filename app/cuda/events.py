@@ -75,7 +75,7 @@ class EventSequence:
 
 
 class BorrowedStream:
-    """A stream of another library, given by its pointer, with the protocol that CuPy reads."""
+    """A stream of another library, given by its pointer, in the form that CuPy accepts (CUDA's stream protocol)."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer

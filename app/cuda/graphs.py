@@ -45,11 +45,11 @@ class BatchGraph:
         self._stream.synchronize()
 
     def capture_if_repeated(
-        self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]
+        self, arrays: Sequence[np.ndarray], make_enqueue: Callable[[], Callable[[cupy.cuda.Stream], None]]
     ) -> None:
         """Capture the batch if its arrays equal those of the previous call; remember the arrays.
 
-        replayable: is called once before the capture, during which nothing can be allocated; returns the function that
+        make_enqueue: called once before the capture, during which nothing can be allocated; returns the function that
         enqueues the batch. Copies from or to pageable memory cannot be captured. If the driver cannot build the graph
         (device memory may be full), later calls enqueue the batch without one.
         """
@@ -59,7 +59,7 @@ class BatchGraph:
         elif not self._tried and all(is_pinned(array) for array in arrays):
             self._tried = True
             with suppress(runtime.CUDARuntimeError):
-                self._graph = self._capture_graph(replayable())
+                self._graph = self._capture_graph(make_enqueue())
 
     def _capture_graph(self, enqueue: Callable[[cupy.cuda.Stream], None]) -> Any:
         origin = self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
@@ -120,7 +120,7 @@ class KernelGraph:
     ) -> None:
         """Add a kernel after the last one, and copy its arguments. values: address of an array of argument addresses.
 
-        dependent, cluster: as for ``LoadedKernel``.
+        dependent: whether it may start before the last one has ended. cluster: blocks per cluster.
         """
         node, ahead = ctypes.c_void_p(), self._last
         parameters = _KernelNodeParams(function, grid, block, shared_bytes, values)

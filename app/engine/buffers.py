@@ -34,7 +34,7 @@ class LoadedPlan:
         self.weights = [
             _upload_packed(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
-        self._for_few: list[list[tuple[Kernel, Weights]]] = []  # of each node
+        self._for_few: list[list[tuple[Kernel, Weights]]] = []  # for each node
         for node, many, weights in zip(plan.nodes, self.kernels, self.weights, strict=True):
             kernels = [Kernel(few.variant, node.problem, plan.arch, few.settings) for few in node.few]
             shared = [many.config.packing is None and kernel.config.packing is None for kernel in kernels]
@@ -46,9 +46,10 @@ class LoadedPlan:
             )
 
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
-        """Return a launch of node ``at``'s kernel, or of its several kernels, on these buffers, named as in the plan.
+        """Return a launch on these buffers (name → array) of the kernel, or the kernels by batch size, of node ``at``.
 
-        images: the most per launch. early: as for ``Kernel.bind``.
+        images: the most per launch. early: whether kernels may start before the previous kernel of the stream has
+        ended.
         """
         node = self.plan.nodes[at]
 
@@ -91,7 +92,7 @@ class Buffers:
     """A plan's kernels, bound to buffers for up to ``images`` images.
 
     host: buffers in page-locked host memory, by the plan's names for them. The other buffers are allocated on the
-    device, in ``named``. early: as for ``Kernel.bind``.
+    device, in ``named``. early: as for ``LoadedPlan.bind``.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Buffers:
 class StreamBuffers(Buffers):
     """A stream, its device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
 
-    early: as for ``Kernel.bind``.
+    early: as for ``LoadedPlan.bind``.
     """
 
     def __init__(self, loaded: LoadedPlan, chunk: int, *, early: bool = True) -> None:
@@ -219,7 +220,7 @@ class WholeBatchBuffers(Buffers):
 
     @staticmethod
     def can_replay_arrays(plan: ExecutionPlan, arrays: Sequence[np.ndarray], *, direct: bool) -> bool:
-        """Return whether a graph can replay these arrays as a whole.
+        """Return whether a CUDA graph can process these arrays, images and outputs, without chunks.
 
         The arrays must be page-locked and aligned to 16 bytes. With ``direct``, the first kernel must read host memory;
         otherwise the copy must take longer than the kernels.
@@ -243,7 +244,7 @@ def next_power_of_two(count: int, least: int) -> int:
 
 
 def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
-    """Yield a batch's chunks as slices: one if they hold all, else ends of ``chunk`` / 2 images and equal ones between.
+    """Yield slices of a batch: one if ``chunk`` holds all, else ends of ``chunk`` / 2 images and equal slices between.
 
     The ends are short because nothing overlaps the copy of the first chunk or the kernels of the last one.
     """

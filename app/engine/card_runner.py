@@ -19,7 +19,7 @@ from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 if TYPE_CHECKING:
     from app.kernels.by_count import AnyLaunch
 
-GIVEN = (IMAGES, LABELS, LOGITS)  # arrays of each call; the other buffers are kept from call to call
+GIVEN = (IMAGES, LABELS, LOGITS)  # arrays that differ in each call; the other buffers are kept
 MOST_BYTES = 1 << 30  # most memory of the kept buffers; more images at a time hardly gain anything
 STEP = 16  # capacities are multiples of it, so that every piece of a caller's array is aligned to 16 bytes
 APART = 256  # bytes: results in one allocation begin at multiples of it, as libraries expect of arrays
@@ -33,7 +33,7 @@ class CardRunner:
     """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; their streams may differ.
 
     capacity: most images per pass; a larger batch takes several passes. It grows with the batches, up to ``most``. A
-    batch no larger than an earlier one allocates only results. stream: that of ``run_from_host``.
+    batch no larger than an earlier one allocates only results. stream: the stream of ``run_from_host``.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
@@ -44,10 +44,10 @@ class CardRunner:
         self.most = max_buffered_images(plan)
         self.capacity = 0
         self._buffers: Buffers | None = None
-        self._moved: list[tuple[AnyLaunch, int, int]] = []  # launch, position of the argument, index in GIVEN
+        self._per_call: list[tuple[AnyLaunch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
         self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
-        # The stream that uses the kept buffers; None: they are free. Held, or a new stream could get its pointer.
+        # The stream that uses the kept buffers; None: free. Kept alive, so that no new stream gets its pointer.
         self._last_stream: cupy.cuda.Stream | None = None
         self.stream = cupy.cuda.Stream(non_blocking=True)
         # The results that the host waits for.
@@ -109,13 +109,13 @@ class CardRunner:
         if leave_logits:
             logits, self._spare_logits = self._spare_logits, None
             if logits is None or len(logits) != count:
-                logits = self._new_logits(count)
+                logits = self._allocate_logits(count)
             if logits is not None:
                 return Outputs(labels, logits), (self._kept_labels.address, logits.data.ptr)
         scores = self._kept_scores.first_rows(count)
         return Outputs(labels, scores), (self._kept_labels.address, self._kept_scores.address)
 
-    def _new_logits(self, count: int) -> Any:
+    def _allocate_logits(self, count: int) -> Any:
         """Return a new array in GPU memory for the logits of ``count`` images, or None if it does not fit."""
         # On this stream, for which the host waits: the pool's memory may still be in use on the caller's.
         with suppress(cupy.cuda.memory.OutOfMemoryError), self.stream:
@@ -143,7 +143,7 @@ class CardRunner:
                 pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
                 self._enqueue_after_previous(stop - start, (pixels, labels, scores), self.stream)
             if spare:
-                self._spare_logits = self._new_logits(spare)
+                self._spare_logits = self._allocate_logits(spare)
         finally:
             self.stream.synchronize()  # after an exception, too: the images may be freed then
             self._last_stream = None
@@ -167,7 +167,7 @@ class CardRunner:
         assert self._buffers is not None or count == 0
         capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
         for first in range(0, count, capacity or 1):
-            for launch, place, given in self._moved:
+            for launch, place, given in self._per_call:
                 launch.set_argument_address(place, addresses[given] + first * self._strides[given])
             piece = capacity if count - first > capacity else count - first
             for launch in launches:
@@ -190,7 +190,7 @@ class CardRunner:
         for node, launch in zip(plan.nodes, self._buffers.launches, strict=True):
             results = len(launch.launch_for(1).kernel.arguments()) - len(node.writes)
             names = {0: node.reads, **{results + index: name for index, name in enumerate(node.writes)}}
-            self._moved += [(launch, place, GIVEN.index(name)) for place, name in names.items() if name in GIVEN]
+            self._per_call += [(launch, place, GIVEN.index(name)) for place, name in names.items() if name in GIVEN]
 
     def free(self) -> None:
         """Wait for the enqueued work, then free the buffers."""
@@ -198,7 +198,7 @@ class CardRunner:
         if self._buffers is not None:
             self._done.synchronize()
             self.stream.synchronize()
-            self._buffers, self._moved, self.capacity = None, [], 0
+            self._buffers, self._per_call, self.capacity = None, [], 0
 
 
 class ReusedRows:

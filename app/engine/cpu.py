@@ -113,7 +113,7 @@ class CpuEngine(Engine):
             yield self.run(images, outputs, progress).labels[: len(images)]
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare a feeding thread as ``Engine.prepare_feeding`` does; zeros fill a block up to ``block`` images.
+        """Return a feeding thread's function as ``Engine.prepare_feeding`` does; zeros fill a block that is short.
 
         ONNX Runtime computes the same bits for an image only in blocks of equal size; NumPy does so in any block.
         """

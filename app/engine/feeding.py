@@ -1,4 +1,4 @@
-"""Run an engine on a GPU that several threads feed. Each thread reads blocks into one of its two page-locked slots.
+"""Classify blocks of images that several threads read, each into one of its two page-locked slots, on a GPU.
 
 While the GPU copies and computes one slot, the thread reads the next block into the other slot. The thread waits only
 for the slot that it is about to refill. The streams of all threads together keep the bus and the multiprocessors busy.
@@ -37,7 +37,7 @@ DEVICE_BYTES = 512 << 20  # most device memory per thread
 TIMED = 5  # timed copies, and timed runs of the kernels
 
 
-def block_and_threads(plan: ExecutionPlan, fed: FeedingOptions) -> tuple[int, int]:
+def choose_block_and_threads(plan: ExecutionPlan, fed: FeedingOptions) -> tuple[int, int]:
     """Return the number of images per block, and the number of threads that feed the engine."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
@@ -67,16 +67,16 @@ def make_feeding_loop(slots: Sequence[BlockSlot], buffers: StreamBuffers) -> Cal
 
 
 class FedGpuEngine(GpuEngine):
-    """A GPU engine for feeding threads: it chooses the chunk size, and each thread has a stream."""
+    """A GPU engine that several threads feed: it chooses the images per block, and gives each thread a stream."""
 
     def __init__(self, plan: ExecutionPlan, fed: FeedingOptions) -> None:
-        chunk, streams = block_and_threads(plan, fed)
+        chunk, streams = choose_block_and_threads(plan, fed)
         super().__init__(plan, chunk=chunk, streams=streams)
         self._with_logits = fed.logits
         self._sample = np.empty(0)  # a block's page-locked images, for ``describe``
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Allocate the slots and the stream's buffers of a feeding thread, as ``Engine.prepare_feeding`` requires."""
+        """Allocate a feeding thread's slots; return the function that it runs, as ``Engine.prepare_feeding`` does."""
         runtime.setDevice(self.device.id)  # cuLaunchKernelEx fails in a thread without a context
         outputs = partial(self.allocate_outputs, self.block, logits=self._with_logits)
         slots = [BlockSlot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
@@ -113,7 +113,7 @@ class BlockSlot:
         self._block = block
 
     def finish(self) -> None:
-        """Wait for the block of the slot, if there is one, and deliver its labels."""
+        """Wait for the block of the slot, if there is one, and deliver its results."""
         if self._block is None:
             return
         timer = Timer()

@@ -103,7 +103,7 @@ class GpuEngine(Engine):
         self.chunk = self.block = chunk
 
     def _grow_buffers(self, count: int) -> int:
-        """Enlarge the buffers, if allowed, for a batch of ``count`` images; return the images per chunk."""
+        """Enlarge the buffers for ``count`` images, unless the chunk size is fixed; return the images per chunk."""
         wanted = default_chunk_size(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
             self._allocate(next_power_of_two(wanted, LEAST_CHUNK))
@@ -111,14 +111,14 @@ class GpuEngine(Engine):
 
     @cached_property
     def card_runner(self) -> CardRunner:
-        """Return the runner of images on the card, or in host memory that kernels read; create it at the first use."""
+        """Return the runner for images in GPU memory, or in host memory that kernels read; create it at first use."""
         from app.engine.card_runner import CardRunner
 
         return CardRunner(self.loaded)
 
     @cached_property
     def small_batches(self) -> SmallBatches:
-        """Return the runner of small batches; create it at the first use."""
+        """Return the runner for small batches in pageable memory; create it at the first use."""
         from app.engine.small_batches import SmallBatches
 
         return SmallBatches(self.loaded)
@@ -281,7 +281,7 @@ class GpuEngine(Engine):
             before = None if images is None else (index % 2, len(images))
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue images in GPU memory as ``CardRunner.run`` does. The host does not wait."""
+        """Enqueue images in GPU memory without waiting; return labels and scores as ``CardRunner.run`` does."""
         return self.card_runner.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:

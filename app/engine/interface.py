@@ -83,7 +83,7 @@ class EngineDescription(NamedTuple):
 
 
 class Engine(ABC):
-    """One network on one device. A context manager; ``opening.open_engine`` makes it.
+    """One network on one device, opened by ``opening.open_engine``. A context manager that closes the engine.
 
     arithmetic: the coarsest type in which any layer multiplies. software: version of each further library that
     computes. feeders: number of threads that may call ``prepare_feeding``, if the engine was opened for feeding. block:
@@ -113,7 +113,7 @@ class Engine(ABC):
         """
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare the caller as feeding thread ``index``; return a function that classifies a source to its end.
+        """Prepare the calling thread as feeder ``index``; return a function that classifies all blocks of a source.
 
         Call this and ``describe`` only if the engine was opened with ``fed``.
         """

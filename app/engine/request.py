@@ -69,13 +69,13 @@ def default_chunk_size(batch: int) -> int:
     return max(batch, 1) if batch <= UNDIVIDED else min(-(-batch // 5), LARGEST_CHUNK)
 
 
-def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
-    """Return the number of images per chunk: ``asked`` or the default, and at most the batch.
+def chunk_size(requested: int | None, batch: int, *, streamed: bool = False) -> int:
+    """Return the number of images per chunk: ``requested`` or the default, and at most the batch.
 
     streamed: more batches follow, so the first chunk need not be small, and fewer, larger chunks are faster.
     """
     equal = -(-batch // -(-batch // LARGEST_CHUNK))
-    return min(asked or (equal if streamed else default_chunk_size(batch)), batch)
+    return min(requested or (equal if streamed else default_chunk_size(batch)), batch)
 
 
 class LabelledImages(Frozen, kw_only=True):
@@ -98,7 +98,7 @@ class ImagesRequest(LabelledImages, kw_only=True):
 
 
 class RunRequest(Frozen, kw_only=True):
-    """The options of the main job."""
+    """The options of the main job, the default command: it classifies a batch, checks and times it."""
 
     batch: int | None = option(
         "number of images to classify (default: 10000, or all if there are fewer)",

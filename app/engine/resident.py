@@ -28,13 +28,13 @@ from app.layers import Shape
 from app.planning.plan import LOGITS, ExecutionPlan
 
 SOURCE, ENTRY = KERNEL_DIR / "fused" / "resident_01_wgmma.cu", "resident_wgmma"
-SERVED = (("wgmma", "wgmma-exact"), ("wgmma",))  # rows of the two pairs whose arithmetic the kernel repeats
-BLOCKS = 3  # of its cluster, each alone on a multiprocessor
-SHARED_BYTES = SHARED_LIMIT[90] << 10  # of a block: all that there are
-MOST = 8  # images of a request
+SERVED = (("wgmma", "wgmma-exact"), ("wgmma",))  # names of the plan's two kernels, whose arithmetic this kernel repeats
+BLOCKS = 3  # in its cluster, each alone on a multiprocessor
+SHARED_BYTES = SHARED_LIMIT[90] << 10  # per block: all of a multiprocessor's
+MOST = 8  # images per request
 IDLE, LIFE = 0.05, 0.1  # seconds
 NUMBERS = 1 << 28  # requests are numbered modulo this
-LOOKS = range(100)  # at an unanswered request, between two checks of the kernel
+POLLS = range(100)  # of the answer, between two checks whether the kernel still runs
 UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
 NOT_SERVED = (
     "resident=True serves lenet5 on Hopper GPUs beside an x86-64 processor, in fp16, or in fp32x with weights exact in "
@@ -71,11 +71,11 @@ class ResidentKernel:
         self._launch, self._first_number = ctypes.c_uint32(0), ctypes.c_uint32(0)
         self._number = 1  # of the next request
         self._kernel = self._compile_launcher(loaded_plan)
-        # Views are made here, once: making one takes as long as the bus.
+        # Views are made once, here: making one takes as long as a transfer over the bus.
         self._flags, self._first_flags = self._requests[:, :, 1], self._requests[0, :, 1]
         self._words = self._answers.reshape(-1).data
         self._end = self._ended.data
-        self._forms = _request_forms(self._requests, plan.input_shape, classes + 1)
+        self._forms = _make_request_forms(self._requests, plan.input_shape, classes + 1)
         self._labels = [np.array(label, np.uint8) for label in range(classes + 1)]
 
     def run(self, images: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]] | None:
@@ -93,11 +93,11 @@ class ResidentKernel:
             pixels[...] = images.view(UINT32)
             if count > 1:
                 self._flags[1:count] = flag
-            self._first_flags.fill(flag)  # last: who sees these finds all images
+            self._first_flags.fill(flag)  # last: a reader that sees these finds all images
             if self._end[0] == self._launch.value:
                 self._start()
             while words[last] != flag:
-                for _ in LOOKS:
+                for _ in POLLS:
                     if words[last] == flag:
                         break
                 else:
@@ -183,7 +183,7 @@ def _allocate_flagged_words(words: int) -> np.ndarray:
 Form = tuple[int, np.ndarray, Callable[..., tuple[int, ...]], int]
 
 
-def _request_forms(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
+def _make_request_forms(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
     """Return the form of a request for each shape of images. words: number of words in the answer to an image.
 
     A form contains the number of images, the view of ``requests`` that receives them, the function that unpacks their

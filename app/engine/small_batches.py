@@ -99,7 +99,7 @@ class _SmallBuffers(Buffers):
         self._graphed = all(launch.launches_only_kernels for launch in self.launches)
 
     def make_replay(self, shape: tuple[int, ...]) -> Replay:
-        """Return what ``SmallBatches.make_replay`` returns. For speed, look up all that the function needs."""
+        """Return a function that classifies images of this shape. For speed, all that it needs is looked up here."""
         count, wait, stream = shape[0], self._stream.synchronize, self._stream.ptr
         given = self._images[:count]
         target, (labels, logits) = given.reshape(shape), self._results.slice_view(slice(0, count))

@@ -7,7 +7,7 @@ from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
 from app.engine.opening import cpu_engine_class, open_engine
 from app.network.definitions import NETWORKS, Network, is_listed_network
-from app.network.graph import build_graph, find_network, required_weights, shipped_weights
+from app.network.graph import build_graph, find_network, require_weights, shipped_weights
 from app.network.reference import compute_reference, load_reference, shipped_reference
 from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_answers
 from app.network.weights import Weights, load_weights
@@ -55,7 +55,7 @@ def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weig
     if request.network is None and request.weights is None:
         return [(network, shipped_weights(network)) for network in NETWORKS.values()]
     network = None if request.network is None else find_network(request.network)
-    weights = required_weights(str(request.network)) if request.weights is None else load_weights(request.weights)
+    weights = require_weights(str(request.network)) if request.weights is None else load_weights(request.weights)
     return [(network or weights.stored_network(), weights)]
 
 

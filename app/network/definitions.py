@@ -10,25 +10,12 @@ from app.layers import Linear
 from app.network.network import Network
 from app.network.toml import read_network
 
-__all__ = [
-    "FA19",
-    "K7",
-    "LENET5",
-    "MINIDNN86",
-    "MLP",
-    "NETWORKS",
-    "Network",
-    "is_listed_network",
-    "network_by_name",
-    "network_family",
-]
-
 FOLDER = Path(__file__).with_name("builtin")
 SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' networks come first
 
 
 class _ListedNetworks(UserDict[str, Any]):
-    """The listed networks by name, read at first use: those of the old systems, then the others alphabetically."""
+    """The networks in ``builtin/`` by name, read at first use: those in SYSTEMS, then the others alphabetically."""
 
     def __getitem__(self, name: str) -> Network:
         if self.data[name] is None:

@@ -39,9 +39,9 @@ FORMATS = (
 
 
 def refuse_foreign_file(path: Path, content: bytes) -> None:
-    """Raise UserError with a remedy, such as the import command, if the content, not HDF5, is of a known kind."""
+    """Raise UserError with a remedy if the content of ``path``, which is not HDF5, has a known other format."""
     kind = recognise_file_kind(content[:START_BYTES])
-    shown = (kind, "") if kind else ("", path.suffix.lower())  # an ending counts where nothing shows the kind
+    shown = (kind, "") if kind else ("", path.suffix.lower())  # the suffix decides only if the content does not
     found = next((row for row in FORMATS if shown == (row.kind, "" if row.kind else row.ending)), None)
     if found is not None:
         told = "" if DESCRIPTION.encode() in content else found.network
@@ -54,7 +54,7 @@ def refuse_foreign_file(path: Path, content: bytes) -> None:
 
 
 def hdf5_groups_remedy(path: Path) -> str:
-    """Return what to do with an HDF5 file of groups, as Keras writes them."""
+    """Return a hint on how to import an HDF5 file that contains groups, as Keras writes them."""
     return f"if it is a Keras model, make weights of it: {_import_command(path, '')}"
 
 

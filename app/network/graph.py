@@ -56,7 +56,7 @@ class Graph(Frozen):
 
     @cached_property
     def pixel_scale_step(self) -> int:
-        """Return the index of the first step that does not keep bytes; the pixel scale multiplies its input."""
+        """Return the index of the first step that is not on uint8, as Resize is; the pixel scale is for its input."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
     def graph_for_shape(self, shape: Shape) -> Graph | None:
@@ -168,7 +168,7 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
     elif shapes_only:
         loaded = shipped_or_random_weights(found or find_network(DEFAULT_NETWORK))
     else:
-        loaded = required_weights(network or DEFAULT_NETWORK)
+        loaded = require_weights(network or DEFAULT_NETWORK)
     return build_graph(found or loaded.stored_network(), loaded), loaded
 
 
@@ -189,16 +189,16 @@ def shipped_weights(network: Network) -> Weights | None:
     return found if found.stored_network().digest == network.digest else None
 
 
-def required_weights(asked: str, option: str = "--weights") -> Weights:
+def require_weights(network: str, option: str = "--weights") -> Weights:
     """Return a network's shipped weights, by name or file. Raises UserError, naming ``option``, if there are none."""
-    found = shipped_weights(find_network(asked))
+    found = shipped_weights(find_network(network))
     if found is None:
-        raise shipped.missing_weights_error(asked, option)
+        raise shipped.missing_weights_error(network, option)
     return found
 
 
 def shipped_or_random_weights(network: Network) -> Weights:
-    """Return shipped weights, or random ones with a note on standard error: times do not depend on the values."""
+    """Return a network's shipped weights, or random ones, which suffice for timing, with a note on standard error."""
     found = shipped_weights(network)
     if found is not None:
         return found

@@ -32,7 +32,7 @@ MAX_CLASSES = 256  # labels are bytes
 CHANNELS = (1, 3)  # grey and colour images
 MAX_BYTES = 256 << 20  # of a weights file
 MAX_PARAMETERS = MAX_BYTES // 2  # as float16, its smallest type
-MAX_ACTIVATIONS = 1 << 24  # numbers between two layers for one image: 64 MiB, and 128 of them number below 2**31
+MAX_ACTIVATIONS = 1 << 24  # numbers between two layers for one image: 64 MiB; for 128 images fewer than 2**31
 MAX_UNROLLED = 1 << 28  # numbers in all windows of a convolution for one image: the reference copies them, 2 GiB
 # Limits of the pixel scale, alone or times the first weights: float32 holds it with all bits, times 255, too.
 LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
@@ -86,7 +86,7 @@ class LayerStep(Frozen):
 
     @property
     def activation_bytes(self) -> int:
-        """Return bytes of activations read and written per image: float32, or uint8 in a layer that keeps bytes."""
+        """Return bytes of activations read and written per image: float32, or uint8 in a layer such as Resize."""
         return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
 
 

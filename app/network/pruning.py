@@ -24,10 +24,10 @@ from app.network.rounding import CompensatedLayer, add_damping, gram_matrix, inp
 
 
 def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
-    """Prune the convolutions that read a multiple of four maps, in order, and fit later layers; yield each.
+    """Prune the convolutions that read a multiple of four maps, in order, and fit later layers; yield the results.
 
     images: (N, C, H, W) uint8. A layer's input uses the changed earlier layers, and its results approximate those of
-    the layer as it was. ``plain`` is the error if weights stay as they are, of every four the two greatest. Equal
+    the layer as it was. ``plain`` is the error if of every four weights the two greatest stay unchanged. Equal
     arguments give equal bits on one machine.
     """
     changed = graph
@@ -92,7 +92,7 @@ def keep_greatest_two(w: np.ndarray) -> np.ndarray:
 def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned: int) -> np.ndarray:
     """Return the weights (inputs, outputs), float64, whose results differ least from the wanted ones.
 
-    w: weights before, to which the result is drawn by λ. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
+    w: former weights, to which λ pulls the result. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
     outputs). pruned: number of the first inputs whose weights are pruned to two of every four.
     """
     damped_products = add_damping(products)

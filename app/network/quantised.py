@@ -20,7 +20,8 @@ class QuantisedFilters(Frozen):
     """The filters of the second convolution, ``layer``, in 8-bit integers.
 
     filters: (K, K, in, out) int8, for activations divided by their limits; the greatest magnitude of each map is 127,
-    or all of its filters are 0. limits: (in,) float32. steps: (out,) float32, the value of 1 in a filter.
+    or all of its filters are 0. limits: (in,) float32, the activations that become byte 255. steps: (out,) float32, the
+    value of 1 in a filter.
     """
 
     layer: str

@@ -23,7 +23,7 @@ CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged im
 
 
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
-    """Return the reference for images (N, C, H, W), uint8 or float32, computed on all cores with a progress bar."""
+    """Return the float64 results for images (N, C, H, W), uint8 or float32; use all cores and show a progress bar."""
     keep_freed_memory()
     threads = count_fitting_threads(core_count())  # the threads of a CPU engine may use most of it
 
@@ -36,7 +36,7 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def _compute_chunk(graph: Graph, images: np.ndarray) -> Reference:
-    """Return the reference for a few images; logits are the scores before a softmax.
+    """Return the float64 results for a few images; logits are the scores before a softmax.
 
     For the magnitudes, the last layer with weights runs once more on the absolute values of its input and parameters.
     Each saturating function after it (tanh, sigmoid, softmax) adds 1, because the function gives equal scores to

@@ -42,8 +42,8 @@ Rounding = Callable[[np.ndarray], np.ndarray]
 class CompensatedLayer(Frozen):
     """Changed weights and bias of one layer, float32, by name.
 
-    error: change of y with compensation, root mean square relative to y, on the images used. plain: the same change
-    without compensation, such as by rounding every number to the nearest.
+    error: change of the layer's results with compensation, root mean square relative to the results, on the images
+    used. plain: the same change without compensation, such as by rounding every number to the nearest.
     """
 
     name: str
@@ -76,7 +76,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]
 
 
 def stack_rows(graph: Graph, names: Sequence[str]) -> np.ndarray:
-    """Return a layer's weights, and below them its bias, as one matrix (inputs, outputs), float64. names: of both."""
+    """Return a layer's weights and, below them, its bias as one matrix (inputs, outputs), float64. names: of both."""
     arrays = [graph.parameters[name] for name in names]
     return np.concatenate([array.reshape(-1, arrays[0].shape[-1]) for array in arrays]).astype(np.float64)
 
@@ -106,11 +106,11 @@ def add_damping(products: np.ndarray) -> np.ndarray:
 
 
 def round_with_compensation(
-    w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half, kept: np.ndarray | bool = True
+    w: np.ndarray, products: np.ndarray, rounding: Rounding = round_to_half, kept: np.ndarray | bool = True
 ) -> np.ndarray:
     """Return weights w (inputs, outputs), float64, rounded with error compensation. products: xᵀ x (inputs, inputs).
 
-    rounded: rounds the weights of one input, (outputs,). kept: bools like w; the other weights become 0.
+    rounding: function that rounds the weights of one input, (outputs,). kept: bools like w; the other weights become 0.
     """
     kept = np.broadcast_to(kept, w.shape)
     order = np.argsort(-np.diag(products) * (w**2).sum(axis=1), kind="stable")
@@ -118,25 +118,25 @@ def round_with_compensation(
     factor = np.linalg.cholesky(np.linalg.inv(add_damping(products)))
     found = np.empty_like(w)
     for i, row in enumerate(order):
-        found[row] = np.where(kept[row], rounded(left[i]), 0)
+        found[row] = np.where(kept[row], rounding(left[i]), 0)
         left[i + 1 :] -= np.outer(factor[i + 1 :, i], (left[i] - found[row]) / factor[i, i])
     return found
 
 
-def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
-    """Return xᵀ x (inputs, inputs) over all rows x of the input of step ``at`` on these images, after ``rounded``."""
+def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounding: Rounding = lambda x: x) -> np.ndarray:
+    """Return xᵀ x (inputs, inputs) over all rows x of step ``at``'s input on these images, after ``rounding``."""
     found = np.zeros((inputs, inputs))
-    for (x,) in input_rows([graph], at, images, inputs, rounded):
+    for (x,) in input_rows([graph], at, images, inputs, rounding):
         found += x.T @ x
     return found
 
 
 def input_rows(
-    graphs: Sequence[Graph], at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x
+    graphs: Sequence[Graph], at: int, images: np.ndarray, inputs: int, rounding: Rounding = lambda x: x
 ) -> Iterator[list[np.ndarray]]:
-    """Yield, with a progress bar, for parts of the images each graph's inputs of step ``at``, after ``rounded``.
+    """Yield for each part of the images a list of each graph's inputs of step ``at``; show a progress bar.
 
-    They are rows x (rows, inputs), float64, which end in 1 if the layer has a bias.
+    Inputs are rows (rows, inputs), float64, after ``rounding``; they end in 1 if the layer has a bias.
     """
     from tqdm import tqdm  # imported only here: nothing else here needs it
 
@@ -145,7 +145,7 @@ def input_rows(
     batch = min(max(batch, 1), REFERENCE_CHUNK)
     for first in tqdm(range(0, len(images), batch), desc=step.layer.name, unit=" batches", disable=None):
         part = images[first : first + batch]
-        yield [_as_rows(step.layer, rounded(graph.input_of_step(at, part, np.float64)), inputs) for graph in graphs]
+        yield [_as_rows(step.layer, rounding(graph.input_of_step(at, part, np.float64)), inputs) for graph in graphs]
 
 
 def _as_rows(layer: Layer, x: np.ndarray, inputs: int) -> np.ndarray:

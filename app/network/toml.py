@@ -129,7 +129,7 @@ class _Reader:
         try:
             check_layers(shape, layers)
         except LayerError as error:
-            # The argmax is not written: what it cannot read, the last layer gives.
+            # The final argmax is not in the file: its errors count as the last layer's.
             raise self.error(self.headers[min(error.at, len(tables) - 1)], str(error)) from None
         return Network(name, summary, shape, layers, pixel_scale)
 
@@ -241,7 +241,7 @@ def _check_network_name(value: Any) -> str:
 
 
 def _check_layer_name(value: Any) -> str:
-    # The array of a layer's bias is named so, and the layer that ends every network.
+    # Biases have names that end in _bias, and the last layer of every network is named argmax.
     if _check_network_name(value).endswith("_bias") or value == Argmax.kind:
         raise BadValueError("a name that is taken")
     return str(value)
@@ -280,6 +280,6 @@ def _key_rules(kind: type[Layer]) -> dict[str, tuple[Any, _Rule]]:
     for one in fields(kind):
         if one.name != "name":
             (plain,) = {*get_args(one.type)} - {NoneType} or {one.type}  # int | None is an int that may be missing
-            # Where nothing is the default, as of padding, 0 is a value.
+            # Fields with the default 0, such as padding, may be 0.
             rules[one.name] = (one.default, _FROM_ZERO if plain is int and one.default == 0 else _TYPES[plain])
     return rules

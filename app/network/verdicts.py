@@ -162,7 +162,8 @@ def judge_answers(
     classes: int = 10,
     least: float | None = None,
 ) -> Accuracy:
-    """Return the verdict on the answers in labels (N,), with ``agreement``. classes: their number, for the warning.
+    """Return both verdicts: ``agreement``, and one on the answers in labels (N,). classes: their number, for the
+    warning.
 
     truth: (N,), None if unknown. least: required share. expected: promised number of correct answers, or None. The
     labels may miss this number by as many answers as there are near-ties, but at most by ``COUNT_SHARE`` of the images.

@@ -142,7 +142,7 @@ def save_weights(
     if quantised is not None:
         stored |= quantised.arrays
     content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _content_checksum(stored, attributes)})
-    _parse_file(path, content, pinned=True)  # by this process, which has just made it
+    _parse_file(path, content, pinned=True)  # trusted, as this process has made it
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
     with replace_atomically(path, overwrite=overwrite) as temporary:
@@ -168,7 +168,7 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
-    """Return a hash of the arrays, in their stored type, and the checked attributes."""
+    """Return a hash of the arrays, in their stored type, and of the attributes in ``_ATTRIBUTE_CHECKS``."""
     about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 

@@ -18,13 +18,13 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
-    """Load a request's network and weights; resolve its choices. Raises UserError. shapes_only: as ``load_network``."""
+    """Return a request's graph, weights and plan choices. Raises UserError. shapes_only: as for ``load_network``."""
     graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
     return graph, weights, resolve_choices(request, graph)
 
 
 def resolve_choices(request: NetworkRequest, graph: Graph) -> Choices:
-    """Resolve the options of a request to choices, without tuning. Raises UserError for unknown or unfit kernels."""
+    """Return the plan's choices for a request, without measured times. Raises UserError for unusable kernels."""
     named = {option: _parse_kernel_option(graph, option, text) for option, text in request.kernels.items()}
     return Choices(request.precision, request.fuse, _requested_variants(request, named), sparse=request.sparse)
 
@@ -35,20 +35,20 @@ def check_architecture(arch: str) -> None:
         raise UserError(f"unknown architecture '{arch}': {choices_hint(arch, ARCHITECTURES)}")
 
 
-def resolve_target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
-    """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``otherwise``.
+def resolve_target(requested: str | None, default: str | None = None) -> tuple[str, str]:
+    """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``default``.
 
-    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if none
-    of these is known.
+    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if none of
+    these is known.
     """
-    if asked is not None:
-        check_architecture(asked)
+    if requested is not None:
+        check_architecture(requested)
     reason = device.why_no_gpu()
     if reason is None:
         this = device.describe_gpu()
-        if asked in (None, this["architecture"]):
+        if requested in (None, this["architecture"]):
             return this["architecture"], this["name"]
-    arch = asked or otherwise
+    arch = requested or default
     if arch is None:
         raise UserError(f"{reason}: name an architecture with --arch, one of {', '.join(ARCHITECTURES)}")
     return arch, tuning.REFERENCE_CARDS.get(arch, "")

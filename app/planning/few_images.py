@@ -2,7 +2,7 @@
 
 All kernels of a layer add the terms of each sum in the same order, so results do not depend on the batch size. A
 convolution keeps its kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.
-For some more images, a product in tfloat32 with long sums takes a block for each part of them.
+For some more images, a product in tfloat32 with long sums uses one block for each part of a sum.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from app.planning.matching import FewImagesKernel
 # Kernel of a convolution → for each smaller tile: (outputs that the whole GPU computes with it in the time in which one
 # thread of a large tile computes one sum, most images for it).
 CONVOLUTIONS = {"register-patch": ((4500, 512), (19_200, 512)), "tensor-core": ((3000, 256),)}
-# Kernel of a product for few images → (its rows per warp, warps that together take at most some half of the time of one
+# Kernel of a product for few images → (rows per warp, number of warps that together take about half the time of one
 # large tile).
 PRODUCTS = {"few-rows": (2, 2000), "few-rows-mma": (8, 1000)}
 # Most images for these kernels. Alone, they are faster for twice as many. But the shortest chunks of 10,000 images have
-# 1,000 images and run beside others, where large tiles leave them more of the GPU.
+# 1,000 images and run beside others, to which large tiles leave more of the GPU.
 MOST_ROWS = 960
 # Kernels of products for many images.
 LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")
 PART = 512  # terms of a part of a long sum
-# Those of the kernels that cut sums into parts, and their types.
+# Kernels that add long sums in parts → the types in which they do.
 PARTED = {"register-tiled": ("float32",), "wide-tiles": ("float32",), "tensor-core": ("tfloat32",)}
 MOST_CHANNELS = 8  # in shared memory at a time
 
@@ -36,10 +36,9 @@ MOST_CHANNELS = 8  # in shared memory at a time
 def kernels_for_few_images(
     problem: Problem, row: Variant, settings: Parameters, arch: str
 ) -> tuple[FewImagesKernel, ...]:
-    """Return the kernels for few images of a layer that ``row`` computes, those for the fewest first.
+    """Return the kernels that replace ``row`` for few images of a layer, those for the fewest first; () if none do.
 
-    There are none if ``row`` suits any number of images. settings: parameters of ``row`` that differ from its defaults.
-    arch: such as ``sm_90a``.
+    settings: parameters of ``row`` that differ from its defaults. arch: such as ``sm_90a``.
     """
     if isinstance(problem, LinearProblem) and row.name in LARGE_TILE_PRODUCTS:
         found = [*_product_kernels_for_few_images(problem, row, settings)]
@@ -52,8 +51,8 @@ def kernels_for_few_images(
     return tuple(one for one, end in zip(served, ends, strict=False) if one.most > end)
 
 
-def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
-    """Return {"PART": n} for a product whose kernels add long sums in parts of n terms; {} for any other layer."""
+def long_sum_settings(problem: Problem, row: Variant) -> dict[str, int]:
+    """Return {"PART": n} for a product whose kernel ``row`` adds long sums in parts of n terms; {} for other layers."""
     in_parts = isinstance(problem, LinearProblem) and row.name in PARTED and problem.dtype in PARTED[row.name]
     long = isinstance(problem, LinearProblem) and problem.inputs >= LONG_SUM and not problem.argmax
     return {"PART": PART} if in_parts and long else {}
@@ -62,7 +61,7 @@ def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
 def _product_kernels_for_few_images(
     problem: LinearProblem, row: Variant, settings: Parameters
 ) -> Iterator[FewImagesKernel]:
-    """Yield the kernel of one warp per block; then, of long sums on tensor cores, large tiles with a block per part."""
+    """Yield a kernel of one warp per block; for long sums on tensor cores also large tiles with a block per part."""
     spread = row.name == "tensor-core" and "PART" in settings
     name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
     warp_kernel = find_variant("gemm", name)
@@ -78,14 +77,14 @@ def _product_kernels_for_few_images(
 def _convolution_kernels_for_few_images(
     problem: ConvProblem, row: Variant, settings: dict[str, int]
 ) -> Iterator[FewImagesKernel]:
-    """Yield the same kernel with small tiles, then larger ones. tensor-core keeps CK, which fixes the terms' order."""
+    """Yield ``row`` with small tiles, then larger ones. tensor-core keeps its CK, which fixes the terms' order."""
     if row.name == "tensor-core":
         tiles = [{**settings, "MT": 1, "NT": 1, "WARPS_M": 1, "WARPS_N": 4}] if problem.dtype == "tfloat32" else []
         sums = 4 * settings["MT"] * settings["NT"]
     else:
         channels = next(ck for ck in range(MOST_CHANNELS, 0, -1) if problem.channels % ck == 0)
         shared = {"TR": problem.pool, "GROUPS": 8, "THREADS": 128, "CK": channels}
-        # A window of pooling, at least two pixels of one map; windows of at least four pixels, of four maps.
+        # Maps per thread → least number of pixels per map, which is rounded up to whole pooling windows.
         pixels = {1: 2, 4: ceil_div(4, problem.pool)}
         tiles = [
             {"TM": maps, "TC": ceil_div(count, problem.pool) * problem.pool, **shared} for maps, count in pixels.items()

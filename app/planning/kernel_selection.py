@@ -79,7 +79,8 @@ class KernelSelector(Frozen):
     choices: Choices
 
     def select_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None = None) -> Node:
-        """Find the kernel for step ``at`` that covers the most layers. Raises UserError if there is none.
+        """Return a node with the kernel for step ``at`` and the most layers after it. Raises UserError if there is
+        none.
 
         source: scales and bounds of its input; None if the input is not scaled.
         """
@@ -107,14 +108,14 @@ class KernelSelector(Frozen):
         raise UserError(self._unsupported_layer_message(steps[0], input_dtype, source))
 
     def _count_leading_flattens(self, at: int) -> int:
-        """Return the number of Flattens at step ``at``, 0 or 1: the next step reads its input in another order."""
+        """Return 1 if step ``at`` is a Flatten, else 0: the next step's kernel reads the input in another order."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
     def _select_pair_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None) -> Node | None:
-        """Find a kernel for step ``at`` and the next layer of its kind; None without one, or if either has a named one.
+        """Return a node with a kernel for step ``at`` and the next layer of its kind; None if there is none.
 
-        A Resize before two convolutions is fused if a kernel can. Raises UserError if the kernel named for the pair
-        cannot serve it.
+        There is none if the user named a kernel for either. A Resize before two convolutions is fused if a kernel can.
+        Raises UserError if the kernel named for the pair cannot serve it.
         """
         graph, start = self.graph, at + self._count_leading_flattens(at)
         found = find_layer_pair(graph, start, input_dtype, self.choices)
@@ -183,7 +184,7 @@ class KernelSelector(Frozen):
     def _select_single_kernel(
         self, at: int, head: LayerStep, problem: Problem, input_dtype: str, source: FeatureScaling | None
     ) -> tuple[Problem, Variant, dict[str, int], Parameters] | None:
-        """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
+        """Return a form of the problem, its kernel, settings and parameters; None if no kernel serves a form."""
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
         sparse = isinstance(problem, ConvProblem) and self._is_sparse(head, self.graph)
@@ -216,7 +217,7 @@ class KernelSelector(Frozen):
         return split and isinstance(problem, ConvProblem | LinearProblem)
 
     def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, source: FeatureScaling | None) -> str:
-        """Return a line that describes the layer and each variant's reason to refuse it."""
+        """Return one line that names the layer and the reason of each kernel that does not support it."""
         layer, named, precision = step.layer, self.choices.requested_kernel(step.layer), self.choices.precision
         alone = replace(self.choices, fuse=False)
         problems = [found for found, _ in fusion_candidates(self.graph, [step], input_dtype, alone)]
@@ -225,7 +226,7 @@ class KernelSelector(Frozen):
         if not problems:
             return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
         rows = [named] if named else registry.variants(layer.operation or "")
-        # Reasons of rows with the type; only if there are none, reasons of rows with other types.
+        # Reasons of kernels with the type; only if there are none, reasons of kernels with other types.
         able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
         asked = able or [(row, problems[0]) for row in rows]
         otherwise = UNSCALED if source is None else LOSSY  # of a kernel that serves the problem, but not these numbers
@@ -237,7 +238,7 @@ class KernelSelector(Frozen):
 def _weights_fit_float16(
     form: PairProblem | ConvProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Parameters
 ) -> bool:
-    """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves.
+    """Return whether float16 holds the packed weights exactly, or the problem does not require it.
 
     Unpacked weights are tfloat32, which has as many bits.
     """

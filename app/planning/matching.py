@@ -1,4 +1,4 @@
-"""Define a plan's choices and nodes; find the problems of the next layers that one kernel could solve, in any form."""
+"""Define a plan's choices and nodes; list the problems of the next layers that one kernel could solve."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -120,7 +120,7 @@ def _candidate_problem(
 ) -> Problem | None:
     """Return the problem of the first ``taken`` steps, one layer and its epilogue; None if they do not fuse."""
     step, epilogue, after = steps[0], [fused.layer for fused in steps[1:taken]], steps[taken:]
-    # Scores are never rounded to half precision: the last matrix product and later layers store wide.
+    # Scores are never rounded to half precision: the last matrix product and later layers store float32.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
     return step.layer.kernel_problem(
         step.in_shape,
@@ -135,9 +135,9 @@ def _candidate_problem(
 def stored_parameters(
     graph: Graph, at: int, heads: Sequence[LayerStep], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """Return the main layers' parameters as stored on the GPU; the first scaled layer includes the pixel scale.
+    """Return the parameters of steps ``heads`` as stored on the GPU; the first scaled layer includes the pixel scale.
 
-    Raises UserError if weights to be stored as float16 exceed its range.
+    at: the node's first step. Raises UserError if weights to be stored as float16 exceed its range.
     """
     first = graph.steps[at]
     apart = isinstance(problem, ConvPairProblem) and problem.exact  # the kernel applies the scale to its results
@@ -174,9 +174,10 @@ def is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
 
 
 def layer_forms(problem: Problem, source: FeatureScaling | None, *, sparse: bool = False) -> list[Problem]:
-    """Return a layer's forms for kernels to try, the fastest first. source: scales and bounds of its input, or None.
+    """Return the forms of a layer's problem (such as exact or sparse) for kernels to try, the fastest first.
 
-    sparse: whether its filters are 2:4 sparse and kernels for them may run; forms for these come first.
+    source: scales and bounds of its input, or None. sparse: whether its filters are 2:4 sparse and kernels for them may
+    run; forms for these come first.
     """
     if sparse and isinstance(problem, ConvProblem):
         dense = layer_forms(problem, source)

@@ -21,7 +21,7 @@ from app.planning.matching import Choices, Node
 IMAGES = "images"
 LOGITS = "logits"
 LABELS = "labels"
-PIXELS = "pixels"  # output of a layer that keeps bytes
+PIXELS = "pixels"  # uint8 output of a layer such as Resize
 
 
 class ExecutionPlan(Frozen):
@@ -63,8 +63,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     if choices.precision == "auto":
         if has_tensor_cores:
             found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
-            # float16x2 is as exact as float32. Where a kernel was named for a layer, it must multiply in it, unless the
-            # layer is the last product, which is small.
+            # float16x2 is as exact as float32. Named kernels must multiply in it, except for the last, small product.
             layers = [(node.head, node.problem.dtype == "float16x2") for node in found.nodes if node.parameters]
             named = [head for head, split in layers[:-1] if not split and choices.requested_kernel(head)]
             if choices.named_pair_kernels or (any(split for _, split in layers) and not named):
@@ -85,16 +84,16 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)
     if BY_NAME[choices.precision].dtype == INTEGERS and not integers:
         raise UserError(f"{_int8_unavailable_reason(graph, arch, choices, input_dtype)}; or use --precision fp16")
-    return _assign_buffers([_with_few_images_kernel(node, arch, choices) for node in nodes], graph, arch, input_dtype)
+    return _assign_buffers([_add_few_images_kernels(node, arch, choices) for node in nodes], graph, arch, input_dtype)
 
 
-def _with_few_images_kernel(node: Node, arch: str, choices: Choices) -> Node:
-    """Return the node with a kernel for few images, except for a pair and for a kernel that the user named."""
+def _add_few_images_kernels(node: Node, arch: str, choices: Choices) -> Node:
+    """Return the node with kernels for few images, unless it computes a pair or the user named its kernel."""
     if not isinstance(node.problem, ConvProblem | LinearProblem) or choices.requested_kernel(node.head) is not None:
         return node
-    from app.planning.few_images import kernels_for_few_images, part_settings  # only here: the default plan has pairs
+    from app.planning.few_images import kernels_for_few_images, long_sum_settings  # rarely needed
 
-    settings = node.settings | part_settings(node.problem, node.variant)
+    settings = node.settings | long_sum_settings(node.problem, node.variant)
     few = kernels_for_few_images(node.problem, node.variant, settings, arch)
     return replace(node, few=few, settings=settings) if few else node
 
@@ -141,7 +140,7 @@ def _int8_unavailable_reason(graph: Graph, arch: str, choices: Choices, input_dt
     return f"{what}: {LOSSY}"
 
 
-def second_convolution(node: Node) -> str:
+def second_convolution_name(node: Node) -> str:
     """Return the name of the second of a node's two convolutions."""
     _, second = (layer.name for layer in node.layers if layer.operation == "conv")
     return second
@@ -153,11 +152,11 @@ def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
     for node in execution.nodes:
         if node.variant.sparse:
-            name = second_convolution(node) if isinstance(node.problem, ConvPairProblem) else node.head.name
+            name = second_convolution_name(node) if isinstance(node.problem, ConvPairProblem) else node.head.name
             found.append(f"{name} 2:4 sparse: half of its products are skipped")
     integers = [node for node in execution.nodes if getattr(node.problem, "dtype", "") == INTEGERS]
     for node in integers:
-        found.append(f"{second_convolution(node)} in 8-bit integers: coarser than fp16")
+        found.append(f"{second_convolution_name(node)} in 8-bit integers: coarser than fp16")
     paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
     if execution.unfused_layer_names and left_to_us and paired:

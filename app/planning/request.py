@@ -53,7 +53,7 @@ class NetworkRequest(Frozen, kw_only=True):
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Return by option a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``."""
+        """Return the value of each kernel option: a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``."""
         return {"conv": self.conv, "fc": self.fc, "pool": self.pool}
 
     def reject_gpu_options(self) -> None:

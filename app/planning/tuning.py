@@ -99,7 +99,7 @@ class Tuning(Frozen):
             if tuned is not None and (best is None or tuned.ms_per_image < best[1].ms_per_image):
                 best = row, tuned
             if best is not None and best[1].ms_per_image <= least:
-                break  # the rows below need not even be imported
+                break  # lower steps need not be imported
         return best and (best[0], best[1].parameters)
 
 

@@ -13,7 +13,7 @@ from app.interchange.named_arrays import Description, NamedArrays, torch_key
 from app.interchange.npz import build_npz_bytes
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
 from app.interchange.safetensors_file import build_safetensors_bytes
-from app.network.graph import build_graph, find_network, required_weights
+from app.network.graph import build_graph, find_network, require_weights
 from app.network.weights import load_weights
 from app.records.networks import Export
 from app.terminal.output import publish_report
@@ -29,7 +29,7 @@ def export(request: ExportRequest) -> int:
     if request.file is None and request.network is None:
         raise UserError("nothing to export is named: name a weights file, or a network with --network")
     asked = None if request.network is None else find_network(request.network)
-    weights = required_weights(str(request.network), "FILE") if request.file is None else load_weights(request.file)
+    weights = require_weights(str(request.network), "FILE") if request.file is None else load_weights(request.file)
     graph = build_graph(asked or weights.stored_network(), weights)
     try:
         content = WRITERS[ending](Description(graph.network, graph.input_scale, weights.classes), graph.parameters)

@@ -31,7 +31,7 @@ NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2
 def graph(request: GraphRequest) -> int:
     """Print a network's layers and the launches that compute them on an architecture. Return 0. Raises UserError."""
     built, _, chosen = load_graph(request.network, shapes_only=True)
-    arch, card = resolve_target(request.arch, otherwise=REFERENCE_ARCH)
+    arch, card = resolve_target(request.arch, default=REFERENCE_ARCH)
     nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes
     document: records.Graph = {
         "schema": "lenet5-inference/graph/1",

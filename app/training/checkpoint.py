@@ -112,13 +112,13 @@ _HEADER = object_check(
 
 
 def header_json(settings: Settings, progress: Mapping[str, Any]) -> str:
-    """Return the header as JSON, for ``parse_header``. progress: values of ``Progress`` by name."""
+    """Return a checkpoint's header as JSON, for ``parse_header``. progress: values of ``Progress`` by name."""
     values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
     return json.dumps(values, ensure_ascii=False)  # shorter without escapes: HDF5 limits attributes
 
 
 def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
-    """Return the settings in the header, their network, and the values of ``Progress``.
+    """Return the settings in a checkpoint's header, their network, and the values of ``Progress``.
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """

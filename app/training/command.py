@@ -33,7 +33,7 @@ def write_results(task: TrainTask, progress: Progress, say: Callable[[str], obje
     """Write all requested results; call ``say`` with a line for each. Raises UserError."""
     request = task.request
     weights = _write_weights(task, progress)
-    say(f"wrote {task.places.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
+    say(f"wrote {task.files.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
     promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
     if promise:
         say(f"correct on the test images: {promise}")
@@ -47,7 +47,7 @@ def write_results(task: TrainTask, progress: Progress, say: Callable[[str], obje
 def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) -> Path:
     """Draw loss and accuracy by epoch to learning_curve_NAME.svg; return its path. Raises UserError."""
 
-    def curve(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
+    def make_line(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
         points = [(epoch, getattr(result, measure)) for epoch, result in enumerate(progress.history, 1)]
         return lines.Line(name, colour, points, dashed)
 
@@ -55,8 +55,8 @@ def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) ->
         lines.Panel(
             measure,
             [
-                curve("training (augmented)", measure, "c2", dashed=True),
-                curve("validation", f"validation_{measure}", "c1", dashed=False),
+                make_line("training (augmented)", measure, "c2", dashed=True),
+                make_line("validation", f"validation_{measure}", "c1", dashed=False),
             ],
         )
         for measure in ("loss", "accuracy")
@@ -74,26 +74,26 @@ def _write_weights(task: TrainTask, progress: Progress) -> Weights:
     For Fashion-MNIST, this first counts the correct answers on its test images.
     """
     settings, network = task.job.settings, task.job.model.network
-    best = round_to_storage(progress.best, settings.storage)  # as loaded later: promised counts are for these
+    best = round_to_storage(progress.best, settings.storage)  # as they will be loaded: the promises hold for these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""
     found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
     recipe = f"{settings.describe()}{workers}; {found}"
     promise: dict[int, int] = {}
     if task.test is not None:
         images, truth = task.test
-        graph = build_graph(network, Weights(best, network.name, task.places.output))
+        graph = build_graph(network, Weights(best, network.name, task.files.output))
         promise = correct_counts(compute_reference(graph, images[:, None]).labels, truth)
     save_weights(
-        task.places.output,
+        task.files.output,
         best,
         network=network,
         classes=task.data.classes,
         recipe=recipe,
         expected_correct=promise,
         storage=settings.storage,
-        overwrite=task.places.overwrite,
+        overwrite=task.files.overwrite,
     )
-    return load_weights(task.places.output)
+    return load_weights(task.files.output)
 
 
 def _result_document(task: TrainTask, progress: Progress, weights: Weights) -> Train:
@@ -103,7 +103,7 @@ def _result_document(task: TrainTask, progress: Progress, weights: Weights) -> T
         "workers": progress.workers,
         "epochs": [cast(records.Epoch, vars(result)) for result in progress.history],
         "best_epoch": progress.best_epoch,
-        "weights": {"path": str(task.places.output), "sha256": weights.sha256},
+        "weights": {"path": str(task.files.output), "sha256": weights.sha256},
         "test_correct": {str(count): correct for count, correct in weights.expected_correct.items()},
     }
 
@@ -124,15 +124,15 @@ def train(request: TrainRequest) -> int:
         check_workers(workers, settings, kind)
         card = device.describe_gpu() if kind == "cuda" else {"name": CPU}
         where, which = card["name"], device.format_bus_address(card, ", ") if workers == 1 else ""
-    with task.places.lock_and_check():
+    with task.files.lock_and_check():
         say: Callable[[str], object] = (lambda text: None) if request.json == "-" else _print_line
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
         say(f"training {settings.network} on {which}{where}{slowly}: {settings.describe()}")
         source = request.resume
         if progress.trained_on not in ("", where):
             say(f"note: {source} comes from {progress.trained_on}: on another processor the last bits will differ")
-        if task.again:
-            words = " ".join(format_option(name, value) for name, value in task.again.items())
+        if task.restored:
+            words = " ".join(format_option(name, value) for name, value in task.restored.items())
             say(f"note: {source} was started with {words}")
         if source is not None and workers != progress.workers:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
@@ -151,16 +151,16 @@ def _train_and_write(task: TrainTask, job: TrainingJob, say: Callable[[str], obj
         with translate_memory_errors(job.settings):
             write_results(task, progress, say)
     except loop.DivergedError as error:
-        kept = task.places.checkpoint
+        kept = task.files.checkpoint
         remove = f"remove {kept}, which stores the last complete epoch, and " if kept.exists() else ""
         raise UserError(f"{error}: {remove}train again with a smaller --rate") from error
     except UserError as error:
-        raise UserError(f"{error}{task.places.resume_hint()}") from error
+        raise UserError(f"{error}{task.files.resume_hint()}") from error
     except KeyboardInterrupt:
-        if not task.places.checkpoint.exists():
+        if not task.files.checkpoint.exists():
             raise
-        raise UserError(f"interrupted{task.places.resume_hint()}") from None
-    task.places.checkpoint.unlink(missing_ok=True)  # last: until then, only it holds every epoch's figures
+        raise UserError(f"interrupted{task.files.resume_hint()}") from None
+    task.files.checkpoint.unlink(missing_ok=True)  # last: until then, only it holds every epoch's figures
 
 
 def _train_epochs(task: TrainTask, job: TrainingJob, say: Callable[[str], object]) -> Progress:
@@ -169,7 +169,7 @@ def _train_epochs(task: TrainTask, job: TrainingJob, say: Callable[[str], object
     images = settings.images - settings.validation
     with (
         deferred_interrupts() as check_interrupt,
-        start_team(progress.workers, job, task.places.resume_hint) as team,
+        start_team(progress.workers, job, task.files.resume_hint) as team,
         open_trainer(job, team, check_interrupt) as trainer,
     ):
         while len(progress.history) < settings.epochs:
@@ -184,7 +184,7 @@ def _train_epochs(task: TrainTask, job: TrainingJob, say: Callable[[str], object
 
                 progress = loop.run_epoch(trainer, settings, progress, update_progress_bar)
                 loop.check_beats_guessing(progress, job.labels, job.model.classes)
-            save_checkpoint(task.places.checkpoint, settings, progress)
+            save_checkpoint(task.files.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()
     return progress

@@ -52,7 +52,7 @@ class CpuTrainer:
         self._gradient = {name: piece.reshape(array.shape) for (name, array), piece in pieces}
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Train on batches as ``loop.Trainer.train`` does."""
+        """Train on batches; return losses and correct answers as ``loop.Trainer.train`` does."""
         found = np.zeros((len(batches), 2))
         penalties = []
         for number, items in enumerate(batches):
@@ -81,7 +81,7 @@ class CpuTrainer:
         return penalty
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Evaluate images as ``loop.Trainer.evaluate`` does."""
+        """Return mean loss and correct answers as ``loop.Trainer.evaluate`` does."""
 
         def evaluate_piece(some: np.ndarray) -> tuple[float, int]:
             logits = self.model.compute_logits(self.parameters, self.images[some])
@@ -95,7 +95,7 @@ class CpuTrainer:
         return float(found[0]), int(found[1])
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return the state as ``loop.Trainer.state`` does."""
+        """Return copies of parameters and slots as ``loop.Trainer.state`` does."""
         return deepcopy((self.parameters, self.slots))
 
     def _compute_piece_gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:

@@ -71,7 +71,7 @@ def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Pa
     padded = len(x), rows_of_x + 2 * padding, columns_of_x + 2 * padding, x.shape[1]
     dx = np.zeros(padded, x.dtype) if needs_dx else None
     few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
-    turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as _scatter has it
+    turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as for _col2im
     windows = sliding_windows(x, layer.kernel, layer.stride, padding)
     memory = np.empty(min(few, images) * height * width * len(dk), x.dtype)
     for at in range(0, images, few):

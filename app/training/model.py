@@ -45,7 +45,7 @@ class Model(Frozen):
         return arrays
 
     def prepare_inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Return bytes (B, C, H, W) as the input of the first trained layer, in ``dtype``."""
+        """Return uint8 images (B, C, H, W) as the input of the first trained layer, in ``dtype``."""
         for layer in self.front:
             images = layer.reference(images, {})
         return images.astype(dtype) * dtype.type(self.network.pixel_scale)

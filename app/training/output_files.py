@@ -91,9 +91,9 @@ def choose_files(request: TrainRequest, network: Network, resumed: Checkpoint | 
     if request.resume is None and kept.exists():
         with lock_files(kept):  # locked: a running training's must not be removed
             raise UserError(f"{kept} stores an unfinished training: continue with --resume {kept}, or remove it")
-    places = OutputFiles(output, kept, request.overwrite, resumed)
-    places.check_output()
-    return places
+    files = OutputFiles(output, kept, request.overwrite, resumed)
+    files.check_output()
+    return files
 
 
 def check_file_sizes(settings: Settings, model: Model) -> None:
@@ -118,21 +118,21 @@ def _default_output_path(network: Network, resume: Path | None) -> Path:
     return Path(f"{network.name}_trained.h5")
 
 
-def _check_files_differ(places: dict[str, Path | None]) -> None:
-    given = [(option, path) for option, path in places.items() if path is not None]
+def _check_files_differ(files: dict[str, Path | None]) -> None:
+    given = [(option, path) for option, path in files.items() if path is not None]
     for (first, path), (second, other) in combinations(given, 2):
         if os.path.realpath(path) == os.path.realpath(other):
             raise UserError(f"{first} {path} is the same file as {second} {other}: name different files")
 
 
 @contextmanager
-def lock_files(*places: Path) -> Iterator[None]:
+def lock_files(*files: Path) -> Iterator[None]:
     """Lock these files while the block runs; every training locks its files before it writes.
 
     Raises UserError, naming the other process, if one is locked (see ``hold_lock``).
     """
     with ExitStack() as held:
-        for real, place in {os.path.realpath(place): place for place in places}.items():
+        for real, place in {os.path.realpath(place): place for place in files}.items():
             held.enter_context(_acquire_file_lock(Path(real), place))
         yield
 

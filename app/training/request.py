@@ -22,7 +22,7 @@ from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 # Options that do not affect the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
 IMAGES = ("data", "labels", "data_dir")  # replaced together or not at all
 OUTPUTS = ("plot", "json")
-NOT_OPTIONS = ("data", "start", "teacher", "biases", "definition")  # the first three: hashes of the files named
+NOT_OPTIONS = ("data", "start", "teacher", "biases", "definition")  # the first three are hashes of named files
 KEPT = (*IMAGES, "teacher", *OUTPUTS)
 MAX_LENGTH = 2000
 KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for name in KEPT}, optional=KEPT)
@@ -107,7 +107,7 @@ class TrainRequest(Frozen, kw_only=True):
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
-    def fill_from_checkpoint(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
+    def fill_from_checkpoint(self, stored: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
         """Return the request with missing options from the checkpoint, and those options.
 
         Raises UserError if the JSON file of the checkpoint exists: the author of a checkpoint must not choose which
@@ -115,7 +115,9 @@ class TrainRequest(Frozen, kw_only=True):
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
         used = {
-            name: kept[name] for name in (*images, "teacher", *OUTPUTS) if name in kept and getattr(self, name) is None
+            name: stored[name]
+            for name in (*images, "teacher", *OUTPUTS)
+            if name in stored and getattr(self, name) is None
         }
         json = used.get("json", "-")
         if json != "-" and os.path.lexists(json):

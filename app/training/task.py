@@ -34,16 +34,16 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 class TrainTask(Frozen):
     """A training with everything loaded and checked.
 
-    request: the user's options and those of the checkpoint. again: the options taken from the checkpoint. test:
+    request: the user's options and those of the checkpoint. restored: options taken from the checkpoint. test:
     Fashion-MNIST's test split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
     """
 
     request: TrainRequest
     job: TrainingJob
-    again: Mapping[str, str]
+    restored: Mapping[str, str]
     data: Dataset
     test: tuple[np.ndarray, np.ndarray] | None
-    places: OutputFiles
+    files: OutputFiles
 
 
 def load_task(request: TrainRequest, device: str) -> TrainTask:
@@ -54,7 +54,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
     start = None if request.start is None else load_weights(request.start)
-    request, again = (request, {}) if content is None else request.fill_from_checkpoint(content.progress.options)
+    request, restored = (request, {}) if content is None else request.fill_from_checkpoint(content.progress.options)
     teacher = None if request.teacher is None else load_weights(request.teacher)
     own = _settings_from_weights(start, teacher)
     if content is not None:
@@ -67,7 +67,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
         raise UserError(f"name the network to train with --network: {known} (or --resume FILE)")
     else:
         network = find_network(request.network)
-    places = choose_files(request, network, content)
+    files = choose_files(request, network, content)
     if request.plot is not None:
         svg.check_chart_folder(request.plot)
     if request.data is None:
@@ -81,7 +81,9 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     if settings.teacher != own["teacher"]:
         raise UserError(f"{request.resume} needs the teacher that it was started with: name its file with --teacher")
     settings = replace(settings, data=digest)
-    test = open_split("test", request.data_dir)[:2] if data.split == "train" else None  # now: it may be missing
+    test = (
+        open_split("test", request.data_dir)[:2] if data.split == "train" else None
+    )  # loaded early: it may be missing
     with translate_memory_errors(settings):
         progress = loop.initial_progress(model, settings) if content is None else content.progress
     if start is not None:
@@ -89,7 +91,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     progress = replace(progress, options=request.checkpoint_options())
     taught_by = None if teacher is None else _model_parameters(teacher, model)
     job = TrainingJob(settings, model, images, labels, progress, device, taught_by)
-    return TrainTask(request, job, again, data, test, places)
+    return TrainTask(request, job, restored, data, test, files)
 
 
 def _settings_from_weights(start: Weights | None, teacher: Weights | None) -> dict[str, Any]:

@@ -40,10 +40,10 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 
 
 @contextmanager
-def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[Team]:
+def start_team(count: int, job: TrainingJob, resume_hint: Callable[[], str]) -> Iterator[Team]:
     """Start ``count`` - 1 workers on the job and yield the team of rank 0. Raises UserError if a worker fails.
 
-    kept: as for ``WorkerSupervisor``.
+    resume_hint: as for ``WorkerSupervisor``.
     """
     if count == 1:
         yield SingleProcessTeam()
@@ -53,14 +53,14 @@ def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterato
         workers = _start_workers(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error
-    supervisor = WorkerSupervisor(workers, kept)
+    supervisor = WorkerSupervisor(workers, resume_hint)
     supervisor.start()
     try:
         for worker in workers:
             worker.link.send(job)
         with _join_team(job, 0, count, [worker.link for worker in workers], memory) as team:
             yield team
-        supervisor.over.set()
+        supervisor.workers_may_end.set()
         supervisor.join(END_SECONDS)  # the workers finish the same work and end by themselves
     except (EOFError, OSError, UserError) as error:  # perhaps because a worker ended
         supervisor.settled.wait(REASON_SECONDS)
@@ -93,16 +93,16 @@ class WorkerProcess(Frozen):
 class WorkerSupervisor(Thread):
     """Thread that supervises the workers: it waits for their end, and kills a suspended worker.
 
-    over: event that the caller sets when workers may end. settled: event that is set when all have ended, or when one
-    has ended too early, for ``reason``. kept: returns the end of an error message, about saved progress, for errors
-    that only this thread can report.
+    workers_may_end: event that the caller sets. settled: event that is set when all have ended, or when one
+    has ended too early, for ``reason``. resume_hint: returns the end of an error message, about saved progress, for
+    errors that only this thread can report.
     """
 
-    def __init__(self, workers: list[WorkerProcess], kept: Callable[[], str]) -> None:
+    def __init__(self, workers: list[WorkerProcess], resume_hint: Callable[[], str]) -> None:
         super().__init__(daemon=True)
-        self.over, self.settled = Event(), Event()
+        self.workers_may_end, self.settled = Event(), Event()
         self.reason = ""
-        self._workers, self._kept = workers, kept
+        self._workers, self._resume_hint = workers, resume_hint
 
     def run(self) -> None:
         running: dict[Any, WorkerProcess] = {worker.process.sentinel: worker for worker in self._workers}
@@ -120,14 +120,14 @@ class WorkerSupervisor(Thread):
         self.settled.set()
 
     def _report_failure(self, reason: str | None) -> None:
-        if reason is not None and not self.reason and not self.over.is_set():
+        if reason is not None and not self.reason and not self.workers_may_end.is_set():
             self.reason = reason
             self.settled.set()
             self._exit_if_hanging()
 
     def end(self) -> None:
         """Kill all running workers and wait for their end."""
-        self.over.set()
+        self.workers_may_end.set()
         self._kill_workers()
         self.join()
         for worker in self._workers:
@@ -139,13 +139,13 @@ class WorkerSupervisor(Thread):
             worker.process.kill()
 
     def _exit_if_hanging(self) -> None:
-        """End this process if rank 0 cannot: it waits for its GPU, which waits for the GPU of the ended worker."""
-        if not self.over.wait(GRACE):
+        """End this process after GRACE if rank 0 still runs: its GPU may wait for that of the ended worker."""
+        if not self.workers_may_end.wait(GRACE):
             self._kill_workers()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
             with suppress(OSError):  # standard error may be closed
-                os.write(2, f"error: {self.reason}{self._kept()}\n".encode())
+                os.write(2, f"error: {self.reason}{self._resume_hint()}\n".encode())
             os._exit(2)
 
 
@@ -190,7 +190,7 @@ def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Conn
 
 @contextmanager
 def _join_team(job: TrainingJob, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
-    """Join the team as member ``rank``; yield the team."""
+    """Join the team of ``count`` as member ``rank``; yield the team. links, memory: as for ``SharedMemoryTeam``."""
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)
         return

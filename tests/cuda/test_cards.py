@@ -1,4 +1,4 @@
-"""Test ``--device cuda:N`` and ``--devices`` with a driver of its own, which has as many cards as a test wants."""
+"""Test ``--device cuda:N`` and ``--devices`` with a simulated CUDA driver, which has any number of GPUs."""
 
 import json
 import os
@@ -40,7 +40,7 @@ for environment, *devices in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the fake libcuda.so.1."""
+    """Compile the simulated driver; return the folder of its libcuda.so.1."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -49,10 +49,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(driver: Path, *cases: tuple[dict[str, str], *tuple[str, ...]]) -> list[list[object]]:
-    """Select devices in turn, in a new process for each case, whose variables come first.
+def select_devices(driver: Path, *cases: tuple[dict[str, str], *tuple[str, ...]]) -> list[list[object]]:
+    """Select devices one after another, in a new process for each case.
 
-    Of each case, return [device] or the error, and then CUDA_VISIBLE_DEVICES, for each device.
+    cases: environment variables, then the devices. Return for each case a list: for each device, [result] or the error,
+    and then CUDA_VISIBLE_DEVICES.
     """
     clean = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     variables = clean | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": "3"}
@@ -61,39 +62,39 @@ def asked(driver: Path, *cases: tuple[dict[str, str], *tuple[str, ...]]) -> list
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def listing(names: str | None) -> dict[str, str]:
+def visible_devices(names: str | None) -> dict[str, str]:
     return {} if names is None else {"CUDA_VISIBLE_DEVICES": names}
 
 
-def test_the_card_of_a_number(driver: Path) -> None:
+def test_a_number_selects_the_visible_gpu(driver: Path) -> None:
     cases = (
         *((None, 2, "2"), ("2,0", 0, "2"), ("GPU-1, GPU-2", 1, "GPU-2")),
         *(("MIG-a,MIG-b", 1, "MIG-b"), ("1,-1,2", 0, "1")),
     )
-    found = asked(driver, *((listing(names), f"cuda:{number}") for names, number, _ in cases))
+    found = select_devices(driver, *((visible_devices(names), f"cuda:{number}") for names, number, _ in cases))
     assert found == [[["cuda"], visible] for *_, visible in cases]
 
 
-def test_a_card_that_is_not_there(driver: Path) -> None:
-    """The environment stays as it was, for whoever catches the error."""
+def test_a_missing_gpu_is_an_error(driver: Path) -> None:
+    """The environment stays unchanged, for callers that catch the error."""
     one = "there is one GPU, cuda:0"
     none = "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it); use --device cpu, or auto"
     cases = (
         *((None, 3, "there are 3 GPUs, cuda:0 to cuda:2"), ("1,-1,2", 4, one), ("1,7,2", 4, one)),
         *((hidden, 0, none) for hidden in ("", "-1", "9")),
     )
-    found = asked(driver, *((listing(names), f"cuda:{number}") for names, number, _ in cases))
+    found = select_devices(driver, *((visible_devices(names), f"cuda:{number}") for names, number, _ in cases))
     for (names, number, reason), (answer, after) in zip(cases, found, strict=True):
         assert str(answer).startswith(f"--device cuda:{number}: {reason}") and after == names
 
 
-def test_other_devices_start_nothing(driver: Path) -> None:
-    (found,) = asked(driver, ({"FAKE_CRASH": "1"}, "auto", "cuda", "cpu"))
+def test_devices_without_a_number_start_no_driver(driver: Path) -> None:
+    (found,) = select_devices(driver, ({"FAKE_CRASH": "1"}, "auto", "cuda", "cpu"))
     assert found == [["auto"], None, ["cuda"], None, ["cpu"], None]
 
 
 @pytest.mark.parametrize(("cards", "contexts"), [("3", 1), ("0", 0)])
-def test_the_context_is_made_beside_other_work(driver: Path, cards: str, contexts: int) -> None:
+def test_the_context_is_created_in_the_background(driver: Path, cards: str, contexts: int) -> None:
     program = (
         "import ctypes, threading\n"
         "from app.cuda import cards\n"
@@ -112,7 +113,7 @@ def test_the_context_is_made_beside_other_work(driver: Path, cards: str, context
         *(("predict missing.npy", 1, 2), ("predict missing.npy --device cpu", 0, 2)),
     ],
 )
-def test_who_makes_it(command: str, started: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_create_the_context(command: str, started: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     monkeypatch.setattr(cli, "create_context_in_background", lambda: calls.append(None))
     monkeypatch.setattr(cli, "_import_main_job", lambda _: lambda *_: 0)
@@ -120,26 +121,34 @@ def test_who_makes_it(command: str, started: int, code: int, monkeypatch: pytest
     assert len(calls) == started
 
 
-def test_too_late(driver: Path) -> None:
-    """CUDA reads the variable only once."""
+def test_selecting_after_cuda_started_is_an_error(driver: Path) -> None:
+    """CUDA reads CUDA_VISIBLE_DEVICES only once."""
     late = "--device cuda:0: CUDA has started in this process, which can choose no card any more: start the process"
-    (answers,) = asked(driver, ({}, "cuda:1", "cuda:0"))
+    (answers,) = select_devices(driver, ({}, "cuda:1", "cuda:0"))
     assert answers[:2] == [["cuda"], "1"] and str(answers[2]).startswith(late) and answers[3] == "1"
+    program = (
+        "from app.cuda import cards\ncards.select_visible_device('cuda:1')\n"
+        "try: cards.select_visible_device('cuda:0')\nexcept Exception: print(cards.original_device_number(0))"
+    )
+    done = python(program, env=os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": "3"})
+    assert (done.stdout, done.stderr) == ("1\n", ""), "the first selection stays in force"
 
 
-def test_a_card_for_each_process(driver: Path) -> None:
-    """This process starts no driver: it may still choose."""
+def test_device_lists_name_visible_gpus(driver: Path) -> None:
+    """The process itself starts no driver, so it can still select a GPU."""
     cases = (
         (None, "all", {"cuda:0": "0", "cuda:1": "1", "cuda:2": "2"}),
         (None, "2,0", {"cuda:2": "2", "cuda:0": "0"}),
         ("GPU-2,0,9,1", "all", {"cuda:0": "GPU-2", "cuda:1": "0"}),
         ("MIG-a,MIG-b", "all", {"cuda:0": "MIG-a", "cuda:1": "MIG-b"}),
     )
-    found = asked(driver, *((listing(names), f"--devices {text}", "cuda:0") for names, text, _ in cases))
+    found = select_devices(
+        driver, *((visible_devices(names), f"--devices {text}", "cuda:0") for names, text, _ in cases)
+    )
     assert [answers[::2] for answers in found] == [[[cards], ["cuda"]] for *_, cards in cases]
 
 
-def test_wrong_lists_of_cards(driver: Path) -> None:
+def test_wrong_device_lists_are_refused(driver: Path) -> None:
     wrong = {
         "0,x": "--devices 0,x: give all, or numbers of GPUs, as in 0,2",
         "": "--devices : give all, or numbers of GPUs, as in 0,2",
@@ -147,7 +156,7 @@ def test_wrong_lists_of_cards(driver: Path) -> None:
         "0,1,00": "--devices 0,1,00: cuda:0 is named twice, name it once",
         "0,5": "--devices 0,5: no cuda:5, there are 3 GPUs, cuda:0 to cuda:2",
     }
-    reasons = {  # of --devices all
+    reasons = {  # environment → error of --devices all
         "FAKE_CARDS=0": "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it); leave it out",
         "FAKE_CRASH=1": "the NVIDIA driver does not start: its process was ended by signal 6 (Aborted)",
         "LD_LIBRARY_PATH=": "no NVIDIA driver library (libcuda.so.1) is installed; leave it out to use the CPU",
@@ -155,7 +164,7 @@ def test_wrong_lists_of_cards(driver: Path) -> None:
     if shutil.which("nvidia-smi"):
         del reasons["LD_LIBRARY_PATH="]
     variables = [dict([setting.split("=")]) for setting in reasons]
-    lists, *others = asked(
+    lists, *others = select_devices(
         driver, ({}, *(f"--devices {text}" for text in wrong)), *((each, "--devices all") for each in variables)
     )
     assert lists[::2] == [*wrong.values()]
@@ -164,11 +173,11 @@ def test_wrong_lists_of_cards(driver: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:15"])
-def test_names(text: str) -> None:
+def test_device_names_are_accepted(text: str) -> None:
     assert parse_device_name(text) == text
 
 
 @pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:N", "cuda:-1", "cuda:01", "cuda:1 ", "cpu:1", "cuda:١"])
-def test_no_names(text: str) -> None:
+def test_wrong_device_names_are_refused(text: str) -> None:
     with pytest.raises(BadValueError, match="is none of auto, cuda, cuda:N, cpu"):
         parse_device_name(text)

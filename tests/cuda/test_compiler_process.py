@@ -1,4 +1,4 @@
-"""Test the compiler's processes: this program handles Ctrl-C at any moment, and their results are NVRTC's."""
+"""Test compiling: NVRTC's child processes, interrupts at any moment, and the cache of compiled kernels."""
 
 import re
 import signal
@@ -28,11 +28,11 @@ from app.cuda.compiler import find_nvrtc, library_build_hash
 from tests.support.shell import INTERRUPTIBLE, check_error, python, started, user_error, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
-# Most of the time goes to the front end, within which NVRTC handles signals.
+# Long for the compiler's front end, during which NVRTC replaces signal handlers.
 LONG = (
     "".join(f"static __device__ float f{i}(float x) {{ return x * {i} + sqrtf(x); }}\n" for i in range(3000)) + KERNEL
 )
-# Compiles again and again, interrupted at moments that differ; every compilation ends in its result or the interrupt.
+# Compiles repeatedly, interrupted at random moments; each compilation must end in a result or in KeyboardInterrupt.
 INTERRUPTED_OFTEN = """
 import os, random, signal, sys, threading, time
 from pathlib import Path
@@ -58,26 +58,26 @@ print(interrupts, "interrupts")
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel, and an empty cache."""
+    """Write a kernel file and use an empty cache; return the file's path."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "kernel.cu"
     path.write_text(KERNEL, encoding="utf-8")
     return path
 
 
-def test_interrupts_at_many_moments(kernel: Path) -> None:
-    """NVRTC's own handlers ended the process, with exit code 4 or in a crash."""
+def test_interrupts_at_random_moments(kernel: Path) -> None:
+    """NVRTC runs in a child process, because its signal handlers would end or crash the program."""
     kernel.write_text(LONG, encoding="utf-8")
     done = python(INTERRUPTED_OFTEN, kernel, preexec_fn=INTERRUPTIBLE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "8 interrupts\n"
 
 
-def test_precompile_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_precompile_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     process = started(tmp_path, "precompile", "--arch", "sm_90a", "--all")
     try:
-        wait_for(lambda: list(tmp_path.glob("cache/kernels/*")))  # until kernels compile
+        wait_for(lambda: list(tmp_path.glob("cache/kernels/*")))  # kernels compile
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:
@@ -87,14 +87,14 @@ def test_precompile_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_threads_have_a_process_each(kernel: Path) -> None:
+def test_threads_compile_in_separate_processes(kernel: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda value: compiler.compile_kernel(kernel, {"VALUE": value}, "sm_80"), range(6)))
     assert len(set(found)) == 6 and all(cubin.startswith(b"\x7fELF") for cubin in found)
     assert compiler.compile_kernel(kernel, {"VALUE": 0}, "sm_90a") not in found
 
 
-def test_a_compiler_that_died_is_replaced(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_compiler_is_replaced(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler_process, "_idle", [])
     compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
     idle = compiler_process._idle[0]._process
@@ -107,8 +107,8 @@ def test_a_compiler_that_died_is_replaced(kernel: Path, monkeypatch: pytest.Monk
     compiler_process._terminate_idle_compilers()
 
 
-def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
-    """As when a worker of a cluster is: users would see lines that mean nothing to them."""
+def test_a_compiler_ends_silently_with_its_parent() -> None:
+    """The parent may be killed, as a cluster's worker is; users would not understand the child's lines."""
     code = (
         "import marshal, os, sys\n"
         "from app.cuda import compiler_process\n"
@@ -121,8 +121,8 @@ def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
     wait_for(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
 
 
-def elf(path: Path, build: bytes, size: int = 400) -> str:
-    """The least that is an ELF file with a note, of so many bytes."""
+def write_elf(path: Path, build: bytes, size: int = 400) -> str:
+    """Write a minimal ELF file of ``size`` bytes with a note that contains ``build``; return its path."""
     header = bytearray(64)
     struct.pack_into("<Q", header, 0x20, 64)
     struct.pack_into("<2H", header, 0x36, 56, 2)
@@ -133,21 +133,21 @@ def elf(path: Path, build: bytes, size: int = 400) -> str:
     return str(path)
 
 
-def test_builds_of_one_version_are_told_apart(tmp_path: Path) -> None:
-    """By the linker's build ID, or the size; not by the place."""
-    first = library_build_hash(elf(tmp_path / "1", b"build 1"))
-    others = [elf(tmp_path / "2", b"build 2"), elf(tmp_path / "3", b"build 1", size=401)]
+def test_the_build_hash_identifies_the_build(tmp_path: Path) -> None:
+    """The hash depends on the linker's build ID and the file's size, not on the path."""
+    first = library_build_hash(write_elf(tmp_path / "1", b"build 1"))
+    others = [write_elf(tmp_path / "2", b"build 2"), write_elf(tmp_path / "3", b"build 1", size=401)]
     assert len({first, *map(library_build_hash, others)}) == 3
-    assert library_build_hash(elf(tmp_path / "moved", b"build 1")) == first
+    assert library_build_hash(write_elf(tmp_path / "moved", b"build 1")) == first
 
 
-def test_the_library_is_the_one_that_compiles() -> None:
+def test_find_nvrtc_returns_the_loaded_library() -> None:
     library = find_nvrtc()
     assert Path(library.path).name.startswith("libnvrtc.so") and Path(library.path).is_absolute()
     assert library.version == compiler.import_nvrtc().getVersion() and library.build == library_build_hash(library.path)
 
 
-# --- The cache: nothing is compiled twice, and every input of a compilation is part of its key
+# --- the cache
 
 
 def test_architectures_have_names_and_numbers() -> None:
@@ -156,7 +156,7 @@ def test_architectures_have_names_and_numbers() -> None:
     assert [architecture_number(name) for name in ARCHITECTURES] == [75, 80, 86, 89, 90, 100, 120]
 
 
-# A kernel of three lines that includes a header that includes another.
+# A small kernel that includes a header, which includes another one.
 TOY = {
     "toy.cu": '#include "outer.cuh"\nextern "C" __global__ void toy(float *y) { y[threadIdx.x] = VALUE + INNER; }\n',
     "outer.cuh": '#pragma once\n#  include "inner.cuh"\n',
@@ -166,8 +166,8 @@ TOY = {
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of toy kernels in place of ours, and an empty cache beside it. Returns the folder for kernels."""
+def toy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the files of TOY to a folder, beside an empty cache; return the folder."""
     folder = tmp_path / "kernels"
     folder.mkdir()
     for name, text in TOY.items():
@@ -176,92 +176,92 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _build(toy: Path, value: int = 1, arch: str = "sm_80", *, debug: bool = False) -> bytes:
-    return compile_kernel(toy / "toy.cu", {"VALUE": value}, arch, debug=debug)
+def _build(toy_folder: Path, value: int = 1, arch: str = "sm_80", *, debug: bool = False) -> bytes:
+    return compile_kernel(toy_folder / "toy.cu", {"VALUE": value}, arch, debug=debug)
 
 
-def _cached(toy: Path) -> list[Path]:
-    """Everything in the cache, hidden files included."""
-    return sorted((toy.parent / "cache" / "kernels").iterdir())
+def _list_cache(toy_folder: Path) -> list[Path]:
+    """Return all files in the cache, including hidden ones."""
+    return sorted((toy_folder.parent / "cache" / "kernels").iterdir())
 
 
-def _no_compiler(*_: object) -> None:
+def _fail_to_compile(*_: object) -> None:
     raise AssertionError("compiled where the cache should have served")
 
 
-def test_the_order_of_constants_does_not_matter(toy: Path) -> None:
-    first = compile_kernel(toy / "toy.cu", {"VALUE": 1, "OTHER": 2}, "sm_80")
-    assert compile_kernel(toy / "toy.cu", {"OTHER": 2, "VALUE": 1}, "sm_80") == first
-    assert len(_cached(toy)) == 1
+def test_the_order_of_constants_does_not_matter(toy_folder: Path) -> None:
+    first = compile_kernel(toy_folder / "toy.cu", {"VALUE": 1, "OTHER": 2}, "sm_80")
+    assert compile_kernel(toy_folder / "toy.cu", {"OTHER": 2, "VALUE": 1}, "sm_80") == first
+    assert len(_list_cache(toy_folder)) == 1
 
 
 @pytest.mark.parametrize("change", ["define", "arch", "debug", "toy.cu", "outer.cuh", "inner.cuh", "compiler"])
-def test_whatever_matters_is_part_of_the_key(change: str, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_compiler_input_changes_the_key(change: str, toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_compile", lambda *_: (b"machine code", ""))
-    _build(toy)
-    _build(toy)
-    assert len(_cached(toy)) == 1
+    _build(toy_folder)
+    _build(toy_folder)
+    assert len(_list_cache(toy_folder)) == 1
     if change in TOY:
-        with (toy / change).open("a", encoding="utf-8") as file:
+        with (toy_folder / change).open("a", encoding="utf-8") as file:
             file.write("// changed\n")
     if change == "compiler":
         monkeypatch.setattr(compiler, "library_build_hash", lambda _: "a build of the same version")
     value, arch = 2 if change == "define" else 1, "sm_90a" if change == "arch" else "sm_80"
-    _build(toy, value, arch, debug=change == "debug")
-    assert len(_cached(toy)) == 2
+    _build(toy_folder, value, arch, debug=change == "debug")
+    assert len(_list_cache(toy_folder)) == 2
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "longer", "empty", "other"])
-def test_a_damaged_file_is_compiled_again(damage: str, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cubin = _build(toy)
-    (path,) = _cached(toy)
+def test_a_damaged_cache_file_is_compiled_again(damage: str, toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cubin = _build(toy_folder)
+    (path,) = _list_cache(toy_folder)
     good = path.read_bytes()
     flipped = bytearray(good)
     flipped[-100] ^= 1
     damaged = {"flipped": bytes(flipped), "truncated": good[:-1], "longer": good + b"\0", "empty": b"", "other": cubin}
     path.write_bytes(damaged[damage])
-    assert _build(toy) == cubin
+    assert _build(toy_folder) == cubin
     assert path.read_bytes() == good
-    monkeypatch.setattr(compiler, "_compile", _no_compiler)
-    assert _build(toy) == cubin
+    monkeypatch.setattr(compiler, "_compile", _fail_to_compile)
+    assert _build(toy_folder) == cubin
 
 
-def test_a_kernel_that_does_not_compile_says_which_and_why(toy: Path) -> None:
+def test_a_compile_error_gives_file_options_and_log(toy_folder: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
-        compile_kernel(toy / "broken.cu", {"TILE": 16}, "sm_80")
+        compile_kernel(toy_folder / "broken.cu", {"TILE": 16}, "sm_80")
     first, log = str(caught.value).split("\n", 1)
     assert all(part in first for part in ("broken.cu", "-DTILE=16", "--gpu-architecture=sm_80"))
     assert "nonsense" in log and "broken.cu" in log
-    assert not (toy.parent / "cache").exists()
+    assert not (toy_folder.parent / "cache").exists()
 
 
-def test_a_missing_compiler_is_the_users_to_install(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
+def test_a_missing_nvrtc_is_a_user_error(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_missing_library() -> None:
         raise RuntimeError("CuPy failed to load libnvrtc.so.12:\nOSError: no such file")
 
-    monkeypatch.setattr(compiler.import_nvrtc(), "getVersion", missing)
-    assert re.search(r"NVRTC.*libnvrtc.*pip install", user_error(lambda: _build(toy)))
+    monkeypatch.setattr(compiler.import_nvrtc(), "getVersion", raise_missing_library)
+    assert re.search(r"NVRTC.*libnvrtc.*pip install", user_error(lambda: _build(toy_folder)))
 
 
-def test_without_cupy_it_is_cupy_that_is_named(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cupy_the_error_names_cupy(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
     with pytest.raises(UserError, match=r"NVRTC.*: pip install cupy-cuda12x$"):
         compiler.import_nvrtc()
 
 
-def test_a_header_of_ours_serves_a_kernel_elsewhere(toy: Path) -> None:
-    """Unless a file of that name lies beside it."""
-    (toy / "user.cu").write_text('#include "common.cuh"\n#include "inner.cuh"\n', encoding="utf-8")
-    found = read_with_includes(toy / "user.cu")
+def test_kernels_elsewhere_may_include_our_headers(toy_folder: Path) -> None:
+    """A header beside the kernel replaces ours of the same name."""
+    (toy_folder / "user.cu").write_text('#include "common.cuh"\n#include "inner.cuh"\n', encoding="utf-8")
+    found = read_with_includes(toy_folder / "user.cu")
     assert found["common.cuh"] == (compiler.INCLUDE_DIR / "common.cuh").read_text(encoding="utf-8")
     assert found["inner.cuh"] == TOY["inner.cuh"] and "half.cuh" in found
 
 
-def test_the_assembler_tells_of_registers_and_spills(toy: Path) -> None:
-    report = resource_report(toy / "toy.cu", {"VALUE": 1}, "sm_80")
+def test_resource_report_has_registers_and_spills(toy_folder: Path) -> None:
+    report = resource_report(toy_folder / "toy.cu", {"VALUE": 1}, "sm_80")
     assert "registers" in report and "spill" in report and "toy" in report
-    assert not (toy.parent / "cache").exists()
+    assert not (toy_folder.parent / "cache").exists()
 
 
-def test_device_debug_is_other_code(toy: Path) -> None:
-    assert _build(toy, debug=True) != _build(toy)
+def test_debug_code_differs(toy_folder: Path) -> None:
+    assert _build(toy_folder, debug=True) != _build(toy_folder)

@@ -1,4 +1,4 @@
-"""Test the reasons for having no GPU, cause by cause, with a fake driver library."""
+"""Test the reasons why no GPU can be used, with a simulated driver, and the remedies for CUDA errors."""
 
 import ctypes
 from typing import Any
@@ -13,7 +13,7 @@ CUPY_CUDA = pytest.importorskip("cupy").cuda.runtime.runtimeGetVersion() // 1000
 
 
 class Driver:
-    """Answers like libcuda."""
+    """A simulated driver library that gives fixed answers."""
 
     def __init__(self, init: int = 0, count: int = 1, version: int = 99_000) -> None:
         self.init, self.count, self.version = init, count, version
@@ -30,7 +30,7 @@ class Driver:
         return 0
 
 
-def install(monkeypatch: pytest.MonkeyPatch, driver: Driver | None) -> None:
+def use_driver(monkeypatch: pytest.MonkeyPatch, driver: Driver | None) -> None:
     def load(name: str) -> Driver:
         if driver is None:
             raise OSError(f"{name}: cannot open shared object file")
@@ -39,7 +39,7 @@ def install(monkeypatch: pytest.MonkeyPatch, driver: Driver | None) -> None:
     monkeypatch.setattr(ctypes, "CDLL", load)
 
 
-def no_nvrtc() -> None:
+def raise_missing_nvrtc() -> None:
     raise UserError("NVRTC, the run-time compiler, cannot be loaded (libnvrtc.so): run make run")
 
 
@@ -53,8 +53,8 @@ def no_nvrtc() -> None:
         (Driver(version=CUPY_CUDA - 1000), f"driver is too old: it supports CUDA .*, CuPy needs {CUPY_CUDA // 1000}"),
     ],
 )
-def test_each_cause_has_its_line(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, reason: str) -> None:
-    install(monkeypatch, driver)
+def test_each_driver_problem_has_a_reason(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, reason: str) -> None:
+    use_driver(monkeypatch, driver)
     found = device.why_no_gpu()
     assert found is not None and "\n" not in found
     with pytest.raises(UserError, match=f"--device cuda: .*{reason}.*--device cpu"):
@@ -63,35 +63,35 @@ def test_each_cause_has_its_line(monkeypatch: pytest.MonkeyPatch, driver: Driver
     assert device.choose_device("cpu") == ("cpu", None)
 
 
-def test_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Driver())
-    monkeypatch.setattr(device, "import_nvrtc", no_nvrtc)
+def test_missing_nvrtc_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_driver(monkeypatch, Driver())
+    monkeypatch.setattr(device, "import_nvrtc", raise_missing_nvrtc)
     assert "NVRTC" in str(device.why_no_gpu())
 
 
-def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Driver())
+def test_missing_cupy_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_driver(monkeypatch, Driver())
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda _: None)
     assert device.why_no_gpu() == "CuPy is not installed (pip install cupy-cuda12x)"
 
 
 @pytest.mark.parametrize("call", ["compute_capability", "context"])
-def test_a_full_card_is_no_bug(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever call creates the context finds no memory for it."""
+def test_a_full_gpu_is_the_reason(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that creates the context fails with too little memory."""
     import cupy
 
-    def full(*_: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise cupy.cuda.runtime.CUDARuntimeError(2)
 
-    install(monkeypatch, Driver())
+    use_driver(monkeypatch, Driver())
     monkeypatch.setattr(device, "import_nvrtc", lambda: None)
-    monkeypatch.setattr(device, "compute_capability", full if call == "compute_capability" else lambda: (9, 0))
-    monkeypatch.setattr(cupy.cuda.runtime, "free", full)
+    monkeypatch.setattr(device, "compute_capability", fail if call == "compute_capability" else lambda: (9, 0))
+    monkeypatch.setattr(cupy.cuda.runtime, "free", fail)
     assert str(device.why_no_gpu()).startswith("the card refuses a context: ")
 
 
-def reported(kind: str, status: int | None) -> Exception:
-    """An error of CuPy's, which numbers those that come from CUDA."""
+def cuda_error(kind: str, status: int | None) -> Exception:
+    """Return an error with the class name ``kind`` and CUDA's error number, as CuPy raises."""
     error = type(kind, (RuntimeError,), {})(f"cudaErrorSomething: number {status}")
     if status is not None:
         error.status = status
@@ -114,35 +114,35 @@ REPAIRABLE = {
 
 
 @pytest.mark.parametrize("kind", ["CUDARuntimeError", "CUDADriverError"])
-def test_what_the_user_can_put_right_has_its_remedy(kind: str) -> None:
+def test_correctable_cuda_errors_have_a_remedy(kind: str) -> None:
     for remedy, statuses in REPAIRABLE.items():
         for status in statuses:
             with pytest.raises(UserError, match=rf"^the GPU reported .*{status}: .*{remedy}") as caught:
-                raise_within(reported(kind, status))
+                raise_within(cuda_error(kind, status))
             assert "\n" not in str(caught.value)
-            assert "--" not in str(caught.value)  # bench, sweep and profile have other options than the main job
+            assert "--" not in str(caught.value)  # no option: commands have different ones
 
 
 @pytest.mark.parametrize("kind", ["CUDARuntimeError", "CUDADriverError"])
-def test_what_only_our_code_can_cause_is_a_bug(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def body() -> int:
+def test_other_cuda_errors_are_bugs(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def raise_error() -> int:
         raise_within(error)
         return 0
 
     for status in (*BUGS, None):
-        error = reported(kind, status)
-        assert run_guarded(body) == 3, status
+        error = cuda_error(kind, status)
+        assert run_guarded(raise_error) == 3, status
         assert kind in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["DeviceMemoryError", "OutOfMemoryError"])
-def test_memory_that_runs_out_is_the_users_to_free(kind: str) -> None:
+def test_too_little_gpu_memory_has_a_remedy(kind: str) -> None:
     with pytest.raises(UserError, match=r"too little free memory .*: free memory of the GPU"):
-        raise_within(reported(kind, None))
+        raise_within(cuda_error(kind, None))
 
 
-def test_other_errors_and_other_numbers_are_no_errors_of_the_gpu() -> None:
-    for error in (ValueError("a bug"), reported("SomeError", 2)):
+def test_errors_of_other_classes_pass_unchanged() -> None:
+    for error in (ValueError("a bug"), cuda_error("SomeError", 2)):
         with pytest.raises(type(error)):
             raise_within(error)
 

@@ -1,4 +1,4 @@
-"""``--device cuda:N`` and ``Classifier(device="cuda:N")`` on the cards that there are, also where there are several."""
+"""Test ``--device cuda:N`` and ``Classifier(device="cuda:N")`` on the machine's GPUs."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def second() -> int:
-    """The number of the last card, which is not the current one."""
+def last_gpu() -> int:
+    """Return the number of the last GPU, which is not the current one; skip the test with a single GPU."""
     if runtime.getDeviceCount() < 2:
         pytest.skip("needs two GPUs")
     return runtime.getDeviceCount() - 1
@@ -35,32 +35,32 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def reported(place: Path, *options: str) -> Any:
+def report_device(place: Path, *options: str) -> Any:
     files = ("--data", "images", "--labels", "labels", "--weights", "weights.h5")
     done = shell(*options, *files, "--json", "-", cwd=place)
     assert done.returncode in (0, 1), done.stderr
     return json.loads(done.stdout)["device"]
 
 
-def test_all_cards_are_seen() -> None:
+def test_all_gpus_are_visible() -> None:
     assert len(visible_cards()) == runtime.getDeviceCount()
 
 
 @pytest.mark.parametrize("command", [["--repeat", "2"], ["evaluate"]])
-def test_the_report_says_which_card(command: list[str], place: Path) -> None:
+def test_the_report_names_the_gpu(command: list[str], place: Path) -> None:
     for number in {0, runtime.getDeviceCount() - 1}:
-        device = reported(place, *command, "--device", f"cuda:{number}")
+        device = report_device(place, *command, "--device", f"cuda:{number}")
         assert (device["number"], device["bus"]) == (number, runtime.deviceGetPCIBusId(number))
 
 
-def test_numbers_count_what_is_visible(second: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bus = runtime.deviceGetPCIBusId(second)
-    monkeypatch.setenv(VARIABLE, visible_cards()[second].visible)
-    device = reported(place, "--repeat", "2", "--device", "cuda:0")
+def test_numbers_count_visible_gpus(last_gpu: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = runtime.deviceGetPCIBusId(last_gpu)
+    monkeypatch.setenv(VARIABLE, visible_cards()[last_gpu].visible)
+    device = report_device(place, "--repeat", "2", "--device", "cuda:0")
     assert (device["number"], device["bus"]) == (0, bus)
 
 
-def test_a_card_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_an_error(tmp_path: Path) -> None:
     count = runtime.getDeviceCount()
     done = shell("--device", f"cuda:{count}", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "") and f"error: --device cuda:{count}: there " in done.stderr
@@ -68,21 +68,21 @@ def test_a_card_that_is_not_there(tmp_path: Path) -> None:
         Classifier(device=f"cuda:{count}")
 
 
-def test_a_classifier_on_another_card_than_the_current_one(second: int) -> None:
-    """The same bits from any thread, for images on the host and on that card; the current card stays current."""
+def test_a_classifier_on_another_gpu(last_gpu: int) -> None:
+    """Host images and that GPU's images give the same bits in every thread; the current GPU stays current."""
     images = random_images(LENET5, 1000)
-    with cupy.cuda.Device(second):
+    with cupy.cuda.Device(last_gpu):
         on_card = cupy.asarray(images)
-    with Classifier(device="cuda:0") as first, Classifier(device=f"cuda:{second}") as classifier:
+    with Classifier(device="cuda:0") as first, Classifier(device=f"cuda:{last_gpu}") as classifier:
         labels, logits, probabilities = first(images), first.logits, first.probabilities
 
-        def check(given: Any, **options: Any) -> None:
+        def check_results(given: Any, **options: Any) -> None:
             found = classifier(given, **options)
             scores: Any = classifier.logits
             shares: Any = classifier.probabilities
             if options:
-                assert {array.device.id for array in (found, scores, shares)} == {second}
-            with cupy.cuda.Device(second):  # whose current stream computes them
+                assert {array.device.id for array in (found, scores, shares)} == {last_gpu}
+            with cupy.cuda.Device(last_gpu):  # its current stream computes them
                 found, scores, shares = map(cupy.asnumpy, (found, scores, shares))
             np.testing.assert_array_equal(found, labels)
             np.testing.assert_array_equal(scores, logits)
@@ -91,9 +91,9 @@ def test_a_classifier_on_another_card_than_the_current_one(second: int) -> None:
         with ThreadPoolExecutor(1) as pool:
             for given in (images, on_card):
                 for options in ({}, {"on_card": True}):
-                    check(given, **options)
-                    pool.submit(check, given, **options).result()
-        with pytest.raises(ValueError, match=f"lie on GPU {second}, the classifier on GPU 0: copy them there"):
+                    check_results(given, **options)
+                    pool.submit(check_results, given, **options).result()
+        with pytest.raises(ValueError, match=f"lie on GPU {last_gpu}, the classifier on GPU 0: copy them there"):
             first(on_card)
-        assert classifier.device == f"cuda:{second}" and classifier.describe()["number"] == second
+        assert classifier.device == f"cuda:{last_gpu}" and classifier.describe()["number"] == last_gpu
         assert runtime.getDevice() == 0

@@ -1,4 +1,4 @@
-"""Test clusters, and kernels that start before the kernel ahead of them has ended."""
+"""Test launches in clusters, and dependent launches, which start before the previous kernel has ended."""
 
 import ctypes
 from pathlib import Path
@@ -46,7 +46,7 @@ extern "C" __global__ void behind(int *sum, unsigned long long *starts, const in
 
 
 def test_structures_have_the_sizes_that_the_driver_reads() -> None:
-    """Of 64-bit systems, as the CUDA Driver API documents the fields."""
+    """Sizes and offsets are those of 64-bit systems in the CUDA Driver API's documentation."""
     assert ctypes.sizeof(_Attribute) == 8 + 64
     assert _Attribute.value.offset == 8
     assert ctypes.sizeof(_Config) == 56
@@ -56,10 +56,10 @@ def test_structures_have_the_sizes_that_the_driver_reads() -> None:
 @pytest.mark.parametrize("version", [DEPENDENT_SINCE - 1, DEPENDENT_SINCE])
 @pytest.mark.parametrize("clusters", [False, True])
 @pytest.mark.parametrize("dependent", [False, True])
-def test_the_driver_is_told_what_to_launch(
+def test_launches_pass_geometry_and_attributes(
     version: int, clusters: bool, dependent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Block, shared memory, grid, stream, argument and attributes; without attributes it launches as usual."""
+    """The driver gets block, grid, stream, argument and attributes; without attributes CuPy's launch is used."""
     extended: list[tuple[Any, ...]] = []
     usual: list[tuple[Any, ...]] = []
 
@@ -84,7 +84,9 @@ def test_the_driver_is_told_what_to_launch(
         value.value += 1
         started(stream, images)
     early = [(PROGRAMMATIC, 1, 0, 0)] if dependent and version >= DEPENDENT_SINCE else []
-    together = [(CLUSTER_DIMENSION, 2, 1, 1)] if clusters else []  # of the second launch; the first has one block
+    together = (
+        [(CLUSTER_DIMENSION, 2, 1, 1)] if clusters else []
+    )  # in the second launch; the first one's cluster has one block
     with_attributes = [
         (5, 2, 1, 96, 1, 1, 1024, 99, 7, early, 42),
         (6, 2, 1, 96, 1, 1, 1024, 100, 7, [*early, *together], 43),
@@ -97,9 +99,9 @@ def test_the_driver_is_told_what_to_launch(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("captured", [False, True])
-def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> None:
-    """In a stream and in a CUDA graph: before the end of the kernel ahead, and never with its earlier values."""
-    module = _compiled(tmp_path, SOURCE)
+def test_a_dependent_kernel_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> None:
+    """In a stream and in a CUDA graph, it starts before the previous kernel ends and reads that kernel's new values."""
+    module = _load_module(tmp_path, SOURCE)
     ahead = KernelFunction(module, "ahead", threads=256)
     behind = KernelFunction(module, "behind", threads=256, dependent=True)
     values, total = cupy.zeros(ELEMENTS, np.int32), cupy.zeros(1, np.int32)
@@ -118,7 +120,7 @@ def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> No
             graph.launch(stream)
         stream.synchronize()
         assert int(total[0]) == value * ELEMENTS
-        if value > 1:  # the first launch loads the code, which may wait for the card
+        if value > 1:  # the first launch loads code, which may wait for the GPU
             assert int(starts[0]) < int(ends[0])
 
 
@@ -143,8 +145,8 @@ extern "C" __global__ void gather(float4 *collected, int of_cluster) {
 @pytest.mark.gpu
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
-def test_blocks_of_a_cluster_reach_the_first_ones_memory(tmp_path: Path, size: int, captured: bool) -> None:
-    gather = KernelFunction(_compiled(tmp_path, CLUSTERS), "gather", threads=96, cluster=lambda _: size)
+def test_blocks_of_a_cluster_write_to_its_first_block(tmp_path: Path, size: int, captured: bool) -> None:
+    gather = KernelFunction(_load_module(tmp_path, CLUSTERS), "gather", threads=96, cluster=lambda _: size)
     blocks = 3 * size
     collected = cupy.full((blocks, 96, 4), np.nan, np.float32)
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -160,8 +162,8 @@ def test_blocks_of_a_cluster_reach_the_first_ones_memory(tmp_path: Path, size: i
     np.testing.assert_array_equal(cupy.asnumpy(collected), expected)
 
 
-def _compiled(folder: Path, source: str) -> Any:
-    """The module of a source, loaded; skips before sm_90."""
+def _load_module(folder: Path, source: str) -> Any:
+    """Return the loaded module of a kernel source; skip the test on architectures before sm_90."""
     from app.cuda.compiler import compile_kernel
     from app.cuda.device import describe_gpu
 

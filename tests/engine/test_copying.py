@@ -1,4 +1,4 @@
-"""Copies by several threads: every byte, for several callers, on one core, after a fork, after an interrupt."""
+"""Test copying by several threads: all bytes, several callers, one core, after a fork, after an interrupt."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ from tests.support.shell import python
 
 @pytest.fixture(params=[1, 2, 16])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Fresh helpers, on a machine of so many cores, that copy small pieces."""
+    """Install new helper threads that copy small pieces, as on a machine with this many cores; return the number."""
     helpers = copying._HelperThreads()
     monkeypatch.setattr(copying, "core_count", lambda: request.param)
     monkeypatch.setattr(copying, "_helpers", helpers)
@@ -28,27 +28,27 @@ def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     helpers.stop()
 
 
-def rows(count: int, size: int, seed: int = 0) -> np.ndarray:
+def random_rows(count: int, size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(256, size=(count, size), dtype=np.uint8)
 
 
-def threads() -> int:
+def helper_count() -> int:
     return len(copying._helpers._threads)
 
 
 def test_every_byte_is_copied_and_no_other(cores: int) -> None:
     for count, size in product((0, 1, 3, 999), (1, 7, 784, 4001)):
-        source = rows(count, size)
+        source = random_rows(count, size)
         target = np.full((count + 2, size), 77, np.uint8)
         copy_by_threads(target[1:], source)
         np.testing.assert_array_equal(target[1:-1], source)
         assert (target[[0, -1]] == 77).all()
-        assert threads() == min(cores - 1, 3)
+        assert helper_count() == min(cores - 1, 3)
 
 
 @pytest.mark.parametrize("ends", [[100], [0, 100], [1, 99, 100], [45, 45, 100]])
-def test_a_part_is_there_when_its_bounds_come(ends: list[int], cores: int) -> None:
-    source = rows(100, 784).astype(np.float32)
+def test_each_part_is_complete_when_its_bounds_are_yielded(ends: list[int], cores: int) -> None:
+    source = random_rows(100, 784).astype(np.float32)
     target = np.zeros_like(source)
     found = []
     for start, stop in copy_in_parts(target, source, ends):
@@ -58,36 +58,36 @@ def test_a_part_is_there_when_its_bounds_come(ends: list[int], cores: int) -> No
 
 
 def test_several_callers_share_the_helpers(cores: int) -> None:
-    def work(seed: int) -> None:
+    def copy_repeatedly(seed: int) -> None:
         for turn in range(10):
-            source = rows(50 + turn, 784, seed)
+            source = random_rows(50 + turn, 784, seed)
             target = np.zeros_like(source)
             copy_by_threads(target, source)
             np.testing.assert_array_equal(target, source)
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(12)))
-    assert threads() == min(cores - 1, 3)
+        list(pool.map(copy_repeatedly, range(12)))
+    assert helper_count() == min(cores - 1, 3)
 
 
 def test_helpers_copy_pieces_beside_the_caller(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two copies that wait for each other end only in two threads."""
+    """Each of two pieces waits until the other one is being copied, too, which takes two threads."""
     copy, together = ctypes.memmove, threading.Barrier(min(cores, 2), timeout=30)
-    source = rows(2, copying.PIECE)
+    source = random_rows(2, copying.PIECE)
     target = np.zeros_like(source)
 
-    def meet(*arguments: Any) -> None:
+    def wait_then_copy(*arguments: Any) -> None:
         together.wait()
         copy(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(copying.ctypes, "memmove", meet)
+        patch.setattr(copying.ctypes, "memmove", wait_then_copy)
         copy_by_threads(target, source)
     np.testing.assert_array_equal(target, source)
 
 
-class Interrupted:
-    """Helpers wait before they copy, and the caller's second piece is interrupted by Ctrl-C."""
+class InterruptedCopy:
+    """A ``memmove`` that raises SIGINT at the caller's second piece; helpers wait in it for ``go_on``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go_on, self.pieces = threading.Event(), 0
@@ -105,10 +105,10 @@ class Interrupted:
 
 
 def test_an_interrupt_leaves_the_helpers_usable(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = rows(100, 784, 1), rows(100, 784, 2)
+    first, second = random_rows(100, 784, 1), random_rows(100, 784, 2)
     target, other = np.zeros_like(first), np.zeros_like(first)
     with monkeypatch.context() as patch:
-        caller = Interrupted(patch)
+        caller = InterruptedCopy(patch)
         with pytest.raises(KeyboardInterrupt):
             copy_by_threads(target, first)
         caller.go_on.set()
@@ -116,12 +116,12 @@ def test_an_interrupt_leaves_the_helpers_usable(cores: int, monkeypatch: pytest.
         other[:] = 0
         copy_by_threads(other, second)
         np.testing.assert_array_equal(other, second)
-    copying._helpers.stop()  # all of them still answer
+    copying._helpers.stop()  # joins the helpers: none hangs
     assert np.count_nonzero(target) <= 4 * copying.PIECE, "the pieces that no thread had taken were dropped"
 
 
-def test_an_error_of_the_one_who_takes_the_parts_ends_the_copy(cores: int) -> None:
-    source = rows(100, 784)
+def test_an_exception_in_the_consuming_loop_ends_the_copy(cores: int) -> None:
+    source = random_rows(100, 784)
     with pytest.raises(ZeroDivisionError):
         for start, _ in copy_in_parts(np.zeros_like(source), source, [10, 100]):
             1 // start
@@ -130,16 +130,16 @@ def test_an_error_of_the_one_who_takes_the_parts_ends_the_copy(cores: int) -> No
     np.testing.assert_array_equal(target, source)
 
 
-def test_a_machine_without_more_threads_copies_by_the_caller(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caller_copies_alone_if_no_thread_can_start(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    source = rows(100, 784)
+    source = random_rows(100, 784)
     target = np.zeros_like(source)
     copy_by_threads(target, source)
     np.testing.assert_array_equal(target, source)
-    assert threads() == 0
+    assert helper_count() == 0
 
 
 PROGRAM = """

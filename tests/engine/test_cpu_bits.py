@@ -1,4 +1,4 @@
-"""NumPy's engine: an image's scores have the same bits in every batch, chunk and place, on every kind of processor."""
+"""Test that NumPy's engine computes the same bits for an image in every batch, chunk and position, on any processor."""
 
 import os
 import subprocess
@@ -18,35 +18,35 @@ NAMES = [network.name for network in networks()]
 
 
 @pytest.mark.parametrize("network", networks())
-def test_scores_do_not_depend_on_batch_place_or_threads(network: Network) -> None:
+def test_scores_do_not_depend_on_batch_position_or_threads(network: Network) -> None:
     assert [*unlike(network)] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nor_on_other_processors(kind: str, pytestconfig: pytest.Config) -> None:
-    """In a sample every second network, with one of the kinds that there are."""
+def test_scores_are_independent_of_the_batch_on_every_processor(kind: str, pytestconfig: pytest.Config) -> None:
+    """With ``--sample``, every second network runs, each on one of the available kinds of processor."""
     reason = why_not(kind)
     if reason is not None:
         pytest.skip(reason)
     kinds = [one for one in KINDS if why_not(one) is None]
     seed = pytestconfig.getoption("sample")
     names = NAMES if seed is None else NAMES[seed % 2 :: 2][(seed + kinds.index(kind)) % len(kinds) :: len(kinds)]
-    assert _unlike_with(names, OPENBLAS_CORETYPE=kind) == ""
+    assert _differences_with(names, OPENBLAS_CORETYPE=kind) == ""
 
 
-def test_nor_without_numpys_vector_instructions(pytestconfig: pytest.Config) -> None:
-    """In a sample every seventh network."""
+def test_scores_are_independent_of_the_batch_without_vector_instructions(pytestconfig: pytest.Config) -> None:
+    """With ``--sample``, every seventh network runs."""
     features = np._core._multiarray_umath  # type: ignore[attr-defined]
     found = [name for name in features.__cpu_dispatch__ if features.__cpu_features__.get(name)]
     if not found:
         pytest.skip("NumPy uses none here")
     seed = pytestconfig.getoption("sample")
     names = NAMES if seed is None else NAMES[seed % 7 :: 7]
-    assert _unlike_with(names, NPY_DISABLE_CPU_FEATURES=" ".join(found)) == ""
+    assert _differences_with(names, NPY_DISABLE_CPU_FEATURES=" ".join(found)) == ""
 
 
-def _unlike_with(names: Sequence[str], **environment: str) -> str:
-    """What ``tests.support.cpu_bits`` prints of these networks in a process with these variables."""
+def _differences_with(names: Sequence[str], **environment: str) -> str:
+    """Return what ``tests.support.cpu_bits`` prints for these networks with these environment variables."""
     command = [sys.executable, "-m", "tests.support.cpu_bits", *names]
     ended = subprocess.run(
         command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600, check=False
@@ -60,7 +60,7 @@ def _unlike_with(names: Sequence[str], **environment: str) -> str:
 
 @pytest.mark.parametrize("straight", [True, False])
 @pytest.mark.parametrize(("used", "margin"), [(GROUP, 0), (GROUP, 8), (GROUP, None), (1, None), (1, 8)])
-def test_products_are_right_whatever_rounds_alike(
+def test_products_are_right_for_every_row_rounding(
     used: int, margin: int | None, straight: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "measure_row_rounding", lambda *shape: RowRounding(used, margin, straight))
@@ -81,7 +81,7 @@ def test_products_are_right_whatever_rounds_alike(
         ([], [], [3], RowRounding(GROUP, 0, False)),
     ],
 )
-def test_rows_that_a_library_rounds_otherwise_are_found(
+def test_the_row_rounding_of_a_library_is_measured(
     in_a_block: list[int],
     in_a_group: list[int],
     straight: list[int],

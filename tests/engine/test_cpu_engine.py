@@ -1,4 +1,4 @@
-"""The engines on the CPU, NumPy's and ONNX Runtime's: the reference's labels, whatever the batch and the threads."""
+"""Test the CPU engines of NumPy and ONNX Runtime: the reference's labels for any batch and number of threads."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ from tests.support.schemas import mistakes
 
 
 def classify(engine: CpuEngine, images: np.ndarray, threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and scores, from arrays poisoned before."""
+    """Return labels and scores, written into arrays that held other values before."""
     if threads is not None:
         engine.threads = threads
     labels = np.full(len(images), 255, np.uint8)
@@ -41,8 +41,8 @@ def classify(engine: CpuEngine, images: np.ndarray, threads: int | None = None) 
 
 
 @pytest.mark.parametrize("network", TEST_NETWORKS)
-def test_labels_are_the_references(network: Network) -> None:
-    """ONNX Runtime's but for near-ties, by the rule of fp32."""
+def test_labels_equal_the_references(network: Network) -> None:
+    """ONNX Runtime's labels may differ from the reference's in near-ties, as fp32 labels may."""
     graph, images = random_graph(network), random_images(network, 40)
     expected, reference = graph.reference(images), compute_reference(graph, images)
     numpy, onnx = CpuEngine(graph), OnnxEngine(graph)
@@ -56,7 +56,7 @@ def test_labels_are_the_references(network: Network) -> None:
     assert len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
 
 
-def test_float_images_are_taken_as_they_are() -> None:
+def test_float_images_give_the_labels_of_bytes() -> None:
     engine, images = CpuEngine(random_graph(LENET5, bias=False)), random_images(LENET5, 20)
     scaled = (images / 255).astype(np.float32)
     np.testing.assert_array_equal(classify(engine, scaled)[0], classify(engine, images)[0])
@@ -66,18 +66,15 @@ def test_float_images_are_taken_as_they_are() -> None:
     ("images", "threads", "expected"),
     [(1, 2, 1), (8, 2, 1), (100, 1, 1), (100, 2, 2), (4 * REFERENCE_CHUNK, 1, 1), (4 * REFERENCE_CHUNK, 2, 2)],
 )
-def test_as_many_threads_work_as_pay(images: int, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two threads, two chunks are under way at once: each waits for the other. With one, never.
-
-    With one, nor for few images, no thread is started.
-    """
+def test_large_batches_use_threads(images: int, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``expected`` chunks run at the same time and wait for each other; a single one runs in the caller's thread."""
     graph = random_graph(LENET5)
     under_way, most, lock = 0, 0, threading.Lock()
     together = threading.Barrier(expected)
     workers = set[threading.Thread]()
     real = Graph.forward
 
-    def counted(*arguments: object, **options: object) -> object:
+    def wait_for_other_chunks(*arguments: object, **options: object) -> object:
         nonlocal under_way, most
         with lock:
             under_way += 1
@@ -90,15 +87,15 @@ def test_as_many_threads_work_as_pay(images: int, threads: int, expected: int, m
             with lock:
                 under_way -= 1
 
-    monkeypatch.setattr(Graph, "forward", counted)
+    monkeypatch.setattr(Graph, "forward", wait_for_other_chunks)
     classify(CpuEngine(graph), random_images(LENET5, images), threads)
     assert most == expected
     assert (workers == {threading.current_thread()}) == (expected == 1)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
-def test_no_thread_has_more_than_its_share(threads: int) -> None:
-    """The chunks keep all threads busy that pay, and are never larger than what the caches hold."""
+def test_chunks_keep_the_threads_busy(threads: int) -> None:
+    """No chunk exceeds REFERENCE_CHUNK, and a thread starts only for at least THREAD_FLOPS."""
     engine = CpuEngine(random_graph(LENET5))
     engine.threads = threads
     flops = sum(part.flops for part in engine.timed_parts)
@@ -132,39 +129,39 @@ def test_progress_counts_every_image_once(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_what_goes_wrong_in_a_chunk_is_raised(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_a_chunk_is_raised(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, calls = CpuEngine(random_graph(LENET5)), list[int]()
 
-    def broken(layer: Relu, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    def fail_in_last_chunk(layer: Relu, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         calls.append(len(x))
         if len(x) < REFERENCE_CHUNK:
             raise ZeroDivisionError("in the last chunk")
         return np.maximum(x, 0)
 
-    monkeypatch.setattr(Relu, "reference", broken)
+    monkeypatch.setattr(Relu, "reference", fail_in_last_chunk)
     with pytest.raises(ZeroDivisionError, match="in the last chunk"):
         classify(engine, random_images(LENET5, 2 * REFERENCE_CHUNK + 3), threads)
     assert 3 in calls
 
 
-def test_after_an_error_the_chunks_that_wait_are_dropped() -> None:
+def test_an_interrupt_cancels_the_waiting_chunks() -> None:
     engine = CpuEngine(random_graph(LENET5))
     engine.threads = 1
     done: list[int] = []
 
-    def stop(images: int) -> None:
+    def raise_interrupt(images: int) -> None:
         done.append(images)
         raise KeyboardInterrupt
 
     count = 200 * REFERENCE_CHUNK
     threads_before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        engine.run(np.zeros((count, 1, 28, 28), np.uint8), progress=stop)
+        engine.run(np.zeros((count, 1, 28, 28), np.uint8), progress=raise_interrupt)
     assert len(done) < 200
     assert threading.active_count() == threads_before
 
 
-def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_count_is_at_least_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert core_count() >= 1
     monkeypatch.delattr(processor.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(processor.os, "cpu_count", lambda: None)
@@ -172,8 +169,8 @@ def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def openblas() -> Iterator[Callable[[], int]]:
-    """The number of threads of OpenBLAS, which a program has left at 3."""
+def blas_threads() -> Iterator[Callable[[], int]]:
+    """Set OpenBLAS to 3 threads, as a program might; return the function that reads the number."""
     libraries = _openblas_thread_functions()
     if not libraries:
         pytest.skip("NumPy computes with another matrix library here")
@@ -184,32 +181,32 @@ def openblas() -> Iterator[Callable[[], int]]:
     set_threads(before)
 
 
-def test_openblas_has_one_thread_per_call(openblas: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openblas_has_one_thread_per_call(blas_threads: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     graph, real, seen = random_graph(LENET5), Graph.forward, set()
 
     def forward(*arguments: Any) -> Any:
-        seen.add(openblas())
+        seen.add(blas_threads())
         return real(*arguments)
 
     monkeypatch.setattr(Graph, "forward", forward)
     classify(CpuEngine(graph), random_images(LENET5, 9))
-    assert (seen, openblas()) == ({1}, 3)
+    assert (seen, blas_threads()) == ({1}, 3)
 
 
-def test_the_last_of_several_blocks_gives_openblas_its_threads_back(openblas: Callable[[], int]) -> None:
+def test_the_last_block_restores_the_threads_of_openblas(blas_threads: Callable[[], int]) -> None:
     first, second = one_blas_thread(), one_blas_thread()
     with pytest.raises(KeyError), first:
         second.__enter__()
         raise KeyError
-    assert openblas() == 1
+    assert blas_threads() == 1
     second.__exit__(None, None, None)
-    assert openblas() == 3
+    assert blas_threads() == 3
 
 
-# --- by ONNX Runtime, and which engine is chosen
+# --- the engine of ONNX Runtime, and the choice between the engines
 
 
-def test_scores_do_not_depend_on_threads_and_floats_are_taken() -> None:
+def test_onnx_scores_do_not_depend_on_threads_or_pixel_type() -> None:
     images, engine = random_images(LENET5, 300), OnnxEngine(random_graph(LENET5))
     labels, scores = classify(engine, images, threads=1)
     for same in zip(classify(engine, images, threads=3), (labels, scores), strict=True):
@@ -219,7 +216,7 @@ def test_scores_do_not_depend_on_threads_and_floats_are_taken() -> None:
     np.testing.assert_allclose(as_floats[1], scores, rtol=1e-4, atol=1e-4)
 
 
-def test_the_engine_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_chooses_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CPU_ENGINE, "numpy")
     assert cpu_engine_class() is CpuEngine
     monkeypatch.setenv(CPU_ENGINE, "onnxruntime")
@@ -236,7 +233,7 @@ def test_the_engine_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         cpu_engine_class()
 
 
-def test_what_it_cannot_run_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_onnx_runtime_refuses_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_runtime, "onnx_model", lambda *_: SimpleNamespace(SerializeToString=lambda: b"no model"))
     with pytest.raises(
         UserError, match=r"does not run network lenet5 .*: compute by NumPy, with LENET_CPU_ENGINE=numpy"
@@ -244,7 +241,7 @@ def test_what_it_cannot_run_is_a_users_error(monkeypatch: pytest.MonkeyPatch) ->
         OnnxEngine(random_graph(LENET5))
 
 
-def test_the_report_names_it(
+def test_the_report_names_onnx_runtime(
     first_hundred: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(CPU_ENGINE, "onnxruntime")

@@ -1,4 +1,4 @@
-"""The engine on a GPU: results do not depend on how a batch is cut; nothing is allocated or awaited in the hot loop."""
+"""Test the engine on a GPU: results do not depend on chunks and streams; a repeated batch allocates nothing."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ GRAPHS = {
 ALL_GRAPHS = pytest.mark.parametrize("weights", GRAPHS)
 
 
-class Counting:
-    """Forwards everything to a CUDA event or stream and notes in a list each time that the host waits for it."""
+class WaitRecorder:
+    """A CUDA event or stream whose ``synchronize`` also appends ``name`` to ``waits``."""
 
     def __init__(self, inner: Any, waits: list[str], name: str) -> None:
         self.inner, self._waits, self._name = inner, waits, name
@@ -56,7 +56,7 @@ class Counting:
         return getattr(self.inner, name)
 
 
-def engine(
+def make_engine(
     graph: Graph,
     *,
     chunk: int,
@@ -70,9 +70,9 @@ def engine(
 
 
 def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and logits, from outputs that were poisoned before."""
+    """Return labels and logits of a new engine, written into arrays that held other values before."""
     images = pinned_copy(images) if pinned else images
-    with engine(graph, input_dtype=images.dtype.name, **options) as running:
+    with make_engine(graph, input_dtype=images.dtype.name, **options) as running:
         outputs = running.allocate_outputs(len(images), logits=True)
         outputs.labels.fill(255)
         outputs.logits.fill(np.nan)
@@ -81,14 +81,14 @@ def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options
 
 
 def check_logits(logits: np.ndarray, graph: Graph, images: np.ndarray) -> None:
-    """Hold float32 logits against the float64 reference."""
+    """Compare float32 logits with the float64 reference."""
     expected = graph.reference(images)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected))
 
 
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize("count", [1, 7, 31])
-def test_equals_the_float64_reference(network: Network, count: int) -> None:
+def test_results_equal_the_float64_reference(network: Network, count: int) -> None:
     graph = random_graph(network, seed=count)
     images = random_images(network, count, seed=count)
     labels, logits = classify(graph, images, chunk=count)
@@ -98,8 +98,8 @@ def test_equals_the_float64_reference(network: Network, count: int) -> None:
 
 
 @pytest.mark.parametrize("network", TEST_NETWORKS)
-def test_bits_do_not_depend_on_how_the_batch_is_cut(network: Network) -> None:
-    """Fused or not, pinned or not, whatever chunk, streams and kernels; but a named product cuts no long sums."""
+def test_bits_do_not_depend_on_chunks_and_streams(network: Network) -> None:
+    """Fusion, page-locking and named kernels change no bit either, except a named product kernel with long sums."""
     graph = random_graph(network)
     images = random_images(network, 101)
     labels, logits = classify(graph, images, chunk=101, streams=1)
@@ -108,7 +108,7 @@ def test_bits_do_not_depend_on_how_the_batch_is_cut(network: Network) -> None:
         {"chunk": 17, "fuse": False},
         {"chunk": 17, "pinned": False},
         {"chunk": 50, "kernels": {"conv": "direct"}},
-        # Slices of filters in constant memory: those of one stream must not disturb another's.
+        # Streams copy slices of the filters to constant memory: none may overwrite another's.
         {"chunk": 3, "streams": 4, "kernels": {"conv": "constant"}},
         {"chunk": 50, "kernels": {} if has_long_sums(graph) else {"gemm": "naive"}, "fuse": False},
     ]
@@ -132,34 +132,32 @@ def test_float_images_give_the_same_labels() -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("pinned", [True, False])
-def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
-    pinned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From pinned memory the host waits once per stream, at the end; from pageable memory also per reused buffer."""
+def test_a_repeated_batch_allocates_nothing(pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host waits once per stream, at the end; with pageable images also once per chunk, for its staging buffer."""
     graph = random_graph(LENET5)
     images = random_images(LENET5, 95)
     images = pinned_copy(images) if pinned else images
-    with engine(graph, chunk=10, streams=3) as running:
+    with make_engine(graph, chunk=10, streams=3) as running:
         outputs = running.allocate_outputs(95)
         running.run(images, outputs)
         waits: list[str] = []
 
-        def forbidden(*_: Any) -> None:
+        def fail_on_allocation(*_: Any) -> None:
             raise AssertionError("allocated in the hot loop")
 
-        monkeypatch.setattr(buffers_module, "device_array", forbidden)
-        monkeypatch.setattr(buffers_module, "pinned_array", forbidden)
-        # Every way to new memory; what the card has free tells of the driver's own, if no other program runs on it.
+        monkeypatch.setattr(buffers_module, "device_array", fail_on_allocation)
+        monkeypatch.setattr(buffers_module, "pinned_array", fail_on_allocation)
+        # All calls that allocate; the GPU's free memory shows the driver's own allocations, if no other program runs.
         for name in ("hostAlloc", *(name for name in vars(cupy.cuda.runtime) if name.startswith("malloc"))):
-            monkeypatch.setattr(cupy.cuda.runtime, name, forbidden)
+            monkeypatch.setattr(cupy.cuda.runtime, name, fail_on_allocation)
         for name in ("Memory", "ManagedMemory", "PinnedMemory"):
-            monkeypatch.setattr(cupy.cuda, name, forbidden)
+            monkeypatch.setattr(cupy.cuda, name, fail_on_allocation)
         free_before = cupy.cuda.runtime.memGetInfo()
         for buffers in running.stream_buffers:
-            buffers.copied = Counting(buffers.copied, waits, "staging")
-            buffers.stream = Counting(buffers.stream, waits, "end")
-        cupy.cuda.set_allocator(forbidden)
-        cupy.cuda.set_pinned_memory_allocator(forbidden)
+            buffers.copied = WaitRecorder(buffers.copied, waits, "staging")
+            buffers.stream = WaitRecorder(buffers.stream, waits, "end")
+        cupy.cuda.set_allocator(fail_on_allocation)
+        cupy.cuda.set_pinned_memory_allocator(fail_on_allocation)
         try:
             running.submit(images, outputs)
             running.wait()
@@ -167,7 +165,7 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
             cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
             cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
         assert cupy.cuda.runtime.memGetInfo() == free_before
-        # Each chunk from pageable memory waits for its stream's staging buffer, none for anything else.
+        # Only a chunk of pageable images waits, for its stream's staging buffer.
         assert waits.count("staging") == (0 if pinned else len(list(chunk_slices(95, 10))))
         assert waits.count("end") == 3 and waits[-3:] == ["end"] * 3
         for buffers in running.stream_buffers:
@@ -176,48 +174,48 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
 
 @ALL_GRAPHS
 @pytest.mark.parametrize("precision", ["fp32", "fp32x", "fp16"])
-def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights: str) -> None:
-    """To the same bits, of whatever the images then are; other arrays are not taken for them."""
+def test_a_repeated_batch_is_replayed_as_a_graph(precision: str, weights: str) -> None:
+    """The replay gives the same bits for whatever the arrays then contain; other arrays do not use the graph."""
     graph = GRAPHS[weights]()
     first, second = (random_images(LENET5, 301, seed=seed) for seed in (1, 2))
     images, other = (pinned_array(first.shape, first.dtype) for _ in range(2))
-    with engine(graph, chunk=50, precision=precision) as running:
+    with make_engine(graph, chunk=50, precision=precision) as running:
         outputs, others = (running.allocate_outputs(301, logits=True) for _ in range(2))
 
-        def results(source: np.ndarray, target: Any) -> tuple[np.ndarray, np.ndarray]:
+        def run_once(source: np.ndarray, target: Any) -> tuple[np.ndarray, np.ndarray]:
             target.labels.fill(255)
             target.logits.fill(np.nan)
             running.run(source, target)
             return target.labels.copy(), target.logits.view(np.uint32).copy()
 
-        def alike(found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray]) -> bool:
+        def are_equal(found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray]) -> bool:
             return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
         images[:], other[:] = first, second
-        expected = results(images, outputs)
+        expected = run_once(images, outputs)
         assert not running.replays_graph_for(images, outputs)
-        assert alike(results(images, outputs), expected) and running.replays_graph_for(images, outputs)
+        assert are_equal(run_once(images, outputs), expected) and running.replays_graph_for(images, outputs)
         whole = any(
             WholeBatchBuffers.can_replay_arrays(running.plan, [images], direct=direct) for direct in (True, False)
         )
         assert (running.direct is not None) == whole
-        assert alike(results(images, outputs), expected)
-        assert alike(results(images, others), expected)
-        of_other = results(other, others)
-        assert not alike(of_other, expected)
+        assert are_equal(run_once(images, outputs), expected)
+        assert are_equal(run_once(images, others), expected)
+        of_other = run_once(other, others)
+        assert not are_equal(of_other, expected)
         images[:] = second
         for _ in range(3):
-            assert alike(results(images, outputs), of_other)
+            assert are_equal(run_once(images, outputs), of_other)
         running.run(images[:20], outputs)
         assert np.array_equal(outputs.labels[:20], of_other[0][:20])
 
 
 @pytest.mark.parametrize("batch", [31, 62, 63, 200])
-def test_the_data_are_streamed_again_and_again(batch: int) -> None:
+def test_repeated_images_are_streamed(batch: int) -> None:
     graph = random_graph(LENET5)
     images = random_images(LENET5, 31)
     expected, _ = classify(graph, images, chunk=31)
-    with engine(graph, chunk=4) as running:
+    with make_engine(graph, chunk=4) as running:
         held = running.device_bytes
         pair = running.allocate_outputs(31), running.allocate_outputs(31)
         passes = [labels.copy() for labels in running.stream(repeat_images(images, batch), pair)]
@@ -233,13 +231,13 @@ def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytes
     labels, logits = classify(graph, images, chunk=64)
     real = buffers_module.device_array
 
-    def small_card(elements: int, dtype: str) -> Any:
+    def device_array_of_small_gpu(elements: int, dtype: str) -> Any:
         if elements * np.dtype(dtype).itemsize > 600_000:
             raise DeviceMemoryError
         return real(elements, dtype)
 
-    monkeypatch.setattr(buffers_module, "device_array", small_card)
-    with engine(graph, chunk=64) as running:
+    monkeypatch.setattr(buffers_module, "device_array", device_array_of_small_gpu)
+    with make_engine(graph, chunk=64) as running:
         assert running.shrunk and running.chunk == 32
     shrunk_labels, shrunk_logits = classify(graph, images, chunk=64)
     np.testing.assert_array_equal(shrunk_labels, labels)
@@ -247,35 +245,35 @@ def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytes
 
 
 @pytest.mark.alone
-def test_a_real_out_of_memory_error_is_survived() -> None:
-    """A chunk no card can hold: halved until it fits."""
+def test_a_chunk_beyond_the_gpus_memory_is_halved() -> None:
+    """The chunk size is halved until the buffers fit."""
     graph = random_graph(LENET5)
     _, total = cupy.cuda.runtime.memGetInfo()
     chunk = 1 << (total // 20_000).bit_length()
     images = random_images(LENET5, 5)
-    with engine(graph, chunk=chunk, streams=1) as running:
+    with make_engine(graph, chunk=chunk, streams=1) as running:
         assert running.shrunk and running.chunk < chunk
         outputs = running.allocate_outputs(5)
         running.run(images, outputs)
     np.testing.assert_array_equal(outputs.labels, graph.reference(images).argmax(axis=1))
 
 
-def test_not_even_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_for_one_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(LENET5)
-    running = engine(graph, chunk=1)
+    running = make_engine(graph, chunk=1)
     running.close()
 
-    def full_card(*_: Any, **__: Any) -> None:
+    def raise_out_of_memory(*_: Any, **__: Any) -> None:
         raise DeviceMemoryError
 
-    monkeypatch.setattr("app.engine.gpu.StreamBuffers", full_card)
+    monkeypatch.setattr("app.engine.gpu.StreamBuffers", raise_out_of_memory)
     with pytest.raises(UserError, match="not even one image"):
-        engine(graph, chunk=16)
+        make_engine(graph, chunk=16)
 
 
 def test_wrong_images_are_refused() -> None:
     graph = random_graph(LENET5)
-    with engine(graph, chunk=4) as running:
+    with make_engine(graph, chunk=4) as running:
         outputs = running.allocate_outputs(4)
         for bad in (
             random_images(LENET5, 4).astype(np.float32),

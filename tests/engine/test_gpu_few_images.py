@@ -1,4 +1,4 @@
-"""On a card: logits have the same bits for every batch size, below, at and above each layer's switch."""
+"""Test on a GPU that logits have the same bits below, at and above each batch size at which the kernel changes."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.gpu
 ALL = {**NETWORKS, ODD.name: ODD}
 
 
-# Whose sums are cut into slices.
+# Networks and precisions whose kernels add long sums in slices.
 SLICED = [(name, precision) for name in ("fa19", "k7") for precision in ("fp16", "fp32x")]
 
 
 @pytest.mark.parametrize(
     ("name", "precision"), [*((name, precision) for name in ALL for precision in ("fp32", "tf32")), *SLICED]
 )
-def test_logits_keep_their_bits_across_the_switches(name: str, precision: str) -> None:
-    """Engines for one chunk of exactly so many images bind one kernel, an engine for more images both."""
+def test_logits_keep_their_bits_where_the_kernel_changes(name: str, precision: str) -> None:
+    """Engines for few images bind one kernel per layer; an engine for many binds both, and switches between them."""
     graph = random_graph(ALL[name])
     execution = plan(graph, describe_gpu()["architecture"], Choices(precision))
     switches = sorted({few.most for node in execution.nodes for few in node.few})

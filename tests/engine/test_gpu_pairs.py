@@ -1,4 +1,4 @@
-"""Test lenet5 on kernels of two layers: bit-identical for any chunks, with the right labels; when they start."""
+"""Test lenet5 by kernels of two layers on a GPU: equal bits for any chunks, right labels, early starts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,46 +22,49 @@ from app.network.reference import compute_reference
 from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from tests.engine.test_gpu_engine import ALL_GRAPHS, GRAPHS, classify, engine
+from tests.engine.test_gpu_engine import ALL_GRAPHS, GRAPHS, classify, make_engine
 from tests.support.kernel_cases import architecture
 from tests.support.kernel_device import bits, cases_of, compile_all
 from tests.support.networks_for_tests import check_labels, random_images, score_scale
 
 pytestmark = pytest.mark.gpu
 BOTH = pytest.mark.parametrize("precision", ["fp16", "fp32x"])
-# Of the scores' magnitude: what is rounded on the way.
+# Tolerance of the logits, as a share of the scores' magnitude.
 TOLERANCE = {"fp32x": 1e-5, "fp16": 0.05}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled() -> Iterator[None]:
-    """All kernels here, by all processors at once; none of it where the card has no such kernels."""
+def compile_kernels() -> Iterator[None]:
+    """Compile all kernels of this file in parallel, if the GPU has kernels that compute two layers."""
     plans = [
-        plan(graph(), architecture(), Choices(p)) for graph in GRAPHS.values() for p in TOLERANCE if _pairs(graph(), p)
+        plan(graph(), architecture(), Choices(p))
+        for graph in GRAPHS.values()
+        for p in TOLERANCE
+        if _is_paired(graph(), p)
     ]
     compile_all(cases_of(plans))
     yield
 
 
-def _pairs(graph: Graph, precision: str) -> bool:
-    """Whether the network is computed two layers at once."""
+def _is_paired(graph: Graph, precision: str) -> bool:
+    """Return whether kernels that compute two layers serve the whole network."""
     if architecture() == "sm_75":
         return False
     return all(isinstance(node.problem, PairProblem) for node in plan(graph, architecture(), Choices(precision)).nodes)
 
 
-def paired(weights: str, precision: str) -> Graph:
-    """The graph; skips on cards without such kernels."""
+def paired_graph(weights: str, precision: str) -> Graph:
+    """Return the graph of this name; skip the test on GPUs without kernels that compute two layers."""
     graph = GRAPHS[weights]()
-    if not _pairs(graph, precision):
+    if not _is_paired(graph, precision):
         pytest.skip(f"{architecture()} has no kernels that take two layers at once")
     return graph
 
 
 @BOTH
 @ALL_GRAPHS
-def test_bits_do_not_depend_on_how_the_batch_is_cut(weights: str, precision: str) -> None:
-    graph = paired(weights, precision)
+def test_bits_do_not_depend_on_chunks_and_streams(weights: str, precision: str) -> None:
+    graph = paired_graph(weights, precision)
     images = random_images(LENET5, 999)
     labels, logits = classify(graph, images, chunk=999, streams=1, precision=precision)
     assert np.isfinite(logits).all() and len(set(labels)) > 1
@@ -83,12 +86,12 @@ def test_bits_do_not_depend_on_how_the_batch_is_cut(weights: str, precision: str
 
 @BOTH
 @pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory", "asked for"])
-def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the same labels; only the former holds a batch's features at once."""
-    graph = paired("shipped", precision)
+def test_direct_reads_and_chunks_give_equal_labels(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only direct reads need buffers for the whole batch. why: what keeps the first kernel from reading directly."""
+    graph = paired_graph("shipped", precision)
     images = pinned_copy(random_images(LENET5, 1500))
     expected, _ = classify(graph, images, chunk=1500, precision=precision)
-    with engine(graph, chunk=300, precision=precision, always_in_chunks=why == "asked for") as running:
+    with make_engine(graph, chunk=300, precision=precision, always_in_chunks=why == "asked for") as running:
         if not running.plan.nodes[0].variant.reads_host:
             pytest.skip(f"{architecture()}: no kernel reads the host's memory")
         held = running.device_bytes
@@ -97,10 +100,10 @@ def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: p
             outputs = Outputs(outputs.labels[1:])
         if why == "no memory":
 
-            def full_card(*_: Any) -> None:
+            def raise_out_of_memory(*_: Any) -> None:
                 raise DeviceMemoryError
 
-            monkeypatch.setattr(buffers, "device_array", full_card)
+            monkeypatch.setattr(buffers, "device_array", raise_out_of_memory)
         for _ in range(3):
             outputs.labels.fill(255)
             running.run(images, outputs)
@@ -112,9 +115,9 @@ def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: p
 @BOTH
 @ALL_GRAPHS
 @pytest.mark.parametrize("value", [None, 0, 255])
-def test_equals_the_float64_reference(weights: str, precision: str, value: int | None) -> None:
-    """Every logit; every label whose margin is no near-tie. value: of all pixels, None for noise."""
-    graph = paired(weights, precision)
+def test_results_equal_the_float64_reference(weights: str, precision: str, value: int | None) -> None:
+    """Labels may differ in near-ties. value: of all pixels; None for random pixels."""
+    graph = paired_graph(weights, precision)
     images = random_images(LENET5, 999) if value is None else np.full((31, *LENET5.input_shape), value, np.uint8)
     labels, logits = classify(graph, images, chunk=200, precision=precision)
     expected = graph.reference(images)
@@ -125,21 +128,19 @@ def test_equals_the_float64_reference(weights: str, precision: str, value: int |
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-def test_kernels_start_early_where_no_other_stream_needs_the_room(
-    streams: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Blocks that wait for the kernel ahead would keep other streams' blocks out; a graph of kernels alone has none."""
+def test_kernels_start_early_only_without_other_streams(streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that wait for the previous kernel would keep out other streams' blocks; a graph has only one stream."""
     if describe_gpu()["architecture"] != "sm_90a" or not launch_attributes.supports_dependent_launch():
         pytest.skip("dependent launches need sm_90 and a driver of CUDA 12.3")
     early: list[bool] = []
     launched = launch_attributes.launch_kernel_ex
 
-    def noted(config: Any, *others: Any) -> None:
+    def record_launch(config: Any, *others: Any) -> None:
         asked = config._obj.attributes[: config._obj.attribute_count]
         early.append(launch_attributes.PROGRAMMATIC in {attribute.number for attribute in asked})
         launched(config, *others)
 
-    monkeypatch.setattr(launch_attributes, "launch_kernel_ex", noted)
+    monkeypatch.setattr(launch_attributes, "launch_kernel_ex", record_launch)
     images = pinned_copy(random_images(LENET5, 32))
     in_chunks = [streams == 1] * len(list(chunk_slices(32, 8)))
     execution = plan(build_graph(LENET5, load_weights()), "sm_90a", Choices("fp16"))

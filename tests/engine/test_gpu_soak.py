@@ -1,4 +1,4 @@
-"""Ten seconds of the soak test; ``make soak`` runs it for ten minutes."""
+"""Run the soak test for ten seconds; ``make soak`` runs it for ten minutes."""
 
 import re
 
@@ -22,7 +22,7 @@ def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     def other_expectations(self: soak.Soak, seed: int) -> None:
         make(self, seed)
         for logits in self.logits.values():
-            logits.view("uint8")[:, 0] ^= 1  # a last bit
+            logits.view("uint8")[:, 0] ^= 1  # flips the lowest bit
 
     monkeypatch.setattr(soak.Soak, "__init__", other_expectations)
     assert soak.main(["--seconds", "2"]) == 1

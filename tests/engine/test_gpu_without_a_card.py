@@ -1,4 +1,4 @@
-"""The engine of a GPU, without one: chunks of a batch, a thread beside one that captures, and the last arrays."""
+"""Test the GPU engine without a GPU: chunks, captures, repeated arrays, and calls on a simulated GPU."""
 
 import re
 from collections.abc import Iterator
@@ -34,34 +34,34 @@ from tests.support.fake_card import ARCHITECTURE, FakeCard, fake_card
 from tests.support.networks_for_tests import random_images
 
 
-def lengths(count: int, chunk: int) -> list[int]:
+def chunk_lengths(count: int, chunk: int) -> list[int]:
     return [part.stop - part.start for part in chunk_slices(count, chunk)]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 64, 1000])
-def test_pieces_cover_the_batch_in_order(chunk: int) -> None:
+def test_chunks_cover_the_batch_in_order(chunk: int) -> None:
     for count in (1, 2, 3, 9, 10, 11, 15, 64, 65, 127, 999, 1001):
         parts = list(chunk_slices(count, chunk))
         assert parts[0].start == 0 and parts[-1].stop == count
         assert all(before.stop == after.start for before, after in pairwise(parts))
-        assert all(0 < length <= chunk for length in lengths(count, chunk))
+        assert all(0 < length <= chunk for length in chunk_lengths(count, chunk))
 
 
-def test_the_ends_are_short() -> None:
-    assert lengths(10, 10) == [10]
-    assert lengths(10_000, 2000) == [1000, 2000, 2000, 2000, 2000, 1000]
-    assert lengths(10_001, 2000) == [1000, 1600, 1600, 1600, 1600, 1601, 1000]
-    assert lengths(11, 10) == [5, 1, 5]
-    assert lengths(3, 1) == [1, 1, 1]
+def test_the_first_and_last_chunks_are_half_as_long() -> None:
+    assert chunk_lengths(10, 10) == [10]
+    assert chunk_lengths(10_000, 2000) == [1000, 2000, 2000, 2000, 2000, 1000]
+    assert chunk_lengths(10_001, 2000) == [1000, 1600, 1600, 1600, 1600, 1601, 1000]
+    assert chunk_lengths(11, 10) == [5, 1, 5]
+    assert chunk_lengths(3, 1) == [1, 1, 1]
 
 
-def test_equal_pieces() -> None:
+def test_equal_chunks() -> None:
     assert [part.stop - part.start for part in equal_chunk_slices(0, 10_000, 4096)] == [3333, 3333, 3334]
     assert list(equal_chunk_slices(5, 6, 4)) == [slice(5, 6)]
     assert list(equal_chunk_slices(5, 5, 4)) == []
 
 
-def test_default_chunk() -> None:
+def test_default_chunk_size() -> None:
     assert default_chunk_size(10_000) == 2000
     assert [default_chunk_size(batch) for batch in (0, 1, 100, 256, 257, 1000)] == [1, 1, 100, 256, 52, 200]
     assert default_chunk_size(10**9) == 4096
@@ -71,7 +71,7 @@ def test_default_chunk() -> None:
 
 
 APP = Path(__file__).parents[2] / "app"
-# What waits for all streams of a device, or for those that the null stream waits for; CuPy's arrays copy so by default.
+# Calls that wait for the whole device, or that use the null stream, as CuPy's conversions do by default.
 DEVICE_WIDE = re.compile(
     r"\bdeviceSynchronize\b|\bDevice\([^)]*\)\.synchronize\b|\bStream\.null\b|\.copy_from_host\(|\bruntime\.memcpy\("
     r"|\bcupy\.(?:asarray|array|asnumpy|zeros|ones|full)\("
@@ -84,8 +84,8 @@ def test_nothing_that_engines_run_waits_for_the_device() -> None:
     assert not [path for path in paths if DEVICE_WIDE.search(path.read_text(encoding="utf-8"))]
 
 
-class Stream:
-    """Notes how a capture begins, and whether another thread could make the device wait meanwhile."""
+class RecordingStream:
+    """A stream that records its capture mode, and whether another thread could acquire DEVICE_WIDE meanwhile."""
 
     def __init__(self) -> None:
         self.mode: int | None = None
@@ -95,13 +95,13 @@ class Stream:
         self.mode = mode
 
     def end_capture(self) -> Any:
-        self._try()
+        self._try_lock_in_thread()
         return self
 
     def upload(self, _: object) -> None:
-        self._try()
+        self._try_lock_in_thread()
 
-    def _try(self) -> None:
+    def _try_lock_in_thread(self) -> None:
         def enter() -> None:
             entered = cublas.DEVICE_WIDE.acquire(blocking=False)
             if entered:
@@ -114,8 +114,8 @@ class Stream:
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_nobody_waits_for_the_device_while_a_graph_is_captured(error: type[BaseException] | None) -> None:
-    graph, stream = BatchGraph(), Stream()
+def test_no_thread_waits_for_the_device_during_a_capture(error: type[BaseException] | None) -> None:
+    graph, stream = BatchGraph(), RecordingStream()
     graph._stream = stream
 
     def enqueue(_: object) -> None:
@@ -130,58 +130,58 @@ def test_nobody_waits_for_the_device_while_a_graph_is_captured(error: type[BaseE
             graph._capture_graph(enqueue)
         assert stream.let_in == [False]
     assert stream.mode == runtime.streamCaptureModeRelaxed
-    stream._try()
+    stream._try_lock_in_thread()
     assert stream.let_in[-1]
 
 
-def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making and destroying one waits for the device."""
+def test_cublas_handles_hold_the_device_wide_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Creating and destroying a handle waits for the device."""
     from cupy_backends.cuda import libs
 
     held: list[bool] = []
 
-    def owned(*_: object) -> int:
+    def record_lock(*_: object) -> int:
         held.append(cublas.DEVICE_WIDE._is_owned())  # type: ignore[attr-defined]
         return 1
 
-    monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=owned, destroy=owned))
+    monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=record_lock, destroy=record_lock))
     handle = cublas.CublasHandle()
     del handle
     assert held == [True, True]
 
 
-def test_a_borrowed_stream_is_taken_without_a_warning() -> None:
+def test_a_stream_from_a_pointer_gives_no_warning() -> None:
     assert events.stream_from_pointer(4711).ptr == 4711
     assert "ExternalStream" not in Path(events.__file__).read_text(encoding="utf-8")
 
 
-def test_only_the_same_images_and_outputs_are_those_of_the_last_run() -> None:
-    """Others are looked at anew, and what was not replayed is not remembered."""
+def test_only_the_same_arrays_skip_the_lookup() -> None:
+    """Whether a graph exists is looked up for other arrays, and at each call for arrays without a graph."""
     images, other = np.zeros(3), np.zeros(3)
     outputs, others = (Outputs(np.zeros(3, np.uint8)) for _ in range(2))
     captured: list[tuple[Any, Any]] = [(images, outputs)]
-    looked: list[tuple[Any, Any]] = []
+    lookups: list[tuple[Any, Any]] = []
 
     class Known(GpuEngine):
         def __init__(self) -> None:
             self._last = None, None
 
         def replays_graph_for(self, images: np.ndarray, outputs: Outputs) -> bool:
-            looked.append((images, outputs))
+            lookups.append((images, outputs))
             return any(images is known[0] and outputs is known[1] for known in captured)
 
     engine = Known()
     assert engine._replays_last_call(images, outputs)
     assert engine._replays_last_call(images, outputs)
-    assert len(looked) == 1
+    assert len(lookups) == 1
     for given in ((images, others), (other, outputs), (other, others)):
         assert not engine._replays_last_call(*given)
         assert not engine._replays_last_call(*given)
     assert engine._replays_last_call(images, outputs)
-    assert len(looked) == 8
+    assert len(lookups) == 8
 
 
-# --- on a card that computes nothing
+# --- on a simulated GPU, which computes nothing
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def card() -> Iterator[FakeCard]:
         yield found
 
 
-def opened(**settings: Any) -> GpuEngine:
+def open_fp16_engine(**settings: Any) -> GpuEngine:
     return GpuEngine(plan(build_graph(LENET5, load_weights()), ARCHITECTURE, Choices("fp16")), **settings)
 
 
@@ -198,11 +198,11 @@ def pinned_images(count: int) -> np.ndarray:
     return pinned_copy(random_images(LENET5, count))
 
 
-def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would launch on the memory of the old ones."""
+def test_growing_buffers_drop_the_graph(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph would use the freed memory of the old buffers."""
     images = pinned_images(300)
     monkeypatch.setattr(gpu, "MOST_READ", 0)
-    with opened() as engine:
+    with open_fp16_engine() as engine:
         outputs = engine.allocate_outputs(300)
         for _ in range(2):
             for _ in range(2):
@@ -213,30 +213,30 @@ def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_nothing_is_allocated_for_batches_that_came_before(pinned: bool, card: FakeCard) -> None:
+def test_repeated_batch_sizes_allocate_nothing(pinned: bool, card: FakeCard) -> None:
     images = pinned_images(500) if pinned else random_images(LENET5, 500)
-    with opened() as engine:
+    with open_fp16_engine() as engine:
         pair = engine.allocate_outputs(500), engine.allocate_outputs(500)
 
-        def use() -> None:
+        def run_batches() -> None:
             engine.run(images)
             engine.run(images[:20])
             for _ in engine.stream([images, images[:300], images], pair):
                 pass
 
-        use()
+        run_batches()
         before = set(card.allocated)
-        use()
+        run_batches()
         assert set(card.allocated) == before
 
 
 def test_small_batches_replay_one_graph_a_size(card: FakeCard) -> None:
-    """The graph of 6 images serves 5 and 6; larger batches read the images from the host's memory, without copies."""
+    """The graph of 6 images also serves 5. For larger batches, kernels read host memory directly, without copies."""
     assert [graph_batch_size(count) for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 97, 1000)] == [
         *(1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 128, 1024)
     ]
     images = random_images(LENET5, 2000)
-    with opened() as engine:
+    with open_fp16_engine() as engine:
         for count, nodes in ((5, 2), (6, 0), (3, 2), (5, 0), (0, 0)):
             card.calls.clear()
             labels, logits = engine.run(images[:count])
@@ -251,27 +251,27 @@ def test_small_batches_replay_one_graph_a_size(card: FakeCard) -> None:
     assert [call for call in card.calls if call[0] == "destroy"] == [("destroy",)] * 2
 
 
-def test_a_graph_that_was_not_finished_is_not_replayed(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt between two kernels must not leave a graph that lacks the second one."""
+def test_an_incomplete_graph_is_not_replayed(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt between two kernels must not leave a graph without the second one."""
     images, add = random_images(LENET5, 5), KernelGraph.add_kernel
 
-    def interrupted(self: KernelGraph, *given: Any, **options: Any) -> None:
+    def interrupt_second_kernel(self: KernelGraph, *given: Any, **options: Any) -> None:
         if self._last is not None:
             raise KeyboardInterrupt
         add(self, *given, **options)
 
-    with opened() as engine:
+    with open_fp16_engine() as engine:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(KernelGraph, "add_kernel", interrupted)
+            patch.setattr(KernelGraph, "add_kernel", interrupt_second_kernel)
             engine.run(images)
         card.calls.clear()
         engine.run(images)
         assert [call[0] for call in card.calls if call[0] in ("node", "graph")] == ["node", "node", "graph"]
 
 
-def test_every_way_to_the_card_shares_the_weights(card: FakeCard) -> None:
+def test_all_ways_to_run_share_the_weights(card: FakeCard) -> None:
     images = cupy.ndarray((7, 28, 28), np.uint8)
-    with opened(chunk=50) as engine:
+    with open_fp16_engine(chunk=50) as engine:
         engine.run(random_images(LENET5, 100))
         engine.run(random_images(LENET5, 100), engine.allocate_outputs(100))
         engine.run_on_card(images, cupy.cuda.Stream())
@@ -279,9 +279,9 @@ def test_every_way_to_the_card_shares_the_weights(card: FakeCard) -> None:
     assert len(launches) > 4 and len({call[-2] for call in launches}) == 1
 
 
-def test_a_stream_of_arrays_is_one_ahead(card: FakeCard) -> None:
-    """The second array is enqueued before the host waits for the first one's end."""
-    with opened(chunk=30, streams=2) as engine:
+def test_streaming_enqueues_one_array_ahead(card: FakeCard) -> None:
+    """The second array is enqueued before the host waits for the first one."""
+    with open_fp16_engine(chunk=30, streams=2) as engine:
         card.calls.clear()
         labels = engine.stream([pinned_images(60), pinned_images(30), pinned_images(10)])
         assert len(next(labels)) == 60

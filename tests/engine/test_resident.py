@@ -1,4 +1,4 @@
-"""The host's side of the resident kernel, against a thread that answers as the kernel does; and that it compiles."""
+"""Test the host's side of the resident (persistent) kernel with a thread in place of the kernel; compile the kernel."""
 
 import platform
 import sys
@@ -32,7 +32,7 @@ CLASSES = 10
 
 
 class KernelThread:
-    """What the kernel does with its memory. idle: seconds after which it ends. launches: how often it was started."""
+    """A thread that answers requests like the kernel. idle: seconds until it ends. launches: number of its starts."""
 
     def __init__(self, host: ResidentKernel, idle: float = 5.0) -> None:
         self._host, self.idle, self.launches, self._threads = host, idle, 0, list[Thread]()
@@ -53,7 +53,7 @@ class KernelThread:
             count = int(flags[0]) & 15
             if not count:
                 break
-            labels, logits = expected(self._host._requests[:count, :, 0].copy().view(np.uint8))
+            labels, logits = expected_results(self._host._requests[:count, :, 0].copy().view(np.uint8))
             words = np.concatenate([logits.view(np.uint32), labels[:, None].astype(np.uint32)], axis=1)
             self._host._answers[:count, :, 0] = words
             self._host._answers[:count, :, 1] = flags[0]
@@ -66,8 +66,8 @@ class KernelThread:
             assert not thread.is_alive()
 
 
-def expected(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and logits that depend on every pixel: (N,) uint8 and (N, CLASSES) float32."""
+def expected_results(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels (N,) uint8 and logits (N, CLASSES) float32 that depend on every pixel."""
     pixels = images.reshape(len(images), -1).astype(np.int64)
     sums = (pixels * np.arange(1, pixels.shape[1] + 1)).sum(axis=1)
     return (sums % CLASSES).astype(np.uint8), (sums[:, None] + np.arange(CLASSES)).astype(np.float32)
@@ -77,7 +77,7 @@ def expected(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResidentKernel]:
     graph = rounded(random_graph(LENET5, bias=False))
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # both sides look without leaving the core
+    sys.setswitchinterval(1e-5)  # both threads poll, perhaps on one core
     with fake_card() as card:
         monkeypatch.setattr(resident, "compile_kernel", lambda *_: b"")
         monkeypatch.setattr(resident, "load_cubin", lambda _: Module(card))
@@ -87,10 +87,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResidentKernel]:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])
-def test_classifiers_run_sparse_weights_on_dense_kernels_beside_it(
-    precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The sparse kernels, which others run, round differently."""
+def test_a_resident_classifier_is_dense(precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A resident classifier runs dense kernels also for sparse weights, because sparse kernels round differently."""
 
     class Engines:
         device = "cuda"
@@ -116,11 +114,11 @@ def test_classifiers_run_sparse_weights_on_dense_kernels_beside_it(
             assert plan(classifier.graph, "sm_90a", engines.choices).nodes[0].variant.sparse == is_sparse
 
 
-def test_answers_belong_to_their_images(host: ResidentKernel) -> None:
+def test_every_image_gets_its_results(host: ResidentKernel) -> None:
     kernel = KernelThread(host)
     for seed in range(2 * MOST):
         images = random_images(LENET5, 1 + seed % MOST, seed=seed)
-        labels, logits = expected(images)
+        labels, logits = expected_results(images)
         for given in (images, images[:, 0]):
             answer = host.run(given)
             assert answer is not None and answer[0].dtype == np.uint8
@@ -134,19 +132,19 @@ def test_answers_belong_to_their_images(host: ResidentKernel) -> None:
     kernel.join()
 
 
-def test_results_are_the_callers(host: ResidentKernel) -> None:
-    """A later call leaves them as they are, and writing to them leaves later ones as they are."""
+def test_results_share_no_memory_with_later_ones(host: ResidentKernel) -> None:
+    """A later call does not change earlier results, and writing to results does not change later ones."""
     KernelThread(host)
     first, second = random_images(LENET5, 2)[:, 0]
     answers = [host.run(first), host.run(second)]
     for answer, image in zip(answers, (first, second), strict=True):
         assert answer is not None
-        labels, logits = expected(image[None])
+        labels, logits = expected_results(image[None])
         np.testing.assert_array_equal(answer[1](), logits[0])
         assert answer[0] == labels[0]
         answer[0][...] = 77
     again = host.run(first)
-    assert again is not None and again[0] == expected(first[None])[0][0]
+    assert again is not None and again[0] == expected_results(first[None])[0][0]
     host.close()
 
 
@@ -162,12 +160,12 @@ def test_results_are_the_callers(host: ResidentKernel) -> None:
         np.zeros((1, 1, 1, 28, 28), np.uint8),
     ],
 )
-def test_other_arrays_are_left_to_others(host: ResidentKernel, given: np.ndarray) -> None:
+def test_unsupported_arrays_give_none(host: ResidentKernel, given: np.ndarray) -> None:
     assert host.run(given) is None
 
 
 def test_an_ended_kernel_is_started_again(host: ResidentKernel) -> None:
-    """After its time is over, and after it was asked to end; the next request is answered all the same."""
+    """The kernel ends when idle, and on request; the next call starts it and gets its results."""
     kernel = KernelThread(host, idle=0.01)
     images = random_images(LENET5, 3)
     for launches in (1, 2):
@@ -181,66 +179,66 @@ def test_an_ended_kernel_is_started_again(host: ResidentKernel) -> None:
         kernel.join()
         answer = host.run(images)
         assert answer is not None
-        np.testing.assert_array_equal(answer[0], expected(images)[0])
+        np.testing.assert_array_equal(answer[0], expected_results(images)[0])
     assert kernel.launches == 6
     host.close()
     kernel.join()
     launches = kernel.launches
-    host.close()  # asks no one
+    host.close()  # it has ended already
     assert kernel.launches == launches
 
 
-def test_numbers_wrap(host: ResidentKernel) -> None:
+def test_request_numbers_wrap_around(host: ResidentKernel) -> None:
     host._number = resident.NUMBERS - 2
     for image in random_images(LENET5, 5)[:, 0]:
-        kernel = KernelThread(host)  # the thread's numbers do not wrap
+        kernel = KernelThread(host)  # a new one each time: its own request numbers do not wrap
         answer = host.run(image)
-        assert answer is not None and answer[0] == expected(image[None])[0][0]
+        assert answer is not None and answer[0] == expected_results(image[None])[0][0]
         host.request_end()
         kernel.join()
     assert host._number < 10
 
 
-def test_an_interrupt_leaves_it_usable(host: ResidentKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_the_kernel_usable(host: ResidentKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     images = random_images(LENET5, 2)[:, 0]
     kernel = KernelThread(host, idle=0.05)
     host.run(images[0])
     kernel.join()
 
-    def interrupted() -> None:
+    def raise_interrupt() -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(host, "_start", interrupted)
+        patch.setattr(host, "_start", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             host.run(images[1])
     kernel.idle = 5.0
     for image in images:
         answer = host.run(image)
-        assert answer is not None and answer[0] == expected(image[None])[0][0]
+        assert answer is not None and answer[0] == expected_results(image[None])[0][0]
     host.close()
 
 
-def exact() -> Graph:
+def exact_graph() -> Graph:
     return rounded(random_graph(LENET5, bias=False))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])
-def test_it_compiles_for_hopper(precision: str) -> None:
-    found = compile_time_constants(plan(exact(), "sm_90a", Choices(precision=precision)))
+def test_the_kernel_compiles_for_hopper(precision: str) -> None:
+    found = compile_time_constants(plan(exact_graph(), "sm_90a", Choices(precision=precision)))
     assert b"\0resident_wgmma\0" in compile_kernel(resident.SOURCE, found, "sm_90a")
 
 
 @pytest.mark.parametrize(
     ("graph", "precision", "arch"),
     [
-        (exact(), "fp16", "sm_80"),
-        (exact(), "fp32", "sm_90a"),
+        (exact_graph(), "fp16", "sm_80"),
+        (exact_graph(), "fp32", "sm_90a"),
         (random_graph(LENET5, bias=False), "fp32x", "sm_90a"),
         (random_graph(LENET5), "fp16", "sm_90a"),
         (random_graph(MLP), "fp16", "sm_90a"),
     ],
 )
-def test_what_it_does_not_serve(graph: Graph, precision: str, arch: str) -> None:
+def test_unsupported_plans_are_refused(graph: Graph, precision: str, arch: str) -> None:
     with pytest.raises(UserError, match="resident=True serves lenet5 on Hopper GPUs"):
         resident.check_plan_supported(plan(graph, arch, Choices(precision=precision)))

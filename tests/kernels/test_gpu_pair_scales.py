@@ -16,7 +16,7 @@ from app.network.graph import Graph
 from app.network.verdicts import top_two_margins
 from app.planning.plan import ExecutionPlan, plan
 from data_tools.fashion_mnist import open_split
-from tests.engine.test_gpu_engine import engine
+from tests.engine.test_gpu_engine import make_engine
 from tests.support.kernel_cases import architecture
 from tests.support.kernel_device import cases_of, compile_all
 from tests.support.networks_for_tests import rounded
@@ -116,7 +116,7 @@ def test_scaled_layers_are_as_exact_as_others(
     usual = USUAL.get(weights, biased)
     given = pinned_array((2 * COUNT, *LENET5.input_shape), np.uint8)
     options: dict[str, Any] = {"kernels": kernels, "always_in_chunks": in_chunks}
-    with engine(graph, chunk=77, streams=3, precision=precision, **options) as running:
+    with make_engine(graph, chunk=77, streams=3, precision=precision, **options) as running:
         outputs = running.allocate_outputs(len(given), logits=True)
         assert outputs.logits is not None
         for seed in (0, 1, 0, 1):
@@ -142,7 +142,7 @@ def test_shipped_weights_scaled_keep_their_labels(factors: tuple[float, ...], pr
     for graph in (shipped(), scaled(shipped(), factors)):
         if paired(graph, precision, {}) is None:
             pytest.skip(f"{architecture()} has no kernels that take two layers at once")
-        with engine(graph, chunk=1000, precision=precision) as running:
+        with make_engine(graph, chunk=1000, precision=precision) as running:
             outputs = running.allocate_outputs(len(given))
             running.run(given, outputs)
             found.append(outputs.labels.copy())

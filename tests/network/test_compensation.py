@@ -1,4 +1,4 @@
-"""Error compensation: rounding exact in float16 and closer than plain rounding; pruning to 2:4 with the least error."""
+"""Test error compensation in rounding to float16 and in pruning to 2:4 sparsity."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -35,8 +35,8 @@ from tests.support.sparsity import drawn_two_of_four
 COUNT = 200
 
 
-def compensating(graph: Graph, images: np.ndarray) -> Graph:
-    """The graph with all weights rounded on these images."""
+def round_graph(graph: Graph, images: np.ndarray) -> Graph:
+    """Return the graph with all weights rounded with compensation on these images."""
     arrays = {name: array for layer in round_layers(graph, images) for name, array in layer.arrays.items()}
     assert arrays.keys() == graph.parameters.keys()
     return replace(graph, parameters=arrays)
@@ -44,17 +44,17 @@ def compensating(graph: Graph, images: np.ndarray) -> Graph:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("network", [ODD, FLAT, SMOOTH, ENLARGED, LATE, CONVOLVED], ids=lambda network: network.name)
-def test_scores_of_other_images_are_closer_than_by_plain_rounding(network: Network, bias: bool) -> None:
-    """Strides, enlarged images, several channels, with and without biases: the scores before a softmax."""
+def test_compensated_scores_are_closer_than_plainly_rounded_ones(network: Network, bias: bool) -> None:
+    """The images are others than those of the compensation; scores are compared before a softmax."""
     graph = random_graph(network, bias=bias)
     given, held_out = np.split(random_images(network, 2 * COUNT), 2)
-    ours, plain = compensating(graph, given), replace(graph, parameters=round_to_storage(graph.parameters, "float16"))
+    ours, plain = round_graph(graph, given), replace(graph, parameters=round_to_storage(graph.parameters, "float16"))
     expected = graph.reference(held_out)
     errors = [np.sqrt(np.mean((each.reference(held_out) - expected) ** 2)) for each in (ours, plain)]
     assert 0 < errors[0] < 0.8 * errors[1]
 
 
-def test_each_layer_states_its_errors() -> None:
+def test_errors_of_each_layer_are_reported() -> None:
     graph = random_graph(ODD)
     images = random_images(ODD, COUNT)
     found = [*round_layers(graph, images)]
@@ -65,10 +65,10 @@ def test_each_layer_states_its_errors() -> None:
     assert found[0].error == pytest.approx(np.linalg.norm(changed - y) / np.linalg.norm(y), rel=1e-6)
 
 
-def test_rounded_weights_are_exact_in_float16_and_the_same_every_time() -> None:
+def test_rounded_weights_are_exact_and_reproducible() -> None:
     graph = random_graph(ODD)
     images = random_images(ODD, COUNT)
-    first, second = (compensating(graph, images).parameters for _ in range(2))
+    first, second = (round_graph(graph, images).parameters for _ in range(2))
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], strict=True)
         np.testing.assert_array_equal(array, round_to_storage(first, "float16")[name], strict=True)
@@ -80,8 +80,8 @@ def test_rounded_weights_are_exact_in_float16_and_the_same_every_time() -> None:
         float16_parts(problem, scale_per_output(problem, [graph.parameters["fc2"], None])[0])
 
 
-def test_numbers_that_float16_holds_stay() -> None:
-    """Also the inputs that no image reaches, and where no input ever differs from zero."""
+def test_float16_weights_stay_unchanged() -> None:
+    """This includes inputs that are always zero. If all inputs are, other weights are rounded to the nearest."""
     rng = np.random.default_rng(3)
     w = rng.standard_normal((6, 4)).astype(np.float16).astype(np.float64)
     x = rng.standard_normal((50, 6)) * [1, 1, 0, 1, 0, 1]
@@ -90,8 +90,8 @@ def test_numbers_that_float16_holds_stay() -> None:
     np.testing.assert_array_equal(round_with_compensation(unreached, np.zeros((6, 6))), unreached.astype(np.float16))
 
 
-def test_two_equal_inputs_share_their_error() -> None:
-    """By hand: float16 holds 2048 and 2050; what 2049.5 loses by becoming 2050, its twin makes up for."""
+def test_an_equal_input_compensates_the_error() -> None:
+    """By hand: 2049.5 becomes 2050 in float16, so the weight of the equal input is reduced."""
     w = np.array([[2049.5], [1.0]])
     products = np.full((2, 2), 1e6)
     np.testing.assert_array_equal(round_with_compensation(w, products), [[2050.0], [np.float16(1 - 0.5 / 1.01)]])
@@ -113,7 +113,7 @@ def test_the_shipped_weights_of_lenet5_are_exact_in_float16() -> None:
 
 
 FEW = 60
-# Of lenet5's layers, but smaller.
+# lenet5 with smaller layers.
 SMALL = network(
     "small",
     (1, 14, 14),
@@ -123,11 +123,11 @@ SMALL = network(
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8])
-def test_random_patterns_are_recognised_and_one_weight_more_is_not(dtype: type) -> None:
+def test_is_two_of_four(dtype: type) -> None:
     rng = np.random.default_rng(1)
     filters: np.ndarray = np.sign(drawn_two_of_four(rng)).astype(dtype)
     assert is_two_of_four(filters)
-    assert is_two_of_four(np.where(rng.random(filters.shape) < 0.5, filters, 0))  # fewer weights are right, too
+    assert is_two_of_four(np.where(rng.random(filters.shape) < 0.5, filters, 0))  # groups with fewer weights are valid
     places = np.argwhere(filters == 0)
     for place in places[rng.integers(len(places), size=50)]:
         more = filters.copy()
@@ -135,17 +135,17 @@ def test_random_patterns_are_recognised_and_one_weight_more_is_not(dtype: type) 
         assert not is_two_of_four(more)
 
 
-def test_what_has_no_groups_of_four_maps_is_not_sparse() -> None:
+def test_sparsity_needs_groups_of_four_input_maps() -> None:
     zeros = np.zeros((5, 5, 32, 64), np.float32)
     assert is_two_of_four(zeros) and not is_two_of_four(zeros[:, :, :30]) and not is_two_of_four(zeros[:, :, :1])
-    assert not is_two_of_four(zeros.reshape(-1, 64))  # of a fully connected layer
+    assert not is_two_of_four(zeros.reshape(-1, 64))  # a fully connected layer's
     across = zeros.copy()
-    across[0, 0, 2:6, 0] = 1  # four weights side by side, but of two groups
+    across[0, 0, 2:6, 0] = 1  # four adjacent weights in two groups
     assert is_two_of_four(across)
 
 
-def test_each_four_lose_the_pair_without_which_least_squares_fit_best() -> None:
-    """By trying every pair of one group, with the other group whole."""
+def test_pruning_removes_the_pair_of_least_error() -> None:
+    """Every pair of a group is tried by least squares, while the other group keeps all weights."""
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((40, 8)) @ rng.standard_normal((8, 8)), rng.standard_normal((8, 5))
     found = fit_weights(w, x.T @ x, x.T @ x @ w, 8)
@@ -166,7 +166,7 @@ def test_each_four_lose_the_pair_without_which_least_squares_fit_best() -> None:
         np.testing.assert_allclose(found[kept, output], fit, rtol=1e-9)
 
 
-def test_later_layers_get_the_least_squares_fit_of_their_former_results() -> None:
+def test_weights_without_pruning_are_the_least_squares_fit() -> None:
     rng = np.random.default_rng(3)
     x, y, w = rng.standard_normal((30, 6)), rng.standard_normal((30, 4)), rng.standard_normal((6, 4))
     found = fit_weights(w, x.T @ x, x.T @ y, 0)
@@ -175,18 +175,18 @@ def test_later_layers_get_the_least_squares_fit_of_their_former_results() -> Non
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
-def pruned(graph: Graph, images: np.ndarray) -> Graph:
+def prune_with_fit(graph: Graph, images: np.ndarray) -> Graph:
     arrays = {name: array for layer in sparsify_layers(graph, images) for name, array in layer.arrays.items()}
     return replace(graph, parameters={**graph.parameters, **arrays})
 
 
-def test_scores_of_other_images_are_closer_than_with_the_two_greatest() -> None:
+def test_compensated_pruning_is_closer_than_keeping_the_greatest() -> None:
     graph = random_graph(SMALL, bias=True)
     given, held_out = np.split(random_images(SMALL, 2 * FEW), 2)
     layer, *later = sparsify_layers(graph, given)
     assert [each.name for each in (layer, *later)] == ["conv2", "fc1", "fc2"]
     assert all(0 < each.error < each.plain for each in (layer, *later))
-    fitted = pruned(graph, given)
+    fitted = prune_with_fit(graph, given)
     w = graph.parameters["conv2"]
     plain = keep_greatest_two(w.reshape(-1, 16)).reshape(w.shape)
     assert is_two_of_four(layer.arrays["conv2"]) and is_two_of_four(plain)
@@ -198,7 +198,7 @@ def test_scores_of_other_images_are_closer_than_with_the_two_greatest() -> None:
 
 def test_rounding_and_quantising_keep_the_zeros() -> None:
     images = random_images(SMALL, FEW)
-    sparse = pruned(random_graph(SMALL, bias=False), images)
+    sparse = prune_with_fit(random_graph(SMALL, bias=False), images)
     zeros = sparse.parameters["conv2"] == 0
     assert zeros.mean() == 0.5 and not list(sparsify_layers(sparse, images))
     rounded = {name: array for layer in round_layers(sparse, images) for name, array in layer.arrays.items()}
@@ -207,7 +207,7 @@ def test_rounding_and_quantising_keep_the_zeros() -> None:
     assert not quantised.filters[zeros].any() and is_two_of_four(quantised.filters) and 0 < error < plain
 
 
-def test_filters_are_pruned_where_four_channels_are_whole() -> None:
+def test_prune_filters_changes_only_sparsifiable_convolutions() -> None:
     graph = random_graph(LENET5)
     pruned = prune_filters(graph)
     assert is_two_of_four(pruned.parameters["conv2"]) and not is_two_of_four(graph.parameters["conv2"])

@@ -1,4 +1,4 @@
-"""Graphs: inferred shapes, weights that fit or not, and the reference against ONNX Runtime."""
+"""Test graphs: inferred shapes, checks of weights, and the reference against ONNX Runtime."""
 
 import re
 from math import prod
@@ -24,7 +24,7 @@ def _weights(arrays: dict[str, np.ndarray], input_scale: float = 1 / 255) -> Wei
     return Weights(arrays, "lenet5", Path("some/weights.h5"), input_scale=input_scale)
 
 
-# As published for each network: its layers, shapes, and operations by hand from Σ 2·K·K·C·M·H·W.
+# Published network → its layer types; for some layers the output shape and the FLOPs, by hand from Σ 2·K·K·C·M·H·W.
 PUBLISHED: dict[str, tuple[str, dict[str, tuple[Shape, int]]]] = {
     "lenet5": (
         "conv2d relu avgpool conv2d relu avgpool flatten linear relu linear argmax",
@@ -74,7 +74,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, tuple[Shape, int]]]] = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_networks_are_the_published_ones(name: str) -> None:
+def test_networks_equal_the_published_ones(name: str) -> None:
     graph, (kinds, layers) = random_graph(NETWORKS[name], bias=False), PUBLISHED[name]
     network = graph.network
     assert [layer.kind for layer in network.layers] == kinds.split()
@@ -125,7 +125,7 @@ def test_weights_that_do_not_fit_are_refused(changes: dict[str, np.ndarray | Non
         ((Linear("fc", 10), Argmax("argmax")), "layer fc "),
     ],
 )
-def test_networks_that_do_not_fit_together_are_refused(layers: tuple[Layer, ...], fault: str) -> None:
+def test_networks_of_unsuitable_layers_are_refused(layers: tuple[Layer, ...], fault: str) -> None:
     arrays = {"fc": np.zeros((64, 10), np.float32)}
     with pytest.raises(UserError, match=fault):
         build_graph(Network("bad", "for tests", (1, 8, 8), layers), _weights(arrays))
@@ -158,14 +158,14 @@ def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) ->
     np.testing.assert_allclose(expected, precise, rtol=0, atol=1e-5 * score_scale(graph, precise))
 
 
-def test_bytes_and_floats_are_the_same_images() -> None:
+def test_bytes_and_floats_give_the_same_scores() -> None:
     images = random_images(LENET5, 5)
     for scale in (1 / 255, 0.5 / 255, 1.0):
         graph = build_graph(LENET5, _weights(ARRAYS, input_scale=scale))
         np.testing.assert_allclose(graph.reference(images / 255), graph.reference(images), rtol=1e-9, atol=1e-12)
 
 
-def test_reference_leaves_the_images_alone() -> None:
+def test_the_reference_does_not_change_the_images() -> None:
     images = random_images(LENET5, 4) / 255 - 0.5
     before = images.copy()
     random_graph(LENET5).reference(images)

@@ -1,7 +1,7 @@
-"""Random networks from TOML texts: the float64 reference, the CPU path, the plan and the card agree with the oracle.
+"""Compare random networks with an oracle: float64 reference, CPU engine, plans, and runs on a GPU.
 
-A failure names its seed; ``python -m tests.support.random_networks --seed N`` repeats it alone, on the card
-with ``--device cuda``.
+A failure names its seed; ``python -m tests.support.random_networks --seed N`` repeats that case, with ``--device cuda``
+on a GPU.
 """
 
 import pytest
@@ -21,20 +21,20 @@ def test_reference_and_cpu_agree_with_the_oracle(seed: int) -> None:
 
 @pytest.mark.grid
 @pytest.mark.parametrize("seed", SEEDS[:40])
-def test_plans_compute_what_the_text_says(seed: int) -> None:
-    """Every plan for an H100 with its packed weights, each kernel replaced by its problem's NumPy reference."""
+def test_plans_agree_with_the_oracle(seed: int) -> None:
+    """Plans for an H100 run with packed weights, and with each kernel's NumPy reference in place of the kernel."""
     check_plans(random_network(seed))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(300))
-def test_every_plan_on_the_card(seed: int) -> None:
-    """Every launch, element by element, and engines to the same bits."""
+def test_every_plan_agrees_on_the_gpu(seed: int) -> None:
+    """Every launch agrees element by element, and the engines' results agree to the bit."""
     check_on_card(random_network(seed))
 
 
-def test_the_networks_are_varied() -> None:
-    """Every layer, pooling with incomplete windows, padding, both rules of resizing, colours, several scales."""
+def test_random_networks_cover_all_settings() -> None:
+    """All layers, incomplete pooling windows, padding, resizing rules, channels and pixel scales occur."""
     texts = [random_network(seed).text for seed in SEEDS]
     assert len(set(texts)) == len(texts)
     for kind in KINDS:
@@ -46,7 +46,7 @@ def test_the_networks_are_varied() -> None:
     assert scales == {1 / 255, 1.0, 0.5}
 
 
-def test_a_seed_is_always_the_same_network() -> None:
+def test_a_seed_gives_always_the_same_network() -> None:
     first, again = random_network(7), random_network(7)
     assert first.text == again.text and first.arrays.keys() == again.arrays.keys()
     assert all((first.arrays[name] == again.arrays[name]).all() for name in first.arrays)

@@ -1,4 +1,4 @@
-"""Networks as TOML: the shipped files, round trips, and every fault with its line."""
+"""Test networks as TOML: the shipped files, round trips, and errors that name the line."""
 
 import re
 from dataclasses import MISSING, replace
@@ -21,21 +21,21 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
-def test_the_shipped_files_are_as_the_writer_writes_them(path: Path) -> None:
+def test_the_shipped_files_equal_the_writers_output(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     network = parse_network(text, path)
     assert network.name == path.stem and network.summary
     assert network_toml(network) == text
 
 
-def test_mlp_comes_in_every_width() -> None:
+def test_mlp_n_has_n_hidden_units() -> None:
     wide = network_by_name("mlp_500")
     assert wide is not None and wide.name == "mlp_500"
     assert wide.layers == tuple(Linear("fc1", 500) if x.name == "fc1" else x for x in NETWORKS["mlp"].layers)
     assert parse_network(network_toml(wide), "x") == wide
 
 
-def test_the_digest_is_that_of_the_computation() -> None:
+def test_the_digest_ignores_name_and_summary() -> None:
     lenet5 = NETWORKS["lenet5"]
     same = Network("other", "another summary", lenet5.input_shape, lenet5.layers)
     assert same.digest == lenet5.digest
@@ -47,8 +47,8 @@ def test_the_digest_is_that_of_the_computation() -> None:
     assert len({lenet5.digest, *(other.digest for other in others)}) == 4
 
 
-# The networks of other people, in docs/networks/: input, kinds of layers, shapes after the poolings, and number of
-# parameters, in which sizes of filters and products, padding and biases show.
+# Networks in docs/networks/: input shape, layer types, shapes after the poolings, and number of parameters, which
+# depends on the sizes of filters and products, padding and biases.
 BLOCK = "conv2d relu maxpool"
 FILES: dict[str, tuple[tuple[int, ...], str, list[tuple[int, ...]], int]] = {
     "lenet5_original": (
@@ -69,7 +69,7 @@ FILES: dict[str, tuple[tuple[int, ...], str, list[tuple[int, ...]], int]] = {
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/networks").glob("*.toml")), ids=lambda path: path.stem)
-def test_the_networks_of_other_people_are_files_without_names(path: Path) -> None:
+def test_example_networks_are_named_by_their_files(path: Path) -> None:
     shape, kinds, pooled, parameters = FILES[path.stem]
     found = read_network(path)
     assert (found.name, found.input_shape) == (path.stem, shape)
@@ -81,7 +81,7 @@ def test_the_networks_of_other_people_are_files_without_names(path: Path) -> Non
 
 
 @pytest.mark.parametrize("bias", ["true", "false"])
-def test_bias_says_what_the_weights_must_have(bias: str) -> None:
+def test_bias_requires_or_excludes_a_bias(bias: str) -> None:
     text = (ROOT / "docs/networks/lenet5_original.toml").read_text().replace("bias = true", f"bias = {bias}")
     network = parse_network(text, "lenet5_original.toml")
     right = dict(random_graph(network, bias=bias == "true").parameters)
@@ -100,8 +100,8 @@ SUMMARIES = ("", "plain", 'a "quoted" \\ one', "7×7 – ok")
 SCALES = (1 / 255, 1.0, LEAST_SCALE, MOST_SCALE, 0.1, 1e-20, 123456.789)
 
 
-def test_what_is_written_is_read_back() -> None:
-    """Every kind of layer with every setting, at its default and at another value."""
+def test_written_networks_are_read_back() -> None:
+    """The networks have every layer type and every setting, at its default and at another value."""
     seen: dict[str, set[object]] = {}
     for seed in range(150):
         drawn = parse_network(random_text(seed), "x.toml")
@@ -118,7 +118,7 @@ def test_what_is_written_is_read_back() -> None:
     }
 
 
-# --- Every fault of a network's file: one line with the file, the line and the remedy
+# --- errors of a network file: one line with file, line number and remedy
 
 
 GOOD = """\
@@ -148,7 +148,7 @@ outputs = 10
 RELU = '\n[[layers]]\ntype = "relu"\n'
 COMMENTS = "#\n" * (MAX_BYTES // 2)
 FC = '[[layers]]\ntype = "linear"\noutputs = '
-# What replaces what in the good text; the line of the fault, and the fault with its remedy.
+# Text in GOOD, its replacement, the line of the error, and the error with its remedy.
 FAULTS: list[tuple[str, str, int, str]] = [
     # TOML itself
     ("[1, 28, 28]", "[1, 28, 28", 3, r"not TOML \(Unclosed array in column 1\): correct it"),
@@ -219,7 +219,7 @@ FAULTS: list[tuple[str, str, int, str]] = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "fault"), FAULTS)
-def test_a_fault_is_one_line_that_names_the_line(old: str, new: str, line: int, fault: str) -> None:
+def test_an_error_names_the_line(old: str, new: str, line: int, fault: str) -> None:
     assert GOOD.count(old) == 1
     with pytest.raises(UserError) as error:
         parse_network(GOOD.replace(old, new), Path("folder/own.toml"))
@@ -238,13 +238,13 @@ LAYERS_ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("layers", "line", "fault"), LAYERS_ELSEWHERE)
-def test_layers_are_tables_of_their_own(layers: str, line: int, fault: str) -> None:
-    """In other notations their lines would not be known."""
+def test_layers_must_be_tables(layers: str, line: int, fault: str) -> None:
+    """In other notations the line numbers of layers would not be known."""
     with pytest.raises(UserError, match=f"own.toml, line {line}: {fault}"):
         parse_network(f"input = [1, 28, 28]\n\n\n\n{layers}", "own.toml")
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_bytes(GOOD.replace("small", "sm\xe4ll").encode("latin-1"))
     with pytest.raises(UserError, match=r"own.toml, line 1: byte 0xe4 is no UTF-8: store the text as UTF-8"):

@@ -1,5 +1,4 @@
-"""Nonsense cannot pass: labels at random, weights of any scale, another network, an absurd pixel scale, a model near
-chance; and what is right passes whatever its scale."""
+"""Test the verdicts end to end: wrong labels, weights and pixel scales fail, and right ones pass at any scale."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ def classify(graph: Graph, images: np.ndarray) -> np.ndarray:
     return CpuEngine(graph).run(images).labels
 
 
-def two_layers(hidden: int, classes: int, softmax: bool) -> Network:
+def two_layer_network(hidden: int, classes: int, softmax: bool) -> Network:
     last = (Softmax("softmax"),) if softmax else ()
     layers = (Flatten("flatten"), Linear("fc1", hidden), Relu("relu1"), Linear("fc2", classes), *last, Argmax("argmax"))
     return Network("two", "for tests", (1, 6, 5), layers)
@@ -49,9 +48,9 @@ def two_layers(hidden: int, classes: int, softmax: bool) -> Network:
     bias=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_verdict_at_any_scale(scale: float, first: float, hidden: int, classes: int, bias: bool, seed: int) -> None:
-    """Right labels agree in every arithmetic, those computed in float32 agree, and labels at random never do."""
-    graph = random_graph(two_layers(hidden, classes, softmax=False), seed, bias=bias)
+def test_agreement_at_any_scale(scale: float, first: float, hidden: int, classes: int, bias: bool, seed: int) -> None:
+    """The reference's labels agree in every arithmetic, float32's labels agree, and random labels never agree."""
+    graph = random_graph(two_layer_network(hidden, classes, softmax=False), seed, bias=bias)
     images = random_images(graph.network, 100, seed)
     plain = compute_reference(graph, images)
     factors = {"fc1": first, "fc1_bias": first, "fc2": scale / first, "fc2_bias": scale}
@@ -68,9 +67,9 @@ def test_verdict_at_any_scale(scale: float, first: float, hidden: int, classes: 
 
 @EXACTLY
 @given(offset=st.floats(-1e6, 1e6), scale=SCALES, softmax=st.booleans())
-def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: bool) -> None:
-    """It takes as many bits as it is large; what float32 cannot tell apart then may flip, but not at random."""
-    graph = random_graph(two_layers(20, 10, softmax), bias=True)
+def test_a_large_common_bias_excuses_only_near_ties(offset: float, scale: float, softmax: bool) -> None:
+    """The bias uses up float32's bits, so close scores may swap; random labels still fail."""
+    graph = random_graph(two_layer_network(20, 10, softmax), bias=True)
     scale = 1.0 if softmax else scale
     graph.parameters["fc2_bias"][:] += np.float32(offset)
     graph = multiplied(graph, fc2=scale, fc2_bias=scale)
@@ -85,8 +84,8 @@ def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: boo
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_features_that_a_kernel_loses_fail(bias: bool) -> None:
-    """conv1 and conv2 are so small that float16 rounds what they make to zero: all labels are one."""
+def test_lost_features_fail(bias: bool) -> None:
+    """The features are so small that float16 rounds them to zero; labels computed with zeros must fail."""
     graph = multiplied(random_graph(LENET5, bias=bias), conv1=1e-6, conv1_bias=1e-6, conv2=1e-6, conv2_bias=1e-12)
     small = multiplied(graph, fc1_bias=1e-12, fc2_bias=1e-12)
     images = random_images(LENET5, 100)
@@ -98,20 +97,20 @@ def test_features_that_a_kernel_loses_fail(bias: bool) -> None:
         assert compare_labels(found, reference, "reference", dtype).holds
 
 
-# --- on the command line
+# --- by the command line
 
 
 @pytest.fixture
 def shipped_weights(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """lenet5 and mlp with random weights; the test images are random, and the shipped answers to them are right."""
+    """Use shipped weights of random values, and random test images with labels that these weights give."""
     data = Dataset(IMAGES[:, None], TRUTH, None, "random", "test")
     monkeypatch.setattr("app.main_job.images.load_fashion_mnist", lambda *_: data)
     capsys.readouterr()
     return release
 
 
-def own_files(folder: Path, arrays: Parameters, **attributes: float) -> list[str]:
-    """Options that name weights of these arrays and sixty random images without labels, for the CPU."""
+def write_own_files(folder: Path, arrays: Parameters, **attributes: float) -> list[str]:
+    """Write a weights file and sixty random unlabelled images; return the options that name them, for the CPU."""
     write_idx(folder / "images", random_images(LENET5, 60)[:, 0])
     weights = write_hdf5(folder / "odd.h5", arrays, **attributes)
     return ["--device", "cpu", "--weights", str(weights), "--data", str(folder / "images"), "--labels", "none"]
@@ -122,10 +121,10 @@ TWIN = replace(LENET5, name="twin", layers=LAYERS)
 
 
 @pytest.mark.parametrize("more", [(), ("--recheck",)])
-def test_promises_are_of_what_a_network_computes_whatever_its_name(
+def test_promises_hold_only_for_an_equal_network(
     more: tuple[str, ...], shipped_weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither stored results nor promises of lenet5's are held against what tanh makes of its weights."""
+    """A network of the same shapes with tanh is compared with neither lenet5's stored results nor its promises."""
     weights = shipped.find_shipped_weights("lenet5")
     images = IMAGES[:100, None]
     labels = [compute_reference(random_graph(network), images).labels for network in (LENET5, TWIN)]
@@ -141,11 +140,11 @@ def test_promises_are_of_what_a_network_computes_whatever_its_name(
 
 
 @pytest.mark.parametrize(("scale", "factor"), [(1e30, 1e10), (1e-30, 1e-10), (1 / 255, 1e38)])
-def test_pixel_scales_out_of_range(scale: float, factor: float, tmp_path: Path, refuses: Refuses) -> None:
+def test_extreme_pixel_scales_are_refused(scale: float, factor: float, tmp_path: Path, refuses: Refuses) -> None:
     arrays = dict(random_graph(LENET5).parameters)
     arrays["conv1"] = (arrays["conv1"] / np.abs(arrays["conv1"]).max() * factor).astype(np.float32)
-    command = own_files(tmp_path, arrays, input_scale=scale)
-    if scale == 1 / 255:  # large, but no more than float32 holds
+    command = write_own_files(tmp_path, arrays, input_scale=scale)
+    if scale == 1 / 255:  # large, but within float32's range
         assert main(command) == 1
     else:
         refuses(command, "odd.h5: attribute 'input_scale' of .* weights of conv1 beyond float32")
@@ -153,19 +152,19 @@ def test_pixel_scales_out_of_range(scale: float, factor: float, tmp_path: Path, 
 
 @pytest.mark.parametrize("factor", [0.0, 1e20])
 @pytest.mark.parametrize("recheck", [(), ("--recheck",)])
-def test_scores_that_tell_nothing_fail(
+def test_equal_or_infinite_scores_fail(
     factor: float, recheck: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All equal, or beyond float32's range: every label equals the reference's, or may; no warning of NumPy's."""
+    """All images have equal scores, or the scores exceed float32's range. NumPy gives no warning."""
     arrays = {name: array * np.float32(factor) for name, array in random_graph(LENET5, bias=False).parameters.items()}
-    assert main([*own_files(tmp_path, arrays), *recheck]) == 1
+    assert main([*write_own_files(tmp_path, arrays), *recheck]) == 1
     out, err = capsys.readouterr()
     fault = "scores are the same for all 60 images" if not factor else "scores of 60 of 60 images are beyond float32's"
     assert f"agreement  FAILED: {fault}" in out and err == ""
 
 
 def test_equal_images_have_equal_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = own_files(tmp_path, random_graph(LENET5).parameters)
+    command = write_own_files(tmp_path, random_graph(LENET5).parameters)
     write_idx(tmp_path / "images", np.full((9, 28, 28), 7, np.uint8))
     assert main(command) == 0
     assert "agreement  PASSED: all 9 labels equal" in capsys.readouterr().out
@@ -173,11 +172,11 @@ def test_equal_images_have_equal_scores(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(("least", "code"), [(None, 0), ("0.05", 0), ("0.9", 1)])
 def test_min_accuracy(least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a model whose answers are at random: it is never said to have passed, and nothing more."""
+    """The answers are random: a warning always appears, and they pass only with a low limit."""
     graph, images = random_graph(LENET5), random_images(LENET5, 60)
     labels = (compute_reference(graph, images).labels + (np.arange(60) % 10 > 0)).astype(np.uint8) % 10
     write_idx(tmp_path / "labels", labels.astype(np.uint8))
-    *command, _ = own_files(tmp_path, graph.parameters)  # all but "none", which stands for labels
+    *command, _ = write_own_files(tmp_path, graph.parameters)  # without the last option's value "none"
     asked = [] if least is None else ["--min-accuracy", least]
     assert main([*command, str(tmp_path / "labels"), "--wide", *asked]) == code
     out = capsys.readouterr().out
@@ -193,5 +192,5 @@ def test_min_accuracy(least: str | None, code: int, tmp_path: Path, capsys: pyte
         ("--min-accuracy 0.5", "--min-accuracy needs labels: leave it out with --labels none"),
     ],
 )
-def test_min_accuracy_mistakes(options: str, wrong: str, tmp_path: Path, refuses: Refuses) -> None:
-    refuses([*own_files(tmp_path, random_graph(LENET5).parameters), *options.split()], wrong)
+def test_wrong_min_accuracy_is_refused(options: str, wrong: str, tmp_path: Path, refuses: Refuses) -> None:
+    refuses([*write_own_files(tmp_path, random_graph(LENET5).parameters), *options.split()], wrong)

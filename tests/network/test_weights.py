@@ -1,4 +1,4 @@
-"""Test weights files: accepted and refused content, writing without leftovers."""
+"""Test weights files: what is read, what is refused, and that nothing invalid is written."""
 
 import hashlib
 from collections.abc import Callable
@@ -31,19 +31,19 @@ ABOUT: dict[str, Any] = {"network": K7, "classes": ("T-shirt/top", "Überzieher"
 ABOUT |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
 
 
-def _save(path: Path, arrays: dict[str, np.ndarray] = SMALL, **changes: object) -> Path:
+def _save_example(path: Path, arrays: dict[str, np.ndarray] = SMALL, **changes: object) -> Path:
     save_weights(path, arrays, **(ABOUT | changes))
     return path
 
 
-def _message(path: Path) -> str:
+def _loading_error(path: Path) -> str:
     message = user_error(lambda: load_weights(path))
     assert message.startswith(str(path))
     return message
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    path = _save(tmp_path / "w.h5")
+def test_saved_weights_are_loaded(tmp_path: Path) -> None:
+    path = _save_example(tmp_path / "w.h5")
     weights = load_weights(path)
     assert weights.arrays.keys() == SMALL.keys()
     for name, array in SMALL.items():
@@ -54,12 +54,12 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
-    first = _save(tmp_path / "1.h5", SMALL, expected_correct={1: 1, 2: 1})
-    second = _save(tmp_path / "2.h5", dict(reversed(SMALL.items())), expected_correct={2: 1, 1: 1})
+    first = _save_example(tmp_path / "1.h5", SMALL, expected_correct={1: 1, 2: 1})
+    second = _save_example(tmp_path / "2.h5", dict(reversed(SMALL.items())), expected_correct={2: 1, 1: 1})
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_file_of_the_original_format(tmp_path: Path) -> None:
+def test_datasets_without_attributes_are_lenet5(tmp_path: Path) -> None:
     weights = load_weights(write_hdf5(tmp_path / "w.h5", dict(ARRAYS)))
     assert (weights.network, weights.input_scale, weights.expected_correct) == ("lenet5", None, {})
     assert (weights.classes, weights.recipe) == (None, None)
@@ -74,9 +74,9 @@ def test_other_floats_become_float32(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", ["float16", "float32"])
-def test_storage(storage: str, tmp_path: Path) -> None:
-    """The file's numbers are of that type, and what is read is what ``rounded`` says; written again, the same bytes."""
-    path = _save(tmp_path / "w.h5", storage=storage)
+def test_storage_is_the_type_in_the_file(storage: str, tmp_path: Path) -> None:
+    """Datasets have the type ``storage``, and loading rounds like round_to_storage. Saving again gives equal bytes."""
+    path = _save_example(tmp_path / "w.h5", storage=storage)
     with h5py.File(path) as file:
         assert {dataset.dtype for dataset in file.values()} == {np.dtype(storage)}
     weights = load_weights(path)
@@ -84,17 +84,17 @@ def test_storage(storage: str, tmp_path: Path) -> None:
     for name, array in round_to_storage(SMALL, storage).items():
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
         assert np.array_equal(array, SMALL[name]) is (storage == "float32")
-    again = _save(tmp_path / "again.h5", weights.arrays, storage=weights.storage)
+    again = _save_example(tmp_path / "again.h5", weights.arrays, storage=weights.storage)
     assert again.read_bytes() == path.read_bytes()
 
 
-def _changed(path: Path, change: Callable[[h5py.File], object]) -> Path:
+def _change_file(path: Path, change: Callable[[h5py.File], object]) -> Path:
     with h5py.File(path, "r+") as file:
         change(file)
     return path
 
 
-def _set(name: str, value: object) -> Callable[[h5py.File], object]:
+def _set_attribute(name: str, value: object) -> Callable[[h5py.File], object]:
     return lambda file: file.attrs.__setitem__(name, np.bytes_(value.encode()) if isinstance(value, str) else value)
 
 
@@ -105,21 +105,21 @@ def _set(name: str, value: object) -> Callable[[h5py.File], object]:
         lambda file: file.move("fc1_bias", "conv1_bias"),
         lambda file: file.__delitem__("fc1_bias"),
         lambda file: file.__setitem__("fc2", np.ones((3, 3), "f4")),
-        _set("input_scale", 1 / 256),
-        lambda file: _set("definition", file.attrs["definition"].decode().replace("24", "23"))(file),
-        _set("classes", '["Überzieher", "T-shirt/top"]'),
-        _set("expected_correct", '{"100": 91}'),
-        _set("network", "k8"),
+        _set_attribute("input_scale", 1 / 256),
+        lambda file: _set_attribute("definition", file.attrs["definition"].decode().replace("24", "23"))(file),
+        _set_attribute("classes", '["Überzieher", "T-shirt/top"]'),
+        _set_attribute("expected_correct", '{"100": 91}'),
+        _set_attribute("network", "k8"),
         lambda file: file.attrs.pop("schema"),
-        _set("recipe", "none"),
-        _set("arrays_sha256", 5),
+        _set_attribute("recipe", "none"),
+        _set_attribute("arrays_sha256", 5),
         lambda file: file.attrs.pop("arrays_sha256"),
     ],
 )
-def test_what_is_written_carries_a_checksum(change: Callable[[h5py.File], object], tmp_path: Path) -> None:
-    path = _save(tmp_path / "w.h5")
+def test_every_change_breaks_the_checksum(change: Callable[[h5py.File], object], tmp_path: Path) -> None:
+    path = _save_example(tmp_path / "w.h5")
     assert load_weights(path).vouched
-    assert "does not match its checksum; get a fresh copy, or, if it was" in _message(_changed(path, change))
+    assert "does not match its checksum; get a fresh copy, or, if it was" in _loading_error(_change_file(path, change))
 
 
 def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
         assert not load_weights(write_hdf5(tmp_path / "w.h5", dict(SMALL), **attributes)).vouched
 
 
-def test_what_is_shipped_is_vouched_for() -> None:
+def test_shipped_weights_are_vouched() -> None:
     weights = load_weights()
     assert weights.vouched and weights.stored_network() == LENET5
 
@@ -154,9 +154,9 @@ BAD_DATASETS: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_DATASETS)
-def test_refuses_datasets(case: str, tmp_path: Path) -> None:
+def test_wrong_datasets_are_refused(case: str, tmp_path: Path) -> None:
     datasets, message = BAD_DATASETS[case]
-    assert message in _message(write_hdf5(tmp_path / "w.h5", datasets))
+    assert message in _loading_error(write_hdf5(tmp_path / "w.h5", datasets))
 
 
 BAD_ATTRIBUTES: dict[str, list[object]] = {
@@ -173,14 +173,14 @@ BAD_ATTRIBUTES: dict[str, list[object]] = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name in BAD_ATTRIBUTES for value in BAD_ATTRIBUTES[name]]
 )
-def test_refuses_attributes(name: str, value: object, tmp_path: Path) -> None:
-    assert f"'{name}'" in _message(write_hdf5(tmp_path / "w.h5", {"fc1": FC}, **{name: value}))
+def test_wrong_attributes_are_refused(name: str, value: object, tmp_path: Path) -> None:
+    assert f"'{name}'" in _loading_error(write_hdf5(tmp_path / "w.h5", {"fc1": FC}, **{name: value}))
 
 
-def test_all_datasets_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_total_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", sum(array.nbytes for array in SMALL.values()) - 1)
     with pytest.raises(UserError, match="fc1_bias' declares 12 bytes, more than the 11 allowed"):
-        _save(tmp_path / "w.h5")
+        _save_example(tmp_path / "w.h5")
 
 
 def test_check_shapes_names_every_fault() -> None:
@@ -203,6 +203,6 @@ def test_check_shapes_names_every_fault() -> None:
         ({"arrays": {"fc1": np.array([[1, 1e5]], np.float32)}, "storage": "float16"}, "fc1 contains 1 NaN or infinite"),
     ],
 )
-def test_nothing_is_saved_that_could_not_be_loaded(changes: Any, message: str, tmp_path: Path) -> None:
-    assert message in user_error(lambda: _save(tmp_path / "w.h5", **changes))
+def test_invalid_weights_are_not_saved(changes: Any, message: str, tmp_path: Path) -> None:
+    assert message in user_error(lambda: _save_example(tmp_path / "w.h5", **changes))
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A weights file carries its network, its pixel scale, promises for that network alone, and perhaps 8-bit integers."""
+"""Test what a weights file says of its network, its pixel scale, its promises and its 8-bit filters."""
 
 import json
 import re
@@ -26,8 +26,8 @@ FC1 = np.ones((4, 3), np.float32)
 
 
 @pytest.mark.parametrize("text", [str, lambda value: np.bytes_(value.encode())], ids=["variable", "fixed"])
-def test_attributes_as_h5py_writes_them(text: Callable[[str], Any], tmp_path: Path) -> None:
-    """Text of variable length, as h5py writes a str, or of fixed length; numbers as NumPy scalars."""
+def test_attributes_written_by_h5py_are_read(text: Callable[[str], Any], tmp_path: Path) -> None:
+    """Text has variable length, as h5py writes a str, or fixed length; numbers are NumPy scalars."""
     own = replace(MLP, name="own", pixel_scale=0.5)
     written: dict[str, Any] = {"definition": network_toml(own), "classes": '["Überzieher"]', "recipe": "by hand"}
     with h5py.File(tmp_path / "w.h5", "w") as file:
@@ -48,7 +48,7 @@ def test_bad_text_of_variable_length_is_refused(value: bytes, tmp_path: Path) ->
     assert re.search("larger than 64 KiB" if len(value) > 1 else "utf-8", told)
 
 
-def test_a_file_is_of_one_network(tmp_path: Path) -> None:
+def test_the_networks_name_and_definition_must_agree(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "w.h5", {"fc1": FC1}, definition=network_toml(FA19), network="k7")
     told = f"{path}: attribute 'network' is k7, but 'definition' defines fa19; correct one of them"
     assert user_error(lambda: load_weights(path)) == told
@@ -56,7 +56,7 @@ def test_a_file_is_of_one_network(tmp_path: Path) -> None:
     assert user_error(unknown.stored_network).endswith("name the network's file with --network FILE.toml")
 
 
-def test_the_pixel_scale_is_the_files_else_the_networks(tmp_path: Path) -> None:
+def test_the_files_pixel_scale_replaces_the_networks(tmp_path: Path) -> None:
     graph = random_graph(replace(MLP, pixel_scale=1.0))
     path = tmp_path / "w.h5"
     for given, scale in ((None, 1.0), (0.25, 0.25)):
@@ -67,8 +67,8 @@ def test_the_pixel_scale_is_the_files_else_the_networks(tmp_path: Path) -> None:
     assert build_graph(MLP, load_weights(path)).input_scale == 1 / 255
 
 
-def test_a_promise_is_for_the_files_own_network() -> None:
-    """Another network may take the same arrays: it promises nothing. The name does not matter."""
+def test_a_promise_holds_for_the_files_network_only() -> None:
+    """Another network may accept the same arrays, without the promise. The name does not matter."""
     tanh = replace(MLP, layers=tuple(Tanh("sigmoid") if x.kind == "sigmoid" else x for x in MLP.layers))
     arrays = random_graph(MLP).parameters
     for weights in (
@@ -82,8 +82,8 @@ def test_a_promise_is_for_the_files_own_network() -> None:
     assert unknown.promised_correct_count(MLP, 10) is None
 
 
-def test_weights_of_the_schema_before_are_read(tmp_path: Path) -> None:
-    """They have a checksum and name their network, which must be listed."""
+def test_weights_of_schema_2_are_read(tmp_path: Path) -> None:
+    """Such files have a checksum and only the name of their network, which must be listed."""
     about = {"schema": 2, "network": "k7", "input_scale": 0.5}
     about |= {"arrays_sha256": content_hash({"fc1": FC1}, json.dumps(about, sort_keys=True))}
     weights = load_weights(write_hdf5(tmp_path / "w.h5", {"fc1": FC1}, **about))
@@ -92,42 +92,43 @@ def test_weights_of_the_schema_before_are_read(tmp_path: Path) -> None:
     assert "does not match its checksum" in user_error(lambda: load_weights(tmp_path / "w.h5"))
 
 
-# --- 8-bit integers: what is read back, and what is refused
+# --- 8-bit filters
 
 
 GRAPH = with_bytes(random_graph(LENET5, bias=False))
 Arrays = dict[str, np.ndarray]
 
 
-def quantised() -> QuantisedFilters:
+def quantised_filters() -> QuantisedFilters:
     assert GRAPH.quantised is not None
     return GRAPH.quantised
 
 
-def test_round_trip(tmp_path: Path) -> None:
+def test_quantised_filters_are_saved_and_loaded(tmp_path: Path) -> None:
     path = tmp_path / "w.h5"
-    save_weights(path, GRAPH.parameters, network=LENET5, quantised=quantised())
+    save_weights(path, GRAPH.parameters, network=LENET5, quantised=quantised_filters())
     found = load_weights(path)
     assert found.arrays.keys() == GRAPH.parameters.keys() and found.quantised is not None
     assert build_graph(LENET5, found).quantised is found.quantised and found.quantised.layer == "conv2"
-    for name, array in quantised().arrays.items():
+    for name, array in quantised_filters().arrays.items():
         np.testing.assert_array_equal(found.quantised.arrays[name], array, strict=True)
 
 
-def test_weights_for_bytes_give_the_same_sums() -> None:
-    """Whatever the limits, up to what the filters are rounded by."""
-    parameters = quantised().dequantised_parameters(GRAPH.parameters, "conv1")
-    np.testing.assert_allclose(parameters["conv1"] * quantised().limits, GRAPH.parameters["conv1"], rtol=1e-6)
-    w2 = parameters["conv2"] / quantised().limits[:, None]
-    assert np.abs(w2 - GRAPH.parameters["conv2"]).max() < (quantised().steps / quantised().limits.min()).max()
+def test_dequantised_parameters_give_the_same_sums() -> None:
+    """The limits cancel; only the rounding of the filters remains."""
+    parameters = quantised_filters().dequantised_parameters(GRAPH.parameters, "conv1")
+    np.testing.assert_allclose(parameters["conv1"] * quantised_filters().limits, GRAPH.parameters["conv1"], rtol=1e-6)
+    w2 = parameters["conv2"] / quantised_filters().limits[:, None]
+    most = (quantised_filters().steps / quantised_filters().limits.min()).max()
+    assert np.abs(w2 - GRAPH.parameters["conv2"]).max() < most
     assert parameters["fc1"] is GRAPH.parameters["fc1"]
 
 
-def _without(name: str) -> Callable[[Arrays], object]:
+def _drop(name: str) -> Callable[[Arrays], object]:
     return lambda arrays: arrays.pop(name)
 
 
-def _with(**values: np.ndarray) -> Callable[[Arrays], object]:
+def _put(**values: np.ndarray) -> Callable[[Arrays], object]:
     return lambda arrays: arrays.update(values)
 
 
@@ -138,21 +139,21 @@ ONES = np.ones(32, np.float32)
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (_without("conv2_int8"), INCOMPLETE),
-        (_without("conv2_int8_steps"), INCOMPLETE),
-        (_without("conv2"), INCOMPLETE),
-        (_with(fc1_int8=np.zeros((1024, 128), np.int8)), INCOMPLETE),
-        (_with(conv2_int8=np.zeros((5, 5, 32, 64), np.int16)), "conv2_int8 is no array of int8 of conv2's shape"),
-        (_with(conv2_int8=np.full((5, 5, 32, 32), 127, np.int8)), "conv2_int8 is no array of int8 of conv2's shape"),
-        (_with(conv2_int8=np.full((5, 5, 32, 64), 100, np.int8)), "outputs whose greatest filter is not 127"),
-        (_with(conv2_int8=np.full((5, 5, 32, 64), -128, np.int8)), "outputs whose greatest filter is not 127"),
-        (_with(conv2_int8_limits=0 * ONES), "conv2_int8_limits is no array of 32 positive float32"),
-        (_with(conv2_int8_limits=np.nan * ONES), "conv2_int8_limits is no array of 32 positive float32"),
-        (_with(conv2_int8_steps=ONES), "conv2_int8_steps is no array of 64 positive float32"),
+        (_drop("conv2_int8"), INCOMPLETE),
+        (_drop("conv2_int8_steps"), INCOMPLETE),
+        (_drop("conv2"), INCOMPLETE),
+        (_put(fc1_int8=np.zeros((1024, 128), np.int8)), INCOMPLETE),
+        (_put(conv2_int8=np.zeros((5, 5, 32, 64), np.int16)), "conv2_int8 is no array of int8 of conv2's shape"),
+        (_put(conv2_int8=np.full((5, 5, 32, 32), 127, np.int8)), "conv2_int8 is no array of int8 of conv2's shape"),
+        (_put(conv2_int8=np.full((5, 5, 32, 64), 100, np.int8)), "outputs whose greatest filter is not 127"),
+        (_put(conv2_int8=np.full((5, 5, 32, 64), -128, np.int8)), "outputs whose greatest filter is not 127"),
+        (_put(conv2_int8_limits=0 * ONES), "conv2_int8_limits is no array of 32 positive float32"),
+        (_put(conv2_int8_limits=np.nan * ONES), "conv2_int8_limits is no array of 32 positive float32"),
+        (_put(conv2_int8_steps=ONES), "conv2_int8_steps is no array of 64 positive float32"),
     ],
 )
-def test_faults(change: Callable[[Arrays], object], fault: str, tmp_path: Path) -> None:
-    arrays = {**GRAPH.parameters, **quantised().arrays}
+def test_wrong_quantised_filters_are_refused(change: Callable[[Arrays], object], fault: str, tmp_path: Path) -> None:
+    arrays = {**GRAPH.parameters, **quantised_filters().arrays}
     change(arrays)
     message = user_error(lambda: load_weights(write_hdf5(tmp_path / "w.h5", arrays)))
     assert fault in message and message.endswith("run python -m data_tools quantise")

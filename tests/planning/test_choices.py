@@ -1,4 +1,4 @@
-"""From the options that name kernels, precision and fusion to the choices of a plan; what ``auto`` chooses."""
+"""Test how options become a plan's choices, and which kernels ``auto`` chooses."""
 
 import json
 from dataclasses import replace
@@ -50,19 +50,19 @@ AUTO = dict.fromkeys(("conv", "gemm", "pool"), "auto")
         ("--conv tensor-core --fc tensor-core", AUTO | {"conv": "tensor-core", "gemm": "tensor-core"}),
     ],
 )
-def test_kernel_names(command: str, names: dict[str, str]) -> None:
+def test_kernel_options_become_choices(command: str, names: dict[str, str]) -> None:
     assert resolved(command)[1].kernels == named_choices(kernels=names).kernels
 
 
 @pytest.mark.parametrize("value", ["", "=direct", "conv1=", "direct,unrolled", "conv1=direct,", ","])
 @pytest.mark.parametrize("option", ["conv", "fc", "pool"])
-def test_malformed_kernel_names(option: str, value: str) -> None:
+def test_malformed_kernel_options_are_refused(option: str, value: str) -> None:
     fault = "name one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL"
     assert user_error(lambda: resolved(f"--{option}={value}")) == f"--{option} {value}: {fault}"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_precision_and_fusion(precision: str) -> None:
+def test_precision_and_fusion_become_choices(precision: str) -> None:
     _, found = resolved(f"--precision {precision} --no-fuse --conv direct")
     assert found == named_choices(precision, False, AUTO | {"conv": "direct"})
     _, default = resolved()
@@ -71,16 +71,14 @@ def test_precision_and_fusion(precision: str) -> None:
 
 @pytest.fixture
 def own_file(tmp_path: Path) -> Path:
-    """A network that takes lenet5's arrays and has its name, but is another one."""
+    """Write a network file with lenet5's name and shapes, but tanh instead of ReLU; return its path."""
     tanh = tuple(Tanh(layer.name) if layer.kind == "relu" else layer for layer in LENET5.layers)
     path = tmp_path / "own.toml"
     path.write_text(network_toml(replace(LENET5, layers=tanh)))
     return path
 
 
-def test_a_network_from_a_file_never_takes_weights_of_another(
-    own_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_file_gets_no_weights_of_another_network(own_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     request = requested("run", f"--network {own_file}").network
     wrong = f"no weights of network {own_file} are shipped: make some with .* train --network {own_file}, and name"
     with pytest.raises(UserError, match=wrong):
@@ -93,8 +91,8 @@ def test_a_network_from_a_file_never_takes_weights_of_another(
     assert graph.network == LENET5 and weights.path == shipped.find_shipped_weights("lenet5")
 
 
-def test_weights_alone_are_enough(own_file: Path, tmp_path: Path) -> None:
-    """The file defines its network; --network may name another one for its arrays, and no promise holds for that."""
+def test_a_weights_file_defines_its_network(own_file: Path, tmp_path: Path) -> None:
+    """--network may name another network for the arrays; the promise does not hold for that."""
     own = replace(find_network(str(own_file)), name="own")
     arrays = load_weights().arrays
     save_weights(tmp_path / "own.h5", arrays, network=own, expected_correct={100: 90})
@@ -105,14 +103,14 @@ def test_weights_alone_are_enough(own_file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "graph", "precompile", "profile"])
-def test_all_commands_that_run_a_network_take_the_same_options(command: str) -> None:
+def test_commands_share_the_network_options(command: str) -> None:
     graph, weights, chosen = load_graph(requested(command, "--conv conv1=direct --precision fp16").network)
     assert graph.network.name == weights.network == "lenet5"
     planned = plan(graph, "sm_90a", chosen)
     assert planned.nodes[0].variant.name == "direct" and planned.arithmetic == "float16"
 
 
-def test_a_layer_left_to_auto_beside_a_kernel_for_the_others() -> None:
+def test_auto_for_one_layer_overrides_the_kernel_of_all() -> None:
     graph, chosen = resolved("--conv conv=direct,conv1=auto --no-fuse")
     planned = plan(graph, "sm_90a", chosen)
     first, second = (node.variant.name for node in planned.nodes if node.head.operation == "conv")
@@ -120,8 +118,8 @@ def test_a_layer_left_to_auto_beside_a_kernel_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("command", ["", "--precision fp16", "--no-fuse", "--conv direct --fc wgmma", "--latency"])
-def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no more while a plan is made, whose kernels they name."""
+def test_kernel_names_are_looked_up_only_with_the_options(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the plan looks up no kernel names."""
     find = Mock(wraps=registry.find_variant)
     monkeypatch.setattr(registry, "find_variant", find)
     graph, chosen = resolved(command)
@@ -131,18 +129,17 @@ def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: p
     find.assert_not_called()
 
 
-# What ``auto`` chooses for every network, precision and architecture, with the reference card's table and without, as
-# it was before rows said which kernels are automatic. To make a kernel automatic, or to ship other times for a card, is
-# to change that file on purpose.
+# Kernels that ``auto`` chooses for every network, precision and architecture, with and without the H100's tuning table.
+# Update the file on purpose when a kernel becomes automatic or other times are shipped.
 CHOSEN = json.loads(Path(__file__).with_name("chosen_kernels.json").read_text(encoding="utf-8"))
 STORED = kernel_selection.stored_parameters
 
 
-def _stored_once() -> Any:
-    """Return ``stored_parameters`` for one graph, whose large weights it copies once, and not where none is scaled."""
+def _cached_stored_parameters() -> Any:
+    """Return ``stored_parameters`` with a cache for one graph; it skips arrays that are never scaled."""
     found: dict[Any, tuple[Any, ...]] = {}
 
-    def stored(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
+    def look_up(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
         if not (isinstance(problem, PairProblem) or problem.dtype in ("float16x2", "float32")):
             return (None,) * sum(bool(head.layer.parameter_shapes(head.in_shape)) for head in heads)
         key = at, *heads, problem, input_dtype
@@ -150,10 +147,10 @@ def _stored_once() -> Any:
             found[key] = STORED(graph, at, heads, problem, input_dtype)
         return found[key]
 
-    return stored
+    return look_up
 
 
-def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
+def _describe_plan(graph: Graph, arch: str, choices: Choices) -> str:
     try:
         nodes = plan(graph, arch, choices).nodes
     except UserError:
@@ -165,19 +162,19 @@ def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
 
 
 @pytest.mark.parametrize("network", sorted({name.split()[0] for name in CHOSEN}))
-def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_chooses_the_recorded_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(kernel_selection, "stored_parameters", _stored_once())
+    monkeypatch.setattr(kernel_selection, "stored_parameters", _cached_stored_parameters())
     graph = network_graph(network)
     tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
     places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]
     places += [(f"{arch}+tuned", arch, table) for arch, table in tables.items()]
-    for precision in GENERAL:  # auto takes one of these
+    for precision in GENERAL:  # ``auto`` resolves to one of these
         for fuse, how in ((True, "fused"), (False, "separate")):
-            if not fuse and network in ("fa19", "k7"):  # slow; their layers run singly in the fused plans, too
+            if not fuse and network in ("fa19", "k7"):  # slow, and their fused plans already run single layers
                 continue
             found: dict[str, set[str]] = {}
             for place, arch, table in places:
-                found.setdefault(_chosen(graph, arch, Choices(precision, fuse, tuning=table)), set()).add(place)
+                found.setdefault(_describe_plan(graph, arch, Choices(precision, fuse, tuning=table)), set()).add(place)
             expected = {kernels: set(text.split()) for kernels, text in CHOSEN[f"{network} {precision} {how}"].items()}
             assert found == expected, (precision, how)

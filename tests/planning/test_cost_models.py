@@ -1,4 +1,4 @@
-"""The estimates that choose between kernels, held against times that were measured on an H100."""
+"""Test the estimates that choose between kernels with times that were measured on an H100."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from app.kernels.problems import ConvProblem
 from tests.support.kernel_grid import row_of
 
-# Channels, height, width, maps, kernel, stride; pool, padding; input: tensor cores' time ÷ that of CUDA cores, in
-# float16 and in split operands; None where nearly equal or not measured (docs/fast-path.md, "The cost models").
+# (channels, height, width, maps, kernel, stride), pool, padding, input type; then the time on tensor cores ÷ that on
+# CUDA cores, in float16 and in float16x2; None if about 1 or not measured (docs/fast-path.md, "The cost models").
 MEASURED = (
     ((1, 28, 28, 32, 5, 1), 2, 0, "uint8", None, 0.33),
     ((1, 28, 28, 35, 10, 1), 1, 0, "uint8", 0.61, 0.76),
@@ -32,7 +32,7 @@ MEASURED = (
 
 
 @pytest.mark.parametrize(("sizes", "pool", "padding", "source", "half", "split"), MEASURED, ids=str)
-def test_tensor_cores_are_taken_where_they_were_faster(
+def test_tensor_cores_are_chosen_where_measured_faster(
     sizes: Any, pool: int, padding: int, source: str, half: float | None, split: float | None
 ) -> None:
     for dtype, stored, measured in (("float16", "float16", half), ("float16x2", "float32", split)):

@@ -1,4 +1,4 @@
-"""Kernels for few images: every batch size gives the same bits, and the larger tiles run from the switch on."""
+"""Test kernels for few images: they give the bits of the kernel for many, and are chosen up to a limit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from app.engine.request import default_chunk_size
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
-from app.planning.few_images import LARGE_TILE_PRODUCTS, kernels_for_few_images, part_settings
+from app.planning.few_images import LARGE_TILE_PRODUCTS, kernels_for_few_images, long_sum_settings
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, describe
@@ -23,13 +23,13 @@ from tests.support.on_processor import run_row
 from tests.support.requests import named_choices
 
 ARCH = "sm_90a"
-ROWS = 21  # off every tile's edge, and more than two of them
+ROWS = 21  # no multiple of a tile, and more than two tiles
 PRODUCTS = [
     LinearProblem(37, 33, bias=True, activation="relu", input_dtype="uint8"),
     LinearProblem(130, 10, bias=True, argmax=True),
     *(LinearProblem(130, classes, bias=True, argmax=True, softmax=True) for classes in (2, 10, 21, 32)),
     LinearProblem(259, 45),
-    LinearProblem(4099, 9, bias=True, activation="tanh"),  # a sum in parts, the last one short
+    LinearProblem(4099, 9, bias=True, activation="tanh"),  # a sum in parts, of which the last one is shorter
 ]
 CONVOLUTIONS = [
     ConvProblem(1, 11, 9, 5, 3, bias=True, activation="relu", pool=2, input_dtype="uint8"),
@@ -39,7 +39,7 @@ CONVOLUTIONS = [
 
 
 def cases() -> Iterator[Any]:
-    """Each large kernel with each problem that it serves, in both types; with the long sum if it cuts it."""
+    """Yield each kernel with large tiles and each problem that it supports; the long sum only if it has parts."""
     rows = [row for row in variants("gemm") if row.name in LARGE_TILE_PRODUCTS]
     rows += [row_of("conv", name) for name in ("register-patch", "tensor-core")]
     for row in rows:
@@ -47,15 +47,15 @@ def cases() -> Iterator[Any]:
             for problem in PRODUCTS if row.operation == "gemm" else CONVOLUTIONS:
                 problem = replace(problem, dtype=dtype)
                 long = problem == replace(PRODUCTS[-1], dtype=dtype)
-                if row.refusal_reason(problem, ARCH) is None and (part_settings(problem, row) or not long):
+                if row.refusal_reason(problem, ARCH) is None and (long_sum_settings(problem, row) or not long):
                     yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
 
 
 @pytest.mark.grid
 @pytest.mark.parametrize("case", [*cases()])
 def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
-    """The large kernel with all images against the other with one, two, and all of them; labels too."""
-    settings = part_settings(case.problem, case.row)
+    """The kernels for few images, with one, two and all images, equal the kernel for many."""
+    settings = long_sum_settings(case.problem, case.row)
     kernels = kernels_for_few_images(case.problem, case.row, settings, ARCH)
     assert kernels and kernels[0].most >= 1
     x, arrays = host_arrays(case.problem, ROWS if case.row.operation == "gemm" else 3)
@@ -67,22 +67,22 @@ def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
             np.testing.assert_array_equal(result.view(np.uint8), whole[: len(result)].view(np.uint8))
 
 
-def test_long_sums_are_in_parts_for_any_number_of_images() -> None:
+def test_long_sums_have_the_same_parts_for_any_batch() -> None:
     long, tiled = replace(PRODUCTS[-1], inputs=9216), row_of("gemm", "register-tiled")
-    (few,) = kernels_for_few_images(long, tiled, settings := part_settings(long, tiled), ARCH)
+    (few,) = kernels_for_few_images(long, tiled, settings := long_sum_settings(long, tiled), ARCH)
     assert few.settings == settings == {"PART": 512}
     first, last = few.variant.launch_config(long, few.settings).launches
     assert first.grid(1)[2] == 18 and last.entry == "gemm_few_rows_finish"
     for problem, row in ((replace(long, inputs=4095), tiled), (replace(long, argmax=True), tiled)):
-        assert part_settings(problem, row) == {}
-    assert part_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
+        assert long_sum_settings(problem, row) == {}
+    assert long_sum_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
     nodes = plan(random_graph(NETWORKS["fa19"]), ARCH, named_choices(precision="tf32")).nodes
     (node,) = (node for node in nodes if node.name.startswith("flatten+fc1"))
     assert node.settings["PART"] == 512 and node.few
 
 
-def test_only_automatic_kernels_of_these_types_have_one() -> None:
-    """Named kernels run for every batch, and so do kernels that add in an order of their own."""
+def test_only_automatic_kernels_have_kernels_for_few_images() -> None:
+    """Named kernels run for every batch, as do kernels that add in another order."""
     patch, tiled = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
     assert not kernels_for_few_images(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH)
     assert not kernels_for_few_images(replace(PRODUCTS[0], dtype="float64"), row_of("gemm", "naive"), {}, ARCH)
@@ -95,7 +95,7 @@ def test_only_automatic_kernels_of_these_types_have_one() -> None:
     assert [bool(node.few) for node in named.nodes] == [True, False, False, True]
 
 
-def test_larger_layers_switch_earlier() -> None:
+def test_larger_layers_have_lower_limits() -> None:
     patch = row_of("conv", "register-patch")
     limits = []
     for maps in (8, 16, 64):
@@ -111,8 +111,8 @@ def test_larger_layers_switch_earlier() -> None:
         assert [kernels_for_few_images(one, row_of("gemm", name), {}, ARCH)[0].most for one in layers] == expected
 
 
-def test_no_chunk_of_ten_thousand_images_takes_a_product_for_few() -> None:
-    """Chunks run beside each other, where the kernel for few images takes more of the GPU than the one for many."""
+def test_chunks_of_large_batches_use_the_product_for_many() -> None:
+    """Chunks run at the same time, and the kernel for few images occupies more of the GPU."""
     nodes = [
         node
         for network, precision in product(NETWORKS.values(), ("fp32", "tf32"))
@@ -122,8 +122,8 @@ def test_no_chunk_of_ten_thousand_images_takes_a_product_for_few() -> None:
     assert limits and max(limits) < default_chunk_size(10_000) // 2, "the first chunk and the last have half the length"
 
 
-def test_kernels_that_do_not_pack_share_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The large tiles of a long sum's parts read those of the kernel for many, which may be large."""
+def test_kernels_of_a_node_share_unpacked_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a kernel that packs weights has a copy of them, which may be large."""
     buffers = pytest.importorskip("app.engine.buffers", reason="CuPy is not installed")
     monkeypatch.setattr(buffers, "upload", np.copy)
     execution = plan(random_graph(NETWORKS["fa19"]), ARCH, Choices("tf32"))
@@ -139,12 +139,12 @@ def test_kernels_that_do_not_pack_share_the_weights(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("images", "which"), [(1, "few"), (4, "few"), (5, "more"), (7, "more"), (8, "many"), (99, "many")]
 )
-def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int, which: str) -> None:
-    """Also when added to a graph, and with addresses set for all."""
+def test_launch_by_count_chooses_by_the_number_of_images(images: int, which: str) -> None:
+    """Adding the launch to a graph adds the chosen kernel; addresses are set for all kernels."""
     module = pytest.importorskip("app.kernels.by_count", reason="CuPy is not installed")
-    said: list[tuple[str, Any]] = []
+    calls: list[tuple[str, Any]] = []
 
-    class Said:
+    class RecordingLaunch:
         workspace = ()
         launches_only_kernels = True
 
@@ -152,18 +152,18 @@ def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int, which: str
             self.name = name
 
         def __call__(self, stream: int, count: int) -> None:
-            said.append((self.name, (stream, count)))
+            calls.append((self.name, (stream, count)))
 
         def add_to(self, graph: str, count: int) -> None:
-            said.append((self.name, (graph, count)))
+            calls.append((self.name, (graph, count)))
 
         def set_argument_address(self, place: int, address: int) -> None:
-            said.append((self.name, (place, address)))
+            calls.append((self.name, (place, address)))
 
     names = ("few", "more", "many")
-    launch = module.LaunchByCount([*map(Said, names)], [4, 7])
+    launch = module.LaunchByCount([*map(RecordingLaunch, names)], [4, 7])
     launch(7, images)
     launch.add_to("graph", images)
     launch.set_argument_address(0, 99)
-    assert said == [(which, (7, images)), (which, ("graph", images)), *((name, (0, 99)) for name in names)]
+    assert calls == [(which, (7, images)), (which, ("graph", images)), *((name, (0, 99)) for name in names)]
     assert launch.launch_for(images).name == which and launch.launches_only_kernels

@@ -1,4 +1,4 @@
-"""Plans: which layers are fused, which kernels serve, which buffers and parameters they are given."""
+"""Test plans: which layers are fused, and which kernels, buffers and parameters they have."""
 
 from dataclasses import replace
 from itertools import product
@@ -50,7 +50,7 @@ NAIVE = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2", "
     ids=["fused", "unfused", "direct", "naive", "mixed"],
 )
 @pytest.mark.parametrize("input_dtype", ["uint8", "float32"])
-def test_lenet5_nodes(options: dict[str, Any], names: list[str], input_dtype: str) -> None:
+def test_nodes_of_lenet5(options: dict[str, Any], names: list[str], input_dtype: str) -> None:
     planned = plan(random_graph(LENET5), ARCH, named_choices(**options), input_dtype=input_dtype)
     assert [node.name for node in planned.nodes] == names
     assert planned.nodes[0].problem.arguments()[0].dtype == planned.input_dtype == input_dtype
@@ -69,7 +69,7 @@ KERNELS: list[dict[str, str]] = [{"conv": "direct"}, {"conv": "half2", "gemm": "
     ("precision", "fuse", "kernels"),
     [*product(GENERAL, (True, False), [{}]), *(("fp32", True, kernels) for kernels in KERNELS)],
 )
-def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kernels: dict[str, str]) -> None:
+def test_every_plan_is_consistent(network: Network, precision: str, fuse: bool, kernels: dict[str, str]) -> None:
     graph = random_graph(network)
     planned = plan(graph, ARCH, named_choices(precision, fuse, kernels))
     for node in planned.nodes:
@@ -83,7 +83,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
         assert node.steps[0].in_shape == shape
         shape = node.steps[-1].out_shape
         assert node.variant.refusal_reason(node.problem, ARCH, node.settings) is None
-        # What it reads is what the node before it wrote, and it writes none of that.
+        # It reads the buffer that the previous node wrote, and writes others.
         assert node.reads == latest and node.reads in written and node.reads not in node.writes
         latest = node.writes[0]
         written.update(node.writes)
@@ -101,14 +101,14 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
                 assert parameter.flags.c_contiguous
     assert written == planned.buffers.keys() and {LOGITS, LABELS} <= written
     assert planned.nodes[-1].writes[-1] == LABELS and planned.buffers[LOGITS][1] == graph.class_count
-    # Images, logits, labels, two for activations, one for scores stored wide; enlarged images.
+    # Images, logits, labels, two for activations, one for scores of a wider type; perhaps enlarged images.
     assert len(planned.buffers) <= 6 + (PIXELS in planned.buffers)
     assert (PIXELS in planned.buffers) == any(node.head.keeps_bytes for node in planned.nodes)
 
 
 @pytest.mark.parametrize("input_scale", [1 / 255, 0.3 / 255])
 @pytest.mark.parametrize("input_dtype", ["uint8", "float32"])
-def test_the_scale_of_the_pixels_is_folded_in_once(input_dtype: str, input_scale: float) -> None:
+def test_the_pixel_scale_is_folded_into_the_first_weights(input_dtype: str, input_scale: float) -> None:
     graph = replace(random_graph(LENET5), input_scale=input_scale)
     nodes = {node.head.name: node for node in plan(graph, ARCH, input_dtype=input_dtype).nodes}
     filters = graph.parameters["conv1"].transpose(2, 0, 1, 3).astype(np.float64)
@@ -121,7 +121,7 @@ def test_the_scale_of_the_pixels_is_folded_in_once(input_dtype: str, input_scale
     np.testing.assert_array_equal(nodes["fc2"].parameters[0], graph.parameters["fc2"])
 
 
-def test_a_bias_reaches_the_kernel_where_the_file_has_one() -> None:
+def test_only_biases_of_the_file_reach_kernels() -> None:
     graph = random_graph(LENET5, bias=False)
     shift = np.arange(10, dtype=np.float32)
     nodes = plan(replace(graph, parameters={**graph.parameters, "fc2_bias": shift}), ARCH).nodes
@@ -133,7 +133,7 @@ def test_a_bias_reaches_the_kernel_where_the_file_has_one() -> None:
 
 @pytest.mark.parametrize(("precision", "fuse"), [("fp16", True), ("fp16", False), ("fp32x", True), ("tf32", True)])
 def test_biases_are_float32_whatever_the_weights_are(precision: str, fuse: bool) -> None:
-    """Weights are what the kernel reads, a pair's float32: its kernel rounds or splits them itself."""
+    """In fp16, kernels of one layer get float16 weights; kernels of two layers get float32 and round or split it."""
     biases = 0
     for node in plan(random_graph(LENET5), ARCH, Choices(precision, fuse)).nodes:
         narrow = precision == "fp16" and not isinstance(node.problem, PairProblem)
@@ -144,7 +144,7 @@ def test_biases_are_float32_whatever_the_weights_are(precision: str, fuse: bool)
     assert biases == 4
 
 
-def test_the_rows_after_a_flatten_are_permuted_to_the_order_on_the_device() -> None:
+def test_rows_after_a_flatten_follow_the_devices_order() -> None:
     graph = random_graph(LENET5)
     node = next(node for node in plan(graph, ARCH).nodes if node.head.name == "fc1")
     maps = np.random.default_rng(3).normal(size=(2, 64, 4, 4))
@@ -165,7 +165,7 @@ def test_the_rows_after_a_flatten_are_permuted_to_the_order_on_the_device() -> N
         ([AvgPool("pool", 2), Flatten("flatten")], "supports layer pool .*uint8"),
     ],
 )
-def test_networks_that_the_gpu_route_cannot_run(layers: list[Layer], fault: str) -> None:
+def test_networks_without_gpu_kernels_are_refused(layers: list[Layer], fault: str) -> None:
     network = Network("bad", "for tests", (1, 8, 8), (*layers, Linear("fc", 3), Argmax("argmax")))
     with pytest.raises(UserError, match=fault):
         plan(random_graph(network), ARCH)
@@ -181,7 +181,7 @@ def test_bytes_moved_counts_every_argument_once() -> None:
     assert bytes_moved(ArgmaxProblem(10).arguments(), 4) == 4 * 4 * 10 + 4
 
 
-def test_keys_of_problems_are_short_and_tell_them_apart() -> None:
+def test_tuning_keys_are_short_and_distinct() -> None:
     one = ConvProblem(1, 28, 28, 32, 5)
     others: list[Problem] = [LinearProblem(1, 28), one]
     others += [replace(one, stride=2), replace(one, bias=True), replace(one, dtype="float16")]
@@ -191,14 +191,14 @@ def test_keys_of_problems_are_short_and_tell_them_apart() -> None:
 
 
 FACTORS = pytest.mark.parametrize("factor", [1e9, 1e-9])
-OVERFLOW_IS_AN_ERROR = pytest.mark.filterwarnings("error")  # NumPy warns of it
+OVERFLOW_IS_AN_ERROR = pytest.mark.filterwarnings("error")  # NumPy warns of an overflow
 
 
 @FACTORS
 @OVERFLOW_IS_AN_ERROR
 @pytest.mark.parametrize("network", [LENET5, NETWORKS["mlp"], ODD])
-def test_what_float16_cannot_hold_is_an_error_where_it_was_asked_for(network: Network, factor: float) -> None:
-    """In any layer of any network. What was not asked for is not computed in float16."""
+def test_weights_beyond_float16_are_refused_only_in_fp16(network: Network, factor: float) -> None:
+    """This holds for any layer of any network; ``auto`` and fp32 run the same weights."""
     graph = random_graph(network, bias=False)
     for arch, name in zip(["sm_75", "sm_80", "sm_90a", "sm_120"], graph.parameters, strict=False):
         changed = multiplied(graph, **{name: factor})
@@ -211,14 +211,14 @@ def test_what_float16_cannot_hold_is_an_error_where_it_was_asked_for(network: Ne
 @FACTORS
 @OVERFLOW_IS_AN_ERROR
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_kernels_that_scale_weights_serve_them(arch: str, factor: float) -> None:
+def test_kernels_for_pairs_accept_weights_beyond_float16(arch: str, factor: float) -> None:
     graph = random_graph(LENET5, bias=False)
     for name in graph.parameters:
         nodes = plan(multiplied(graph, **{name: factor}), arch, Choices("fp16")).nodes
         assert all(isinstance(node.problem, PairProblem) for node in nodes)
 
 
-# --- Random networks all plan. A failure names its seed, for python -m tests.support.random_networks --seed N
+# --- random networks; python -m tests.support.random_networks --seed N repeats a failure
 
 
 SEEDS = range(120)
@@ -239,8 +239,8 @@ def test_every_precision_serves_every_network(seed: int) -> None:
             assert not node.parameters or node.problem.dtype == ("float32" if slow else "float16x2"), node.name
 
 
-def test_the_networks_are_what_people_bring() -> None:
-    """One channel or three; up to 128 maps, kernels of 11, five convolutions and four products; pairs and odd ones."""
+def test_random_networks_are_varied() -> None:
+    """One and three channels, up to 128 maps, kernels up to 11, five convolutions and four products occur."""
     drawn = [uncentred_network(seed) for seed in SEEDS]
     kinds = [[layer.operation for layer in network_from_chain(one).layers] for one in drawn]
     assert {found.count("conv") for found in kinds} == {0, 1, 2, 3, 4, 5}

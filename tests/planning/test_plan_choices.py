@@ -1,4 +1,4 @@
-"""Test the user's choices for a plan: precision, kernels by layer, and earlier measurements."""
+"""Test how precision, named kernels and measured times determine a plan."""
 
 import re
 from dataclasses import replace
@@ -33,13 +33,13 @@ ARCH = "sm_90a"
 TOO_OLD = "needs sm_80 or later, this is sm_75"
 
 
-def _used(planned: ExecutionPlan) -> dict[str, str]:
-    """Layer that leads a node → the name of its kernel."""
+def _kernels_by_layer(planned: ExecutionPlan) -> dict[str, str]:
+    """Return the kernel's name by the main layer of each node."""
     return {node.head.name: node.variant.name for node in planned.nodes}
 
 
 def runs_in_float32(problem: Any, precision: str) -> bool:
-    """Whether a layer is a convolution that is estimated to be faster on CUDA cores."""
+    """Return whether the problem is a convolution that CUDA cores are estimated to compute faster."""
     dtype, row = BY_NAME[precision].dtype, row_of("conv", "tensor-core")
     return isinstance(problem, ConvProblem) and not row.worthwhile(replace(problem, dtype=dtype), ARCH)
 
@@ -48,7 +48,7 @@ def runs_in_float32(problem: Any, precision: str) -> bool:
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize("precision", GENERAL)
 @pytest.mark.parametrize("fuse", [True, False])
-def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, precision: str, fuse: bool) -> None:
+def test_precision_determines_arithmetic_and_storage(network: Network, precision: str, fuse: bool) -> None:
     planned = plan(random_graph(network), ARCH, Choices(precision, fuse))
     row = BY_NAME[precision]
     multiplied, stored = row.dtype, row.stored
@@ -75,7 +75,7 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
     [(ARCH, "auto", "conv1, fc1"), (ARCH, "fp16", ""), ("sm_80", "auto", "conv1, fc1")],
 )
 def test_a_notice_says_that_weights_are_exact_in_float16(arch: str, precision: str, kernels: str) -> None:
-    """The shipped weights are; it names the kernels that multiply by them in two products."""
+    """For the shipped weights, the notice names the kernels that compute two products instead of three."""
     choices = Choices(precision, sparse=False)
     found = notices(plan(build_graph(LENET5, load_weights()), arch, choices), choices)
     assert found == [
@@ -86,8 +86,8 @@ def test_a_notice_says_that_weights_are_exact_in_float16(arch: str, precision: s
 
 
 @pytest.mark.parametrize(("kernel", "operation_"), [("half2", "conv"), ("tensor-core", "gemm")])
-def test_a_named_kernel_of_another_type_is_used_and_storage_stays(kernel: str, operation_: str) -> None:
-    """``--conv half2`` under fp32: it multiplies as it can; activations lie in memory as float32 all the same."""
+def test_a_named_kernel_of_another_type_keeps_the_storage(kernel: str, operation_: str) -> None:
+    """With ``--conv half2`` in fp32, convolutions multiply float16, but activations are stored as float32."""
     planned = plan(random_graph(LENET5), ARCH, named_choices("fp32", kernels={operation_: kernel}))
     assert planned.arithmetic == "float16"
     for at, node in enumerate(planned.nodes):
@@ -100,7 +100,7 @@ def test_a_named_kernel_of_another_type_is_used_and_storage_stays(kernel: str, o
             assert planned.buffers[buffer][0] == ("uint8" if buffer == LABELS else "float32")
 
 
-def test_a_named_kernel_that_has_the_precision_uses_it() -> None:
+def test_a_named_kernel_uses_the_precision_if_it_can() -> None:
     planned = plan(random_graph(LENET5), ARCH, named_choices("tf32", kernels={"gemm": "tensor-core"}))
     products = [node for node in planned.nodes if node.head.operation == "gemm"]
     assert [(node.variant.name, node.problem.dtype) for node in products] == [("tensor-core", "tfloat32")] * 2
@@ -108,46 +108,46 @@ def test_a_named_kernel_that_has_the_precision_uses_it() -> None:
     assert planned.arithmetic == "float16" and all(n.problem.dtype == "float16" for n in planned.nodes if n.parameters)
 
 
-def test_requested_kernels_are_the_ones_used() -> None:
+def test_named_kernels_are_used() -> None:
     kernels = {"conv": "direct", "gemm": "naive", "fc2": "shared-tiled", "pool2": "shared", "conv1": "image-loop"}
-    used = _used(plan(random_graph(LENET5), ARCH, named_choices(kernels=kernels)))
+    used = _kernels_by_layer(plan(random_graph(LENET5), ARCH, named_choices(kernels=kernels)))
     assert (used["conv1"], used["conv2"]) == ("image-loop", "direct")
     assert (used["fc1"], used["fc2"]) == ("naive", "shared-tiled")
     assert (used["pool1"], used["pool2"]) == ("direct", "shared")
 
 
-def _tuned(ms: float, **parameters: int) -> TunedResult:
+def _result(ms: float, **parameters: int) -> TunedResult:
     return TunedResult(parameters, ms, 10_000)
 
 
-def test_tuning_drives_auto() -> None:
+def test_auto_uses_measured_times() -> None:
     graph = random_graph(LENET5)
     nodes = {node.head.name: node for node in plan(graph, ARCH, Choices(fuse=False)).nodes}
     first, second = nodes["conv1"].problem, nodes["conv2"].problem
     assert isinstance(first, ConvProblem) and without_epilogue(first) == first, "what op times are measured on"
-    slowest = {"register-patch": _tuned(9.0)}  # what auto takes without times
-    of_first = {"direct": _tuned(3.0), "shared-tile": _tuned(1.0, TILE=8), "unrolled": _tuned(2.0), **slowest}
-    of_second = {"unrolled": _tuned(1.0, TILE=16), "cublas": _tuned(0.1), **slowest}
+    slowest = {"register-patch": _result(9.0)}  # ``auto`` chooses it without times
+    of_first = {"direct": _result(3.0), "shared-tile": _result(1.0, TILE=8), "unrolled": _result(2.0), **slowest}
+    of_second = {"unrolled": _result(1.0, TILE=16), "cublas": _result(0.1), **slowest}
     tuning = Tuning({tuning_key(first): of_first, tuning_key(second): of_second})
     tuned = {node.head.name: node for node in plan(graph, ARCH, Choices(fuse=False, tuning=tuning)).nodes}
     assert (tuned["conv1"].variant.name, tuned["conv1"].settings) == ("shared-tile", {"TILE": 8})
-    # The library row is quicker, and never automatic.
+    # The cuBLAS kernel is faster, but not automatic.
     assert (tuned["conv2"].variant.name, tuned["conv2"].settings) == ("unrolled", {"TILE": 16})
     for name in nodes.keys() - {"conv1", "conv2"}:
         assert (tuned[name].variant, tuned[name].settings) == (nodes[name].variant, nodes[name].settings)
-    # A kernel that was asked for by name has its parameters from the table, too, where it has any there.
+    # A named kernel gets its parameters from the table, too, if they are there.
     named = plan(graph, ARCH, named_choices(fuse=False, kernels={"conv": "shared-tile"}, tuning=tuning))
     assert [node.settings for node in named.nodes if node.head.operation == "conv"] == [{"TILE": 8}, {}]
 
 
-def test_a_convolution_alone_has_settings_of_its_own() -> None:
-    """Op times are measured without what is fused: the best tile is another one."""
+def test_settings_of_a_convolution_without_its_epilogue() -> None:
+    """Op times are measured without the fused layers, for which another tile may be the best."""
     graph, kernels = random_graph(LENET5), {"conv": "register-tiled"}
     nodes = [node for node in plan(graph, ARCH, named_choices(kernels=kernels)).nodes if node.head.operation == "conv"]
     first, second = (node.problem for node in nodes)
     assert isinstance(first, ConvProblem) and isinstance(second, ConvProblem) and without_epilogue(first) != first
-    fused = {"register-tiled": _tuned(1.0, BN=128)}
-    of_first = {"register-tiled": _tuned(1.0, BN=64), "direct": _tuned(0.1)}
+    fused = {"register-tiled": _result(1.0, BN=128)}
+    of_first = {"register-tiled": _result(1.0, BN=64), "direct": _result(0.1)}
     tuning = Tuning(
         {tuning_key(first): fused, tuning_key(without_epilogue(first)): of_first, tuning_key(second): fused}
     )
@@ -175,11 +175,11 @@ def test_a_convolution_alone_has_settings_of_its_own() -> None:
         ),
     ],
 )
-def test_kernels_that_cannot_serve_are_refused(arch: str, options: dict[str, Any], fault: str) -> None:
+def test_unsuitable_kernels_are_refused(arch: str, options: dict[str, Any], fault: str) -> None:
     assert re.search(fault, user_error(lambda: plan(random_graph(LENET5), arch, named_choices(**options))))
 
 
-def test_no_kernel_is_taken_for_another_operation() -> None:
+def test_a_kernel_of_another_operation_is_refused() -> None:
     direct = registry.find_variant("conv", "direct")
     with pytest.raises(UserError, match="lenet5 has no layer 'flatten'"):
         plan(random_graph(LENET5), ARCH, Choices(kernels={"flatten": direct}))
@@ -188,27 +188,27 @@ def test_no_kernel_is_taken_for_another_operation() -> None:
             plan(random_graph(LENET5), ARCH, Choices(kernels={target: direct}))
 
 
-def test_a_named_kernel_says_what_it_lacks_in_its_own_type() -> None:
-    """Not that it computes in another type than asked for: that would have been no obstacle."""
+def test_the_refusal_gives_the_named_kernels_reason() -> None:
+    """The reason is not the kernel's other type, which is allowed for named kernels."""
     wide_network = replace(LENET5, input_shape=(2048, 28, 28))
     with pytest.raises(UserError, match=r"\(half2\) supports layer conv1 in fp32 \(half2 .*constant memory") as caught:
         plan(random_graph(wide_network, bias=False), ARCH, named_choices(kernels={"conv": "half2"}))
     assert "float16" not in str(caught.value)
 
 
-# --- int8: what computes, and the one line where nothing can
+# --- int8
 
 
 LOSS = "conv2 in 8-bit integers: coarser than fp16"
 
 
 @cache
-def lenet5(bias: bool = False) -> Graph:
+def int8_lenet5(bias: bool = False) -> Graph:
     return with_bytes(random_graph(LENET5, bias=bias))
 
 
-def test_convolutions_multiply_bytes_and_products_float16() -> None:
-    graph, choices = lenet5(), Choices("int8")
+def test_int8_convolutions_and_float16_products() -> None:
+    graph, choices = int8_lenet5(), Choices("int8")
     planned = plan(graph, "sm_90a", choices)
     convolutions, products = planned.nodes
     assert isinstance(convolutions.problem, ConvPairProblem) and isinstance(products.problem, LinearPairProblem)
@@ -222,8 +222,8 @@ def test_convolutions_multiply_bytes_and_products_float16() -> None:
     np.testing.assert_allclose(filters.reshape(32, 5, 5, 64), wanted.transpose(2, 0, 1, 3), rtol=1e-6)
 
 
-def test_nothing_else_reads_the_8_bit_filters() -> None:
-    graph = lenet5()
+def test_other_precisions_ignore_the_8_bit_filters() -> None:
+    graph = int8_lenet5()
     without = replace(graph, quantised=None)
     for precision in ("auto", "fp16", "fp32"):
         both = (plan(one, "sm_90a", Choices(precision)).nodes for one in (graph, without))
@@ -237,31 +237,31 @@ def test_nothing_else_reads_the_8_bit_filters() -> None:
     ("graph", "arch", "choices", "reason"),
     [
         (random_graph(LENET5, bias=False), "sm_90a", {}, "the weights have no 8-bit filters: run python -m data_tools"),
-        (lenet5(), "sm_80", {}, "wgmma-int8 needs sm_90 or later, this is sm_80"),
-        (lenet5(), "sm_100", {}, "wgmma-int8 needs sm_90 itself, this is sm_100"),
-        (lenet5(bias=True), "sm_90a", {}, "wgmma-int8 adds no bias"),
-        (lenet5(), "sm_90a", {"fuse": False}, "it takes two convolutions in a row, fused"),
-        (lenet5(), "sm_90a", {"kernels": {"conv": row_of("conv", "direct")}}, "with no kernel named for either"),
+        (int8_lenet5(), "sm_80", {}, "wgmma-int8 needs sm_90 or later, this is sm_80"),
+        (int8_lenet5(), "sm_100", {}, "wgmma-int8 needs sm_90 itself, this is sm_100"),
+        (int8_lenet5(bias=True), "sm_90a", {}, "wgmma-int8 adds no bias"),
+        (int8_lenet5(), "sm_90a", {"fuse": False}, "it takes two convolutions in a row, fused"),
+        (int8_lenet5(), "sm_90a", {"kernels": {"conv": row_of("conv", "direct")}}, "with no kernel named for either"),
         (random_graph(FA19), "sm_90a", {}, "no kernel serves network fa19: wgmma-int8 "),
         (random_graph(MLP), "sm_90a", {}, "no kernel serves network mlp: it takes two convolutions"),
     ],
 )
-def test_why_not(graph: Graph, arch: str, choices: dict[str, object], reason: str) -> None:
+def test_int8_errors_give_the_reason(graph: Graph, arch: str, choices: dict[str, object], reason: str) -> None:
     message = user_error(lambda: plan(graph, arch, Choices("int8", **choices)))  # type: ignore[arg-type]
     assert message.startswith("--precision int8: ") and reason in message and message.endswith("use --precision fp16")
 
 
-def test_a_named_kernel_gives_the_reason() -> None:
-    graph = replace(lenet5(), quantised=None)
+def test_a_named_int8_kernel_gives_the_reason() -> None:
+    graph = replace(int8_lenet5(), quantised=None)
     named = Choices("int8", kernels={"conv": None, "conv_pair": row_of("conv_pair", "wgmma-int8")})
     message = user_error(lambda: plan(graph, "sm_90a", named))
     assert message.startswith("kernel wgmma-int8 does not support conv1+conv2: the weights have no 8-bit filters: run")
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
-def test_limits_beyond_all_activations_are_refused(factor: float) -> None:
-    """Limits that are not these weights': float16 could not hold the filters of conv1, or all bytes would be 0."""
-    graph = lenet5()
+def test_8_bit_limits_of_other_weights_are_refused(factor: float) -> None:
+    """With such limits, float16 could not represent conv1's filters, or all bytes would be 0."""
+    graph = int8_lenet5()
     assert graph.quantised is not None
     other = replace(graph, quantised=replace(graph.quantised, limits=graph.quantised.limits * np.float32(factor)))
     message = user_error(lambda: plan(other, "sm_90a", Choices("int8")))

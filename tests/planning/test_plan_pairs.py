@@ -1,4 +1,4 @@
-"""Plans with kernels that take two layers at once: where they are chosen, and where the ordinary ones are."""
+"""Test plans with kernels that compute two layers: when they are chosen, and when kernels of one layer are."""
 
 import re
 from typing import Any
@@ -25,21 +25,21 @@ SPLIT_PRECISIONS = pytest.mark.parametrize("precision", ["fp32x", "fp16"])
 
 
 def lenet5(bias: bool = False) -> Graph:
-    """As its weights are shipped, without biases, unless asked for."""
+    """Return lenet5 with random weights, by default without biases, as the shipped weights are."""
     return random_graph(LENET5, bias=bias)
 
 
-def names(planned: ExecutionPlan) -> list[str]:
+def node_names(planned: ExecutionPlan) -> list[str]:
     return [node.name for node in planned.nodes]
 
 
-def pairs(planned: ExecutionPlan) -> list[PairProblem]:
+def pair_problems(planned: ExecutionPlan) -> list[PairProblem]:
     return [node.problem for node in planned.nodes if isinstance(node.problem, PairProblem)]
 
 
 @SPLIT_PRECISIONS
 def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
-    """The images' scale in conv1, fc1's rows in the device's order; fc1 takes out what conv2 scales features by."""
+    """conv1 includes the pixel scale, fc1's rows have the device's order, and fc1 divides by conv2's factors."""
     graph = lenet5()
     ordinary = {node.head.name: node.parameters[0] for node in plan(graph, HOPPER, Choices("fp32")).nodes}
     convolutions, products = plan(graph, HOPPER, Choices(precision)).nodes
@@ -93,12 +93,12 @@ def test_auto_splits_operands_unless_a_named_kernel_does_not(
         ({"fuse": False}, []),
     ],
 )
-def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
+def test_a_layer_with_a_named_kernel_is_not_paired(
     precision: str, options: dict[str, Any], expected: list[str]
 ) -> None:
     planned = plan(lenet5(), HOPPER, named_choices(precision, **options))
     if precision == "fp32x" and options.get("kernels", {}).get("conv") == "direct":
-        expected = []  # which does not pool: what is pooled apart may be beyond the range of split operands
+        expected = []  # pooled separately, features may exceed the range of split operands
     assert [node.name for node in planned.nodes if isinstance(node.problem, PairProblem)] == expected
     named = {name: kernel for name, kernel in options.get("kernels", {}).items() if kernel != "auto"}
     for node in planned.nodes:
@@ -106,28 +106,28 @@ def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
         assert wanted in (None, node.variant.name)
 
 
-def test_tf32_products_of_bytes_are_one_launch() -> None:
-    """Where float16 holds all: bytes, and weights on Hopper, which lose none of their 11 bits."""
+def test_tf32_products_of_bytes_are_fused() -> None:
+    """They are fused only on Hopper and for uint8 images, which float16 represents without loss."""
     graph = random_graph(MLP)
     (node,) = plan(graph, HOPPER, Choices("tf32")).nodes
     assert node.variant.name == "wgmma-any" and node.problem.dtype == "tfloat32" and not node.few
     for floats in (plan(graph, HOPPER, Choices("tf32"), input_dtype="float32"), plan(graph, "sm_80", Choices("tf32"))):
-        assert names(floats) == ["flatten+fc1+sigmoid", "fc2+softmax+argmax"]
+        assert node_names(floats) == ["flatten+fc1+sigmoid", "fc2+softmax+argmax"]
         assert all(one.few and one.problem.dtype == "tfloat32" for one in floats.nodes)
     assert notices(plan(graph, HOPPER, Choices("tf32")), Choices("tf32")) == []
 
 
-def test_float_images_are_not_bytes() -> None:
-    """Pairs read pixels that float16 holds: images of floats run on kernels of one layer, which split them, too."""
+def test_float_images_run_on_kernels_of_one_layer() -> None:
+    """Kernels for pairs read only pixels that float16 represents exactly; the kernels of one layer split them."""
     planned = plan(lenet5(), HOPPER, Choices("auto"), input_dtype="float32")
-    assert names(planned) == APART
+    assert node_names(planned) == APART
     assert {(node.variant.name, node.problem.dtype) for node in planned.nodes} == {("tensor-core", "float16x2")}
 
 
 @SPLIT_PRECISIONS
 @pytest.mark.parametrize(("name", "lost"), [("conv2", BOTH[0]), ("fc1", BOTH[1])])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_runs_on_the_ordinary_kernels(precision: str, name: str, lost: str, value: float) -> None:
+def test_nan_or_infinite_weights_run_layer_by_layer(precision: str, name: str, lost: str, value: float) -> None:
     graph = multiplied(lenet5())  # a copy
     graph.parameters[name].flat[-1] = value
     if precision == "fp16" and np.isinf(value):
@@ -137,7 +137,7 @@ def test_what_is_no_number_runs_on_the_ordinary_kernels(precision: str, name: st
     planned = plan(graph, HOPPER, Choices(precision))
     kept = set(BOTH) - {lost}
     if precision == "fp32x" and lost == BOTH[0]:
-        kept = set()  # products are split only behind convolutions that stay within the range
+        kept = set()  # the products' inputs have no known bounds then
     assert {node.name for node in planned.nodes if isinstance(node.problem, PairProblem)} == kept
     assert all(node.scales is None for node in planned.nodes)
     alone = {node.head.name: node.problem.dtype for node in planned.nodes if not isinstance(node.problem, PairProblem)}
@@ -151,7 +151,7 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
     kernels = {"conv_pair": "mma", "gemm_pair": "mma"}
     planned = plan(graph, HOPPER, named_choices(precision, kernels=kernels))
     assert [node.variant.name for node in planned.nodes] == ["mma", "mma"]
-    convolutions, products = pairs(planned)
+    convolutions, products = pair_problems(planned)
     settings, slower = {"ROWS": 48, "STAGES": 3}, TunedResult({}, 2.0, 10_000)
     times = {"mma": TunedResult({}, 1.0, 10_000), "wgmma": slower, "wgmma-split": slower}
     tuning = Tuning(
@@ -190,23 +190,24 @@ RANGE = "with these weights it would lose numbers; take auto, or a kernel of sin
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_a_named_pair_kernel_is_used_or_the_reason_given(
+def test_a_named_pair_kernel_that_does_not_fit_gives_the_reason(
     precision: str, kernels: dict[str, str], factor: float, fault: str
 ) -> None:
+    """Reasons are the range of float16, another type, or inputs without known bounds."""
     choices = named_choices(precision, kernels=kernels)
     assert fault in user_error(lambda: plan(multiplied(lenet5(), factor), HOPPER, choices))
 
 
 @pytest.mark.parametrize("factor", [1, 30])
 def test_products_after_ordinary_convolutions_are_paired_in_fp16(factor: float) -> None:
-    """As the refusal in fp32x advises."""
+    """The error message in fp32x advises fp16 for this case."""
     choices = named_choices("fp16", kernels={"conv": "direct", "gemm_pair": "wgmma"})
     planned = plan(multiplied(lenet5(), factor), HOPPER, choices)
     assert (planned.nodes[-1].name, planned.nodes[-1].variant.name) == (BOTH[1], "wgmma")
 
 
-def test_a_named_pair_kernel_decides_for_split_operands() -> None:
-    """In float32 there is none; what else was named computes in float32 beside it."""
+def test_auto_follows_a_named_pair_kernel() -> None:
+    """No kernel for pairs computes in float32, so ``auto`` is fp32x; the kernel named for fc1 computes in float32."""
     choices = named_choices("auto", kernels={"conv_pair": "wgmma-split", "fc1": "naive"})
     planned = plan(lenet5(), HOPPER, choices)
     assert [node.variant.name for node in planned.nodes][:2] == ["wgmma-split", "naive"]
@@ -222,7 +223,7 @@ def test_a_named_pair_kernel_decides_for_split_operands() -> None:
         (MLP, {"kernels": {"conv_pair": "wgmma"}}, "wgmma fits no layers of network mlp: it takes two conv layers"),
     ],
 )
-def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options: dict[str, Any], fault: str) -> None:
+def test_a_pair_kernel_without_its_layers_is_refused(network: Network, options: dict[str, Any], fault: str) -> None:
     choices = named_choices(**{"precision": "fp32x", **options})
     assert re.search(fault, user_error(lambda: plan(random_graph(network, bias=False), HOPPER, choices)))
 
@@ -242,7 +243,7 @@ def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options:
 def test_a_notice_says_which_layers_no_fused_kernel_covers(
     arch: str, network: Network, input_dtype: str, options: dict[str, Any], unpaired: str | None
 ) -> None:
-    """Where it was left to the program; empty: all are covered; None: the choices explain it."""
+    """The notice names ``unpaired``: "" if all layers are fused, None if the choices exclude fusion."""
     choices = named_choices(**{"precision": "auto", **options})
     found = notices(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
     assert len(found) == bool(unpaired)
@@ -251,8 +252,8 @@ def test_a_notice_says_which_layers_no_fused_kernel_covers(
 
 
 @SPLIT_PRECISIONS
-def test_scores_of_a_last_convolution_are_stored_wide(precision: str) -> None:
-    """The kernel of any two convolutions stores float16 in fp16: there the last convolution runs by itself."""
+def test_scores_of_a_last_convolution_are_float32(precision: str) -> None:
+    """In fp16 the kernel for two convolutions stores float16, so the last convolution runs alone."""
     ends = network(
         "ends",
         (1, 10, 10),
@@ -265,4 +266,4 @@ def test_scores_of_a_last_convolution_are_stored_wide(precision: str) -> None:
     )
     planned = plan(random_graph(ends), HOPPER, Choices(precision))
     assert planned.buffers[LOGITS] == ("float32", 10)
-    assert [pair.dtype for pair in pairs(planned)] == {"fp32x": ["float16x2"], "fp16": []}[precision]
+    assert [pair.dtype for pair in pair_problems(planned)] == {"fp32x": ["float16x2"], "fp16": []}[precision]

@@ -1,4 +1,4 @@
-"""Test tuning tables: stored, merged, overridden and refused when damaged; and their use by ``auto``."""
+"""Test tuning tables: storing, merging, overriding, refusing damaged ones, and choosing kernels."""
 
 import json
 from dataclasses import replace
@@ -30,17 +30,22 @@ def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig({}, (KernelLaunch(64, lambda images: (images, 1, 1)),))
 
 
-def row(step: int, name: str, **changes: Any) -> Variant:
+def variant(step: int, name: str, **changes: Any) -> Variant:
     tile: dict[str, Any] = {"tunables": {"TILE": (8, 16)}, "defaults": lambda _: {"TILE": 8}}
     return toy_variant(step, name, configure=configure, **tile, **changes)
 
 
 @pytest.fixture(autouse=True)
-def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache, a folder of shipped tables and a registry of the test's own."""
+def isolate_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the cache, the folder of shipped tables and the kernel registry by those of the test."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
-    rows = [row(1, "old"), row(2, "plain"), row(3, "modern", min_arch=90), row(4, "odd", automatic=False)]
+    rows = [
+        variant(1, "old"),
+        variant(2, "plain"),
+        variant(3, "modern", min_arch=90),
+        variant(4, "odd", automatic=False),
+    ]
     monkeypatch.setattr(registry, "TABLES", dict.fromkeys(registry.TABLES, ("tests",)))
     monkeypatch.setattr(registry, "module_variants", lambda module: {"tests": rows}.get(module, []))
 
@@ -66,7 +71,7 @@ def test_results_are_merged() -> None:
     assert entries == {tuning_key(PROBLEM): {"old": first, "plain": newer}, tuning_key(OTHER): {"old": first}}
 
 
-def test_fewer_images_do_not_replace_more() -> None:
+def test_results_over_fewer_images_replace_none() -> None:
     many, few = TunedResult({"TILE": 8}, 3.0, 10_000), TunedResult({"TILE": 16}, 0.1, 100)
     tuning.store(CARD, {PROBLEM: {"old": many}})
     tuning.store(CARD, {PROBLEM: {"old": few, "plain": few}})
@@ -115,13 +120,13 @@ def test_a_damaged_table_is_an_error_and_stays(content: bytes, tmp_path: Path) -
     assert path.read_bytes() == content
 
 
-def test_a_folder_in_the_place_of_the_table(tmp_path: Path) -> None:
+def test_a_folder_instead_of_the_table_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cache" / "tuning" / FILE).mkdir(parents=True)
     with pytest.raises(UserError, match="is a directory"):
         tuning.load(CARD)
 
 
-def test_an_unwritable_place(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(UserError, match=r"cache|LENET_CACHE_DIR"):
         tuning.store(CARD, {PROBLEM: {"old": TunedResult({}, 1.0, 1)}})
@@ -132,7 +137,7 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
     [
         (Tuning(), "sm_90a", ("modern", {})),  # the highest automatic step
         (Tuning(), "sm_80", ("plain", {})),
-        (table(old=TunedResult({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # which nobody timed
+        (table(old=TunedResult({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # not timed
         (table(old=TunedResult({}, 2.0, 100), plain=TunedResult({}, 1.0, 100)), "sm_90a", ("modern", {})),
         (table(old=TunedResult({"TILE": 16}, 2.0, 100), modern=SLOW), "sm_90a", ("old", {"TILE": 16})),
         (table(modern=TunedResult({"TILE": 16}, 2.0, 100), old=SLOW), "sm_90a", ("modern", {"TILE": 16})),
@@ -141,20 +146,17 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
             "sm_80",
             ("plain", {"TILE": 16}),
         ),
-        (
-            table(old=TunedResult({}, 2.0, 1000), plain=TunedResult({}, 1.0, 100)),
-            "sm_80",
-            ("old", {}),
-        ),  # by time an image
+        # The times per image decide.
+        (table(old=TunedResult({}, 2.0, 1000), plain=TunedResult({}, 1.0, 100)), "sm_80", ("old", {})),
         (table(odd=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # not automatic
-        (table(modern=TunedResult({}, 0.1, 100), old=SLOW, plain=SLOWER), "sm_80", ("old", {})),  # not on this card
-        (table(gone=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # a variant of another version
-        (table(old=TunedResult({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # no longer valid: nor is its time
+        (table(modern=TunedResult({}, 0.1, 100), old=SLOW, plain=SLOWER), "sm_80", ("old", {})),  # not on sm_80
+        (table(gone=TunedResult({}, 0.1, 100)), "sm_90a", ("modern", {})),  # the variant does not exist any more
+        (table(old=TunedResult({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # invalid, so is its time
         (table(modern=TunedResult({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),
         (Tuning({tuning_key(OTHER): {"old": TunedResult({}, 0.1, 100)}}), "sm_90a", ("modern", {})),
     ],
 )
-def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> None:
+def test_auto_chooses_the_fastest_known_variant(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> None:
     found = known.choose_kernel(PROBLEM, arch)
     assert found is not None
     assert (found[0].name, found[1]) == chosen
@@ -162,7 +164,7 @@ def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> N
 
 @pytest.mark.parametrize(("stored", "kept"), [({"TILE": 16}, {"TILE": 16}), ({"TILE": 64}, {}), ({"WIDTH": 8}, {})])
 def test_a_named_variant_gets_its_parameters(stored: dict[str, int], kept: dict[str, int]) -> None:
-    """Those that still fit."""
+    """Parameters that are no longer valid are replaced by the defaults."""
     known = table(old=TunedResult({}, 0.1, 100), odd=TunedResult(stored, 9.0, 100))
     found = known.choose_kernel(PROBLEM, "sm_90a", registry.find_variant("conv", "odd"))
     assert found is not None
@@ -170,7 +172,7 @@ def test_a_named_variant_gets_its_parameters(stored: dict[str, int], kept: dict[
     assert known.choose_kernel(PROBLEM, "sm_80", registry.find_variant("conv", "modern")) is None
 
 
-def test_no_variant_serves() -> None:
+def test_an_unsupported_problem_has_no_variant() -> None:
     assert Tuning().choose_kernel(replace(PROBLEM, dtype="float64"), "sm_90a") is None
 
 

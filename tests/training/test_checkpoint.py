@@ -1,4 +1,4 @@
-"""Test checkpoints: read as written; damaged, foreign or mismatched ones are refused in one line."""
+"""Test checkpoints: they are read as written; damaged, foreign or mismatched ones are refused in one line."""
 
 import json
 import random
@@ -28,7 +28,7 @@ from data_tools.idx import write_idx
 from tests.fuzz.mutate import garbled
 from tests.support.shell import user_error
 from tests.support.training_for_tests import OWN, Refused, Train, some_settings, unfinished
-from tests.training.test_train_command import MLP, interrupted_after
+from tests.training.test_train_command import MLP, interrupt_after
 
 
 def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.progress.history == (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
     save_checkpoint(tmp_path / "c", read.settings, read.progress)
     assert (tmp_path / "c").read_bytes() == before
-    for rehashed in (False, True):  # what the changes below begin with
-        changed(tmp_path / "c", lambda *_: None, rehashed=rehashed)
+    for rehashed in (False, True):  # without a change, the file stays valid
+        change_checkpoint(tmp_path / "c", lambda *_: None, rehashed=rehashed)
         load_checkpoint(tmp_path / "c")
     with pytest.raises(UserError, match=r"c: it is a training's checkpoint, not weights; train --resume"):
         load_weights(tmp_path / "c")
@@ -57,7 +57,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("options", OTHERS)
-def test_other_settings_than_it_was_begun_with(options: str, refused: Refused, place: Path) -> None:
+def test_other_settings_are_refused(options: str, refused: Refused, place: Path) -> None:
     unfinished(place / "c.checkpoint")
     write_idx(place / "few", np.zeros((30, 28, 28), np.uint8))
     write_idx(place / "few_labels", np.zeros(30, np.uint8))
@@ -65,12 +65,12 @@ def test_other_settings_than_it_was_begun_with(options: str, refused: Refused, p
 
 
 def test_the_order_of_dropouts_does_not_matter(train: Train, place: Path) -> None:
-    """Neither for the bits nor for going on."""
+    """The weights have the same bits, and a training resumes with the options in another order."""
     dropouts = ["fc1=0.2,fc2=0.5", "fc2=0.5,fc1=0.2"]
     for output, dropout in zip(("a.h5", "b.h5"), dropouts, strict=True):
         assert train(*MLP, "--epochs", "2", "--out", output, "--dropout", dropout)[0] == 0
     assert (place / "a.h5").read_bytes() == (place / "b.h5").read_bytes()
-    with interrupted_after(1):
+    with interrupt_after(1):
         assert train(*MLP, "--epochs", "2", "--out", "c.h5", "--dropout", dropouts[0])[0] == 2
     assert train("--resume", "c.h5.checkpoint", *OWN[:4], "--dropout", dropouts[1], "--flip")[0] == 0
 
@@ -78,8 +78,8 @@ def test_the_order_of_dropouts_does_not_matter(train: Train, place: Path) -> Non
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
-def changed(path: Path, change: Change, *, rehashed: bool = True) -> None:
-    """Give the checkpoint another header or other arrays, and a hash that is right again or that of before."""
+def change_checkpoint(path: Path, change: Change, *, rehashed: bool = True) -> None:
+    """Change the header and the arrays of a checkpoint by ``change``; update the hash only if ``rehashed``."""
     with h5py.File(path, "r+") as file:
         head, arrays = json.loads(file.attrs["head"]), {name: file[name][...] for name in file}
         change(head, arrays)
@@ -112,8 +112,8 @@ def edit(name: str, value: Any) -> Change:
     return change
 
 
-def first(number: float) -> Callable[[np.ndarray], np.ndarray]:
-    """The array with another first number."""
+def set_first(number: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that sets the first element of an array and returns the array."""
 
     def change(array: np.ndarray) -> np.ndarray:
         array.flat[0] = number
@@ -126,8 +126,8 @@ WIDE = network_toml(replace(find_network("mlp_99999"), name="mlp"))
 BIASED = network_toml(MLP_NETWORK).replace("outputs = 100", "outputs = 100\nbias = true")
 STALE = r"a damaged checkpoint \(its hash differs"
 HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "array": (lambda path: changed(path, edit("velocity_fc1", first(1)), rehashed=False), STALE),
-    "history": (lambda path: changed(path, edit("history", first(2)), rehashed=False), STALE),
+    "array": (lambda path: change_checkpoint(path, edit("velocity_fc1", set_first(1)), rehashed=False), STALE),
+    "history": (lambda path: change_checkpoint(path, edit("history", set_first(2)), rehashed=False), STALE),
     "schema": (lambda path: set_attribute(path, "schema", 99), "a checkpoint of another version"),
     "kind": (lambda path: set_attribute(path, "kind", np.bytes_(b"x")), "not a checkpoint of a training"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:5000]), ""),
@@ -137,14 +137,14 @@ HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_corrupt_checkpoints(harm: str, refused: Refused, place: Path) -> None:
-    """Nothing is trained with nonsense."""
+def test_damaged_checkpoints_are_refused(harm: str, refused: Refused, place: Path) -> None:
+    """The command refuses the checkpoint and trains nothing."""
     unfinished(place / "c.checkpoint")
     HARMS[harm][0](place / "c.checkpoint")
     refused(["--resume", "c.checkpoint", *OWN[:4]], f"c.checkpoint is {HARMS[harm][1]}")
 
 
-# --- one wrong value under a right hash: each is checked as an option is
+# --- one wrong value, with a valid hash: values are checked as options are
 
 WRONG: dict[str, tuple[Change, str]] = {
     "epochs": (setting(epochs=10**30), r"\.settings\.epochs: 1000.* is not between 1 and 10,000"),
@@ -171,11 +171,11 @@ WRONG: dict[str, tuple[Change, str]] = {
     "trained on": (header(trained_on="a\nb"), r"\.trained_on: 'a.nb' is not one line"),
     "options": (header(options={"output": "x"}), r"\.options: 'output' is unknown"),
     "lists": (header(settings=[]), r"\.settings: a list is not an object"),
-    "nan": (edit("parameter_fc1", first(np.nan)), "parameter_fc1 contains NaN or infinite"),
-    "infinite": (edit("velocity_fc2", first(np.inf)), "velocity_fc2 contains NaN or infinite"),
+    "nan": (edit("parameter_fc1", set_first(np.nan)), "parameter_fc1 contains NaN or infinite"),
+    "infinite": (edit("velocity_fc2", set_first(np.inf)), "velocity_fc2 contains NaN or infinite"),
     "shape": (edit("best_fc1", lambda array: array.T.copy()), "best_fc1 has another shape or type"),
     "float16": (edit("best_fc2", lambda array: array.astype(np.float16)), "best_fc2 has another shape or type"),
-    "not the best": (edit("best_fc2", first(1)), "its best parameters are not those of the best epoch"),
+    "not the best": (edit("best_fc2", set_first(1)), "its best parameters are not those of the best epoch"),
     "history": (edit("history", np.ones((1, 4))), "its history has the wrong type"),
     "no history": (edit("history", np.ones((0, 5))), "its history"),
     "accuracy": (edit("history", np.full((1, 5), 2.0)), "impossible figures"),
@@ -188,17 +188,17 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("change", WRONG)
-def test_one_wrong_value(change: str, tmp_path: Path) -> None:
-    """It is all that is wrong."""
+def test_one_wrong_value_is_refused(change: str, tmp_path: Path) -> None:
+    """All else in the checkpoint is valid."""
     unfinished(tmp_path / "c")
-    changed(tmp_path / "c", WRONG[change][0])
+    change_checkpoint(tmp_path / "c", WRONG[change][0])
     message = user_error(lambda: load_checkpoint(tmp_path / "c"))
     assert re.search(rf"c is a damaged checkpoint \(.*{WRONG[change][1]}.*\): take another copy", message)
     assert message.isprintable()
 
 
-def test_headers_at_random() -> None:
-    """1,000: each is refused in one line, or means what an option could have said."""
+def test_random_headers_are_refused_or_valid() -> None:
+    """Each of 1,000 altered headers is refused in one line, or has values that the command line accepts."""
     rng, options = random.Random(16), load_parser("train")
     settings = some_settings(dropout=(("fc1", 0.25),))
     figures = {"best_epoch": 1, "workers": 1, "trained_on": "the CPU", "options": {"plot": "/x"}}
@@ -218,7 +218,7 @@ def test_headers_at_random() -> None:
     assert 0 < taken < 200
 
 
-# --- a network from a TOML file: recipe, biases, pixel scale, and resuming without the file
+# --- a network from a TOML file
 
 
 OWN_NETWORK = """
@@ -245,17 +245,17 @@ bias = true
 
 
 def test_a_network_from_a_file(train: Train, place: Path, refused: Refused) -> None:
-    """With a general recipe and its own biases and pixel scale; running and going on need no file and take no other."""
+    """The training uses the general recipe and the file's biases and pixel scale; it resumes without the file."""
     (place / "own.toml").write_text(OWN_NETWORK)
     asked = ["--network", "own.toml", *OWN, "--epochs", "4"]
     code, out, err = train(*asked, "--out", "whole.h5")
     assert (code, err) == (0, "") and "training own on the CPU" in out and "epochs 4" in out
-    with interrupted_after(2):
+    with interrupt_after(2):
         assert train(*asked)[0] == 2
     (place / "other.toml").write_text(OWN_NETWORK.replace("maps = 4", "maps = 5"))
     wrong = "--network other.toml differs from own_trained.h5.checkpoint, which was started with --network own: leave"
     refused("--resume own_trained.h5.checkpoint --network other.toml", wrong)
-    with interrupted_after(3):
+    with interrupt_after(3):
         assert train("--resume", "own_trained.h5.checkpoint", "--network", "own.toml")[0] == 2
     (place / "own.toml").unlink()
     assert train("--resume", "own_trained.h5.checkpoint")[0] == 0

@@ -1,4 +1,4 @@
-"""Training's kernels on the card, each against its NumPy reference: every element, outputs poisoned and guarded."""
+"""Test training's kernels on a GPU, each against its NumPy reference, with every element of its output."""
 
 from math import prod
 from typing import Any
@@ -39,14 +39,14 @@ RNG = np.random.default_rng(5)
 FUNCTIONS = [kind("f") for kind in ACTIVATIONS.values()]
 
 
-def uploaded(array: np.ndarray) -> Any:
+def upload(array: np.ndarray) -> Any:
     return memory.upload(np.ascontiguousarray(array))
 
 
 FACTORS = pytest.mark.parametrize("factor", [1 / 255, 1.0, 3.7e-5])
 
 
-def null() -> Any:
+def null_stream() -> Any:
     return cupy.cuda.Stream.null
 
 
@@ -67,13 +67,13 @@ def normal(*shape: int) -> np.ndarray:
     ],
 )
 def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str, factor: float) -> None:
-    """The same pixels as the reference's, scaled by one rounding."""
+    """The pixels equal the reference's, scaled with one rounding."""
     images = RNG.integers(0, 256, (50, *shape), np.uint8)
     items = np.array([49, 0, 7, 7, *RNG.integers(0, 50, 19)])
     y = poisoned(len(items) * prod(shape), output)
     key = stream_key(11, RandomUse.AUGMENT, epoch=4)
     gather = GatherImages(architecture(), shape, output, factor, shift=shift, flip=flip)
-    gather(null(), len(items), uploaded(images), uploaded(items.astype(np.int32)), y, key)
+    gather(null_stream(), len(items), upload(images), upload(items.astype(np.int32)), y, key)
     expected = augment_images(images[items], items, seed=11, epoch=4, shift=shift, flip=flip)
     if output == "float32":
         expected = expected.astype(np.float32) * np.float32(factor)
@@ -84,23 +84,23 @@ def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str
 def test_scale(factor: float) -> None:
     x = RNG.integers(0, 256, (7, 301), np.uint8)
     y = poisoned(x.size)
-    scale_kernel(architecture(), 301, factor)(null(), len(x), uploaded(x), y)
+    scale_kernel(architecture(), 301, factor)(null_stream(), len(x), upload(x), y)
     np.testing.assert_array_equal(fetched(y, x.shape), x.astype(np.float32) * np.float32(factor))
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("part", "share"), [(0, 0.25), (1, 0.5), (2, 0.0)])
 def test_dropout(part: int, share: float, in_place: bool) -> None:
-    """The CPU's mask; NaN and infinity meet 0 as they do there."""
+    """The mask equals the CPU's, also where NaN or infinity is multiplied by 0."""
     settings = some_settings(dropout=(("a", 0.25), ("b", 0.5), ("c", 0.0)))
     items, x = np.array([40_000, 3, 0, 3, 17]), normal(5, 333)
     x[1, :20], x[2, :20] = np.nan, np.inf
     mask = dropout_mask(settings, "abc"[part], x.shape, items, 2)
-    source = uploaded(np.append(x, np.full(GUARD, 2**32 - 1, np.uint32).view(np.float32)))
+    source = upload(np.append(x, np.full(GUARD, 2**32 - 1, np.uint32).view(np.float32)))
     y = source if in_place else poisoned(x.size)
     key = stream_key(settings.seed, RandomUse.DROPOUT, part=part, epoch=2)
     dropout = Dropout(architecture(), x.shape[1])
-    dropout(null(), len(x), source, y, uploaded(items.astype(np.int32)), key, share)
+    dropout(null_stream(), len(x), source, y, upload(items.astype(np.int32)), key, share)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(fetched(y, x.shape), x * mask)
 
@@ -109,8 +109,8 @@ def test_dropout(part: int, share: float, in_place: bool) -> None:
 def test_activation_gradient(layer: Activation) -> None:
     y, dy = layer.reference(normal(3, 419), {}), normal(3, 419)
     y[0, :5], dy[1, :5], dy[2, :5] = np.nan, np.nan, np.inf
-    slope = uploaded(dy)
-    activation_gradient_kernel(architecture(), 419, layer.kind)(null(), 3, uploaded(y), slope)
+    slope = upload(dy)
+    activation_gradient_kernel(architecture(), 419, layer.kind)(null_stream(), 3, upload(y), slope)
     with np.errstate(invalid="ignore"):
         expected, _ = GRADIENTS[type(layer)](layer, y, y, dy, {}, True)
     np.testing.assert_array_equal(slope.get().reshape(dy.shape), expected)
@@ -126,7 +126,7 @@ def test_activation_gradient(layer: Activation) -> None:
     ids=lambda value: value.kind if isinstance(value, Pool) else "x".join(map(str, value)),
 )
 def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activation | None) -> None:
-    """To the bit, with many equal pixels in a window, NaN among them, and NaN from behind."""
+    """Every bit equals the reference's, with equal maxima and NaN in a window, and NaN in the output's gradient."""
     x = RNG.integers(-2, 3, (3, *shape)).astype(np.float32) / 4
     x[2, 0, 0, :2] = np.nan
     y = layer.reference(x.copy(), {})
@@ -138,7 +138,7 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
         expected, _ = GRADIENTS[type(before)](before, x, x, expected, {}, True)
     dx = poisoned(x.size)
     gradient = pool_gradient_kernel(architecture(), layer, shape, before.function if before else "")
-    gradient(null(), len(x), uploaded(x), uploaded(y), uploaded(dy), dx)
+    gradient(null_stream(), len(x), upload(x), upload(y), upload(dy), dx)
     np.testing.assert_array_equal(fetched(dx, x.shape), expected)
 
 
@@ -146,7 +146,7 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
 def test_transpose(rows: int, columns: int) -> None:
     x = normal(3, rows, columns)
     y = poisoned(x.size)
-    Transpose(architecture(), rows, columns)(null(), 3, uploaded(x), y)
+    Transpose(architecture(), rows, columns)(null_stream(), 3, upload(x), y)
     np.testing.assert_array_equal(fetched(y, (3, columns, rows)), x.transpose(0, 2, 1))
 
 
@@ -155,13 +155,13 @@ def test_transpose(rows: int, columns: int) -> None:
     [(1, 1, 1), (5, 41, 1), (256, 10, 1), (1500, 100, 1), (37, 33, 1), (1, 3, 5), (13, 4, 1000), (70, 16, 50)],
 )
 def test_column_sums(images: int, columns: int, pixels: int) -> None:
-    """Twice the same bits; NaN stays in its column. Room for more images changes nothing."""
+    """The size of the workspace changes no bit; NaN stays in its column."""
     x = normal(images, columns, pixels)
     x[0, columns // 2, 0] = np.nan
     found = []
     for most in (images, images + 3000):
         y = poisoned(columns)
-        ColumnSums(architecture(), most, columns, pixels)(null(), images, uploaded(x), y)
+        ColumnSums(architecture(), most, columns, pixels)(null_stream(), images, upload(x), y)
         found.append(fetched(y, (columns,)))
     np.testing.assert_array_equal(found[0], found[1])
     exact, scale = x.sum(axis=(0, 2), dtype=np.float64), np.abs(x).sum(axis=(0, 2), dtype=np.float64)
@@ -173,12 +173,12 @@ def test_column_sums(images: int, columns: int, pixels: int) -> None:
 def run_cross_entropy(
     logits: np.ndarray, teacher: np.ndarray | None, labels: np.ndarray, items: np.ndarray, total: int, smoothing: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel finds: loss and correct answers, (2,), and the gradient, as large as the logits."""
+    """Return the kernel's loss and number of correct answers, (2,), and its gradient (images, classes)."""
     slope, result = poisoned(logits.size), poisoned(2, "float64")
-    taught = None if teacher is None else uploaded(teacher)
-    arrays = uploaded(logits), taught, uploaded(labels), uploaded(items.astype(np.int32)), slope, result
+    taught = None if teacher is None else upload(teacher)
+    arrays = upload(logits), taught, upload(labels), upload(items.astype(np.int32)), slope, result
     images, classes = logits.shape
-    CrossEntropy(architecture(), classes)(null(), images, *arrays, total=total, smoothing=smoothing)
+    CrossEntropy(architecture(), classes)(null_stream(), images, *arrays, total=total, smoothing=smoothing)
     return fetched(result, (2,)), fetched(slope, logits.shape)
 
 
@@ -186,7 +186,7 @@ def run_cross_entropy(
     ("images", "classes", "smoothing"), [(1, 10, 0.1), (300, 10, 0.0), (77, 3, 0.05), (9, 41, 1.0)]
 )
 def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
-    logits = 5 * RNG.integers(-3, 4, (images, classes)).astype(np.float32)  # equal ones among them
+    logits = 5 * RNG.integers(-3, 4, (images, classes)).astype(np.float32)  # often with several equal maxima
     labels = RNG.integers(0, classes, 500).astype(np.uint8)
     items = RNG.integers(0, 500, images)
     found, slope = run_cross_entropy(logits, None, labels, items, images + 3, smoothing)
@@ -202,7 +202,7 @@ def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
 
 
 @pytest.mark.parametrize(("images", "classes"), [(1, 10), (300, 10), (77, 3), (9, 41)])
-def test_cross_entropy_beside_a_teacher(images: int, classes: int) -> None:
+def test_cross_entropy_with_a_teacher(images: int, classes: int) -> None:
     logits, teacher = normal(images, classes) * 3, normal(images, classes) * 3
     labels, items = RNG.integers(0, classes, 500).astype(np.uint8), RNG.integers(0, 500, images)
     found, slope = run_cross_entropy(logits, teacher, labels, items, images + 3, 0.1)
@@ -215,8 +215,8 @@ def test_cross_entropy_beside_a_teacher(images: int, classes: int) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_cross_entropy_of_what_is_no_number(value: float) -> None:
-    """It reaches the loss, and only its own row of the gradient."""
+def test_cross_entropy_of_nan_and_infinity(value: float) -> None:
+    """The loss becomes NaN, and so does one row of the gradient."""
     logits = normal(70, 10)
     logits[33, 4] = value
     found, slope = run_cross_entropy(logits, None, np.zeros(70, np.uint8), np.arange(70), 70, 0.1)
@@ -229,7 +229,7 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
     "optimiser", [Sgd(), Sgd(0.1), AdamW(), AdamW(0.1), Sgd(0.1, keep_zeros=True), AdamW(keep_zeros=True)], ids=repr
 )
 def test_update(optimiser: Optimiser, l2: float) -> None:
-    """To the bit over some steps; the L2 part of the loss to float64's rounding."""
+    """Parameters and slots are equal to the bit after some steps, and the L2 loss up to float64's rounding."""
     shapes = {"a_bias": (5,), "a": (33, 19), "b": (3, 3, 2, 7), "b_bias": (7,)}
     places = arena_layout(shapes)
     parameters = {name: normal(*shape) for name, shape in shapes.items()}
@@ -237,18 +237,18 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
         for array in parameters.values():
             array.ravel()[::3] = 0
     slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
-    arena = uploaded(places.pack(parameters))
-    own_slots = [uploaded(places.pack(slots[slot])) for slot in optimiser.slots]
-    penalty, update = uploaded(np.array([2.5, 7.0])), ParameterUpdate(architecture(), places, optimiser, l2)
+    arena = upload(places.pack(parameters))
+    own_slots = [upload(places.pack(slots[slot])) for slot in optimiser.slots]
+    penalty, update = upload(np.array([2.5, 7.0])), ParameterUpdate(architecture(), places, optimiser, l2)
     for step in range(1, 4):
         gradients = {name: normal(*shape) for name, shape in shapes.items()}
         schedule = ScheduleStep(step, rate=0.01 * step, momentum=0.9 - 0.01 * step)
-        update(null(), arena, uploaded(places.pack(gradients)), own_slots, penalty, schedule)
+        update(null_stream(), arena, upload(places.pack(gradients)), own_slots, penalty, schedule)
         expected = add_l2_gradient(parameters, gradients, l2) if l2 else 2.5
         optimiser.update(parameters, gradients, slots, schedule)
         assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
     np.testing.assert_equal(places.unpack(arena.get()), parameters)
     for slot, own in zip(optimiser.slots, own_slots, strict=True):
         np.testing.assert_equal(places.unpack(own.get()), slots[slot])
-    assert np.count_nonzero(arena.get()) == sum(map(np.count_nonzero, parameters.values()))  # between them still 0
+    assert np.count_nonzero(arena.get()) == sum(map(np.count_nonzero, parameters.values()))  # padding stays 0
     assert optimiser.keep_zeros == (np.count_nonzero(parameters["a"]) < parameters["a"].size)

@@ -1,4 +1,4 @@
-"""``train --start`` goes on from given weights, whose zeros stay; ``--teacher`` learns from those of another file."""
+"""Test ``train --start``, which continues from given weights and keeps zeros, and ``--teacher``."""
 
 import shutil
 from dataclasses import replace
@@ -17,11 +17,11 @@ from data_tools.idx import read_idx, write_idx
 from tests.support.networks_for_tests import random_graph
 from tests.support.sparsity import drawn_two_of_four
 from tests.support.training_for_tests import OWN, Refused, Train, last_of_each, some_settings
-from tests.training.test_train_command import interrupted_after
+from tests.training.test_train_command import interrupt_after
 
 
-def sparse_weights(path: Path, bias: bool = False) -> dict[str, np.ndarray]:
-    """Write random weights of lenet5, with conv2 2:4 sparse; return them."""
+def write_sparse_weights(path: Path, bias: bool = False) -> dict[str, np.ndarray]:
+    """Write random weights of lenet5 with 2:4 sparse conv2 filters; return the arrays."""
     arrays = dict(random_graph(LENET5, bias=bias).parameters)
     arrays["conv2"][:] = drawn_two_of_four(np.random.default_rng(5)) / 30
     save_weights(path, arrays, network=LENET5)
@@ -31,7 +31,7 @@ def sparse_weights(path: Path, bias: bool = False) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_sparse_convolution_stays_sparse(device: str, bias: bool, train: Train, place: Path) -> None:
-    start = sparse_weights(place / "start.h5", bias)
+    start = write_sparse_weights(place / "start.h5", bias)
     words = ["--start", "start.h5", *OWN, "--images", "40", "--epochs", "2", "--device", device]
     code, out, err = train(*words)
     assert (code, err) == (0, "") and "wrote lenet5_trained.h5" in out
@@ -44,20 +44,20 @@ def test_a_sparse_convolution_stays_sparse(device: str, bias: bool, train: Train
         assert moved.any() and moved.max() < 0.2, name
 
 
-def test_resumed_gives_the_same_bits(train: Train, place: Path) -> None:
-    """The checkpoint alone has all it takes."""
-    sparse_weights(place / "start.h5")
+def test_a_resumed_training_with_start_gives_the_same_bits(train: Train, place: Path) -> None:
+    """The checkpoint suffices: the file of ``--start`` has been removed."""
+    write_sparse_weights(place / "start.h5")
     words = ["--start", "start.h5", *OWN, "--images", "40", "--epochs", "3"]
     assert train(*words, "--out", "whole.h5")[0] == 0
-    with interrupted_after(1):
+    with interrupt_after(1):
         assert train(*words, "--out", "parts.h5")[0] == 2
     (place / "start.h5").unlink()
     assert train("--resume", "parts.h5.checkpoint", *OWN[:4])[0] == 0
     assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
 
 
-def test_the_teacher_s_answers_are_learned(train: Train, place: Path) -> None:
-    """Where all labels are wrong but those held out; resumed, the same bits come out, with the teacher named again."""
+def test_the_teachers_answers_are_learned(train: Train, place: Path) -> None:
+    """All training labels are wrong. A resumed training needs the same teacher, and gives the same bits."""
     assert train("--network", "mlp", *OWN, "--epochs", "20", "--out", "teacher.h5")[0] == 0
     labels = read_idx(place / "labels", 1)
     training, _ = split_validation(some_settings())
@@ -76,7 +76,7 @@ def test_the_teacher_s_answers_are_learned(train: Train, place: Path) -> None:
         for name in ("teacher.h5", "whole.h5")
     ]
     assert (found[0] == labels).mean() > 0.9 and (found[1] == labels).mean() > 0.9
-    with interrupted_after(1):
+    with interrupt_after(1):
         assert train(*words, "--out", "parts.h5")[0] == 2
     (place / "teacher.h5").rename(place / "moved.h5")
     code, _, err = train("--resume", "parts.h5.checkpoint", *OWN[:2], "--labels", "wrong")
@@ -88,8 +88,8 @@ def test_the_teacher_s_answers_are_learned(train: Train, place: Path) -> None:
     assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
 
 
-def test_what_it_refuses(refused: Refused, place: Path) -> None:
-    arrays = sparse_weights(place / "start.h5")
+def test_wrong_files_are_refused(refused: Refused, place: Path) -> None:
+    arrays = write_sparse_weights(place / "start.h5")
     save_weights(place / "scaled.h5", arrays, network=replace(LENET5, pixel_scale=1 / 128), input_scale=1 / 128)
     save_weights(place / "mlp.h5", random_graph(MLP).parameters, network=MLP)
     own = " ".join(OWN)

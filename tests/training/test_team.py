@@ -1,4 +1,4 @@
-"""Test teams, as threads or on two GPUs: equal sums for all members, and batches as for one member alone."""
+"""Test teams of threads, of processes with two GPUs, and with simulated NCCL: sums, shares and failures."""
 
 import os
 import re
@@ -23,8 +23,8 @@ from tests.support.training_for_tests import Train, begin, ended, wait_for, work
 from tests.training.test_train_command import CHECKPOINT, MLP
 
 
-def together(size: int, member: Callable[[Team], Any]) -> list[Any]:
-    """What each member of a team of threads returns, by rank."""
+def run_team(size: int, member: Callable[[Team], Any]) -> list[Any]:
+    """Run ``member`` in one thread per member of a team; return the results by rank."""
     memory = bytearray(shared_bytes(size))
     pipes = [Pipe() for _ in range(size - 1)]
     links = [[ours for ours, _ in pipes], *([theirs] for _, theirs in pipes)]
@@ -35,7 +35,7 @@ def together(size: int, member: Callable[[Team], Any]) -> list[Any]:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_sums_are_in_the_order_of_ranks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the type and the number of pieces, again and again."""
+    """All members get the same bits, for every type and size, also if arrays are summed in pieces."""
     monkeypatch.setattr(team, "SLOT_BYTES", 64)
     rng = np.random.default_rng(1)
     shapes = [(1,), (16,), (17,), (5, 13), (0,), (8, 2)]
@@ -51,7 +51,7 @@ def test_sums_are_in_the_order_of_ranks(size: int, monkeypatch: pytest.MonkeyPat
             own.all_reduce(array)
         return results
 
-    for results in together(size, member):
+    for results in run_team(size, member):
         for arrays, result in zip(rounds, results, strict=True):
             expected = arrays[0].copy()
             for array in arrays[1:]:
@@ -59,7 +59,7 @@ def test_sums_are_in_the_order_of_ranks(size: int, monkeypatch: pytest.MonkeyPat
             assert result.dtype == expected.dtype and np.array_equal(result, expected)
 
 
-def test_a_member_that_has_gone_is_found_out() -> None:
+def test_a_member_that_ended_is_detected() -> None:
     ours, theirs = Pipe()
     theirs.close()
     with pytest.raises((EOFError, OSError)):
@@ -75,12 +75,12 @@ def test_shares_are_contiguous_and_even(count: int, size: int) -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-# --- NCCL, with a stand-in for CuPy's binding
+# --- simulated NCCL
 
 
 @pytest.fixture
 def binding(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Records what it, its communicator and CuPy's device are asked for."""
+    """Replace CuPy's NCCL binding and device by a mock, which records all calls."""
     cuda = pytest.importorskip("cupy").cuda
     fake = Mock(NCCL_FLOAT32=7, NCCL_FLOAT64=8, NCCL_SUM=0, NcclError=type("NcclError", (RuntimeError,), {}))
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", fake)
@@ -92,19 +92,19 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return fake
 
 
-def on_card(dtype: type) -> Any:
+def fake_gpu_array(dtype: type) -> Any:
     return SimpleNamespace(data=SimpleNamespace(ptr=1234), size=77, dtype=np.dtype(dtype))
 
 
-def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Mock) -> None:
+def test_nccl_sums_in_place_on_the_current_stream(binding: Mock) -> None:
     from app.training.gpu.nccl_team import check_nccl_gpus, create_nccl_id, join_nccl_team
 
     check_nccl_gpus(2)
     name = create_nccl_id()
     with join_nccl_team(1, 2, name) as own:
         assert (own.rank, own.size) == (1, 2)
-        own.all_reduce(on_card(np.float32))
-        own.all_reduce(on_card(np.float64))
+        own.all_reduce(fake_gpu_array(np.float32))
+        own.all_reduce(fake_gpu_array(np.float64))
     assert binding.mock_calls == [
         call.get_unique_id(),
         call.Device(1),
@@ -116,7 +116,7 @@ def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Mock)
     ]
 
 
-def test_nccl_errors_and_others_leave_nobody_waiting(binding: Mock) -> None:
+def test_every_error_aborts_the_communicator(binding: Mock) -> None:
     from app.training.gpu.nccl_team import join_nccl_team
 
     binding.NcclCommunicator().allReduce.side_effect = binding.NcclError("no memory")
@@ -124,14 +124,14 @@ def test_nccl_errors_and_others_leave_nobody_waiting(binding: Mock) -> None:
         pytest.raises(UserError, match="NCCL reported no memory: set NCCL_DEBUG=WARN"),
         join_nccl_team(0, 2, b"id") as own,
     ):
-        own.all_reduce(on_card(np.float32))
+        own.all_reduce(fake_gpu_array(np.float32))
     assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
     with pytest.raises(KeyboardInterrupt), join_nccl_team(0, 2, b"id"):
         raise KeyboardInterrupt
     assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
 
 
-def test_too_few_cards_and_no_nccl(binding: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_gpus_and_missing_nccl_are_refused(binding: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     from app.training.gpu.nccl_team import check_nccl_gpus
 
     with pytest.raises(
@@ -143,11 +143,11 @@ def test_too_few_cards_and_no_nccl(binding: Mock, monkeypatch: pytest.MonkeyPatc
         check_nccl_gpus(2)
 
 
-# --- two GPUs, where there are as many and NCCL
+# --- real NCCL, on machines with two GPUs
 
 
 @pytest.fixture
-def two_cards() -> None:
+def two_gpus() -> None:
     from app.training.gpu.nccl_team import check_nccl_gpus
 
     try:
@@ -156,7 +156,7 @@ def two_cards() -> None:
         pytest.skip(f"needs two GPUs and NCCL: {error}")
 
 
-def sum_on_card(rank: int, name: Any) -> list[np.ndarray]:
+def sum_on_gpu(rank: int, name: Any) -> list[np.ndarray]:
     import cupy
 
     from app.training.gpu.nccl_team import join_nccl_team
@@ -175,18 +175,18 @@ def summands(rank: int) -> list[np.ndarray]:
 
 
 @pytest.mark.gpu
-def test_two_cards_add_up(two_cards: None) -> None:
+def test_two_gpus_sum(two_gpus: None) -> None:
     from app.training.gpu.nccl_team import create_nccl_id
 
     name = create_nccl_id()
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        first, second = (future.result(60) for future in [pool.submit(sum_on_card, rank, name) for rank in (0, 1)])
+        first, second = (future.result(60) for future in [pool.submit(sum_on_gpu, rank, name) for rank in (0, 1)])
     for a, b, mine, theirs in zip(summands(0), summands(1), first, second, strict=True):
         assert mine.dtype == a.dtype and np.array_equal(mine, a + b) and np.array_equal(theirs, a + b)
 
 
 @pytest.mark.gpu
-def test_two_cards_train_as_one(two_cards: None, train: Train, place: Path) -> None:
+def test_two_gpus_train_like_one(two_gpus: None, train: Train, place: Path) -> None:
     options = [*MLP, "--device", "cuda", "--epochs", "3", "--out"]
     assert train(*options, "one.h5")[0] == 0
     for name in ("two.h5", "again.h5"):
@@ -199,7 +199,7 @@ def test_two_cards_train_as_one(two_cards: None, train: Train, place: Path) -> N
 
 
 @pytest.mark.gpu
-def test_killed_while_the_lead_waits_for_its_card(two_cards: None, place: Path) -> None:
+def test_a_killed_worker_ends_the_training_on_gpus(two_gpus: None, place: Path) -> None:
     process = begin(place, "--device", "cuda")
     wait_for((place / CHECKPOINT).exists)
     (worker,) = workers_of(process)

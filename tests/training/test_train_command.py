@@ -1,4 +1,4 @@
-"""Test ``main.py train``: its files, bit-identical resumed training, and mistakes that lose nothing."""
+"""Test ``main.py train``: its files, resumed trainings with the same bits, and errors that lose no results."""
 
 import json
 import math
@@ -32,14 +32,14 @@ CHECKPOINT = "mlp_trained.h5.checkpoint"
 
 
 def check_failure(result: tuple[int, str, str], pattern: str) -> None:
-    """As ``check_error``, for what fails after the training began."""
+    """Check exit code and one-line error of a training that failed after it began."""
     code, _, err = result
     assert code == 2 and re.fullmatch(rf"error: .*{pattern}.*\n", err), err
 
 
 @contextmanager
-def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Iterator[None]:
-    """Trainings within the block get Ctrl-C in the midst of the epoch after so many."""
+def interrupt_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Iterator[None]:
+    """Raise KeyboardInterrupt in the middle of epoch ``epochs`` + 1 of trainings in the block."""
     real = trainer._update_parameters
 
     def update(self: Any, first: Any, step: int) -> Any:
@@ -53,15 +53,15 @@ def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Ite
 
 
 @contextmanager
-def after_saving(action: Callable[[], object]) -> Iterator[None]:
-    """Trainings within the block are followed by the action after each checkpoint."""
+def call_after_saving(action: Callable[[], object]) -> Iterator[None]:
+    """Call ``action`` after each checkpoint that a training in the block saves."""
     real = command.save_checkpoint
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "save_checkpoint", lambda *arguments: [real(*arguments), action()])
         yield
 
 
-def test_learns_and_writes(train: Train, place: Path) -> None:
+def test_training_learns_and_writes_results(train: Train, place: Path) -> None:
     code, out, err = train(*MLP, "--epochs", "8", "--json", "log.json")
     assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" in out
     log = json.loads((place / "log.json").read_text())
@@ -79,8 +79,8 @@ def test_learns_and_writes(train: Train, place: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "device"), [(7, "cpu"), pytest.param(37, "cuda", marks=pytest.mark.gpu)])
-def test_another_width(width: int, device: str, train: Train, place: Path) -> None:
-    """``mlp_7`` is mlp with seven hidden units, for whoever reads the weights, too."""
+def test_other_widths_of_mlp_are_trained(width: int, device: str, train: Train, place: Path) -> None:
+    """``mlp_7`` is mlp with seven hidden units; the weights file keeps the name."""
     name = f"mlp_{width}"
     code, out, err = train("--network", name, *OWN, "--epochs", "8", "--device", device)
     assert (code, err) == (0, "") and out.count("\nepoch ") == 8
@@ -92,13 +92,13 @@ def test_another_width(width: int, device: str, train: Train, place: Path) -> No
     assert main(["--weights", f"{name}_trained.h5", *own]) == 0
 
 
-def test_json_alone_on_standard_output(train: Train) -> None:
+def test_only_json_on_standard_output(train: Train) -> None:
     code, out, err = train(*MLP, "--epochs", "1", "--json", "-")
     assert (code, err) == (0, "") and json.loads(out)["best_epoch"] == 1
 
 
 @pytest.mark.parametrize("network", RECIPES)
-def test_every_network(network: str, train: Train, place: Path) -> None:
+def test_every_recipe_trains_its_network(network: str, train: Train, place: Path) -> None:
     code, out, err = train("--network", network, *OWN, "--images", "20", "--validation", "4", "--epochs", "1")
     assert (code, err) == (0, "") and f"wrote {network}_trained.h5" in out
     weights = load_weights(place / f"{network}_trained.h5")
@@ -115,7 +115,7 @@ def test_storage_can_be_chosen(train: Train, place: Path) -> None:
 
 
 @pytest.mark.fashion_mnist
-def test_fashion_mnist_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_trained_on_fashion_mnist_promise_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--network", "mlp", "--images", "1200", "--epochs", "2", "--batch-size", "50"]
     done = shell("train", *options, cwd=tmp_path)
     assert (done.returncode, done.stderr, list(listing(tmp_path))) == (0, "", ["mlp_trained.h5"])
@@ -145,8 +145,8 @@ def test_learning_curve(train: Train, place: Path) -> None:
         pytest.param("--network minidnn86 --images 40 --device cuda", marks=pytest.mark.gpu),
     ],
 )
-def test_resumed_gives_the_same_bits(options: str, train: Train, place: Path) -> None:
-    """By as many processes, which need not be said again."""
+def test_a_resumed_training_gives_the_same_bits(options: str, train: Train, place: Path) -> None:
+    """The checkpoint stores the number of workers, which --resume need not repeat."""
     words, device = [*OWN, *options.split(), "--epochs", "4"], "cpu"
     trainer: Any = cpu_trainer.CpuTrainer
     if "cuda" in options:
@@ -154,7 +154,7 @@ def test_resumed_gives_the_same_bits(options: str, train: Train, place: Path) ->
 
         device, trainer = "cuda", GpuTrainer
     assert train(*words, "--out", "whole.h5")[0] == 0
-    with interrupted_after(2, trainer):
+    with interrupt_after(2, trainer):
         check_failure(train(*words, "--out", "parts.h5"), "interrupted.*continue with --resume parts.h5.checkpoint")
     assert not (place / "parts.h5").exists()
     code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4], "--device", device)
@@ -163,9 +163,9 @@ def test_resumed_gives_the_same_bits(options: str, train: Train, place: Path) ->
     assert not list(place.glob("*.checkpoint"))
 
 
-def test_gone_on_elsewhere_or_by_fewer_workers(train: Train, place: Path) -> None:
-    """Allowed, and said."""
-    with interrupted_after(1):
+def test_resuming_on_another_device_or_with_fewer_workers_is_noted(train: Train, place: Path) -> None:
+    """The training continues, and notes say that bits may differ."""
+    with interrupt_after(1):
         assert train(*MLP, "--epochs", "2")[0] == 2
     read = load_checkpoint(place / CHECKPOINT)
     progress = read.progress
@@ -176,8 +176,8 @@ def test_gone_on_elsewhere_or_by_fewer_workers(train: Train, place: Path) -> Non
     assert f"note: {CHECKPOINT} comes from 2 workers; with 1 bits may differ" in out
 
 
-def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another seed gives other weights; another number of threads the same."""
+def test_seeds_change_weights_and_threads_do_not(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two trainings differ only in the number of threads, the third one in the seed."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
         monkeypatch.setattr(cpu_trainer, "core_count", lambda cores=cores: cores)
         assert train(*MLP, "--batch-size", "40", "--epochs", "2", "--seed", seed, "--out", f"{name}.h5")[0] == 0
@@ -185,7 +185,7 @@ def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.Monkey
     assert first == second != third
 
 
-def test_dropout_is_a_function_of_the_image() -> None:
+def test_dropout_depends_only_on_image_layer_and_epoch() -> None:
     settings = some_settings(dropout=(("fc1", 0.25), ("fc2", 0.5)))
     items = np.array([5, 17, 3])
     mask = dropout_mask(settings, "fc1", (3, 1000), items, 2)
@@ -198,7 +198,7 @@ def test_dropout_is_a_function_of_the_image() -> None:
         assert other is not None and not np.array_equal(other > 0, mask > 0)
 
 
-def test_split_and_batches_cover_the_images() -> None:
+def test_the_split_covers_all_images_once() -> None:
     settings = some_settings(images=103, validation=20, batch=16)
     training, held_out = loop.split_validation(settings)
     assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
@@ -206,8 +206,8 @@ def test_split_and_batches_cover_the_images() -> None:
     assert not np.array_equal(held_out, loop.split_validation(replace(settings, seed=2))[1])
 
 
-def test_no_gpu(train: Train, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    """As the main command says it."""
+def test_a_missing_gpu_is_reported(train: Train, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    """``--device cuda`` is refused; ``auto`` trains on the CPU and says why."""
     monkeypatch.setattr(device, "why_no_gpu", lambda *_: "there is none")
     refused([*MLP, "--device", "cuda"], "--device cuda: there is none; use --device cpu, or auto")
     code, out, err = train(*MLP, "--device", "auto", "--epochs", "1")
@@ -215,21 +215,21 @@ def test_no_gpu(train: Train, monkeypatch: pytest.MonkeyPatch, refused: Refused)
 
 
 @pytest.mark.parametrize("options", [MLP, [*MLP, "--overwrite"]], ids=["", "overwrite"])
-def test_checkpoint_in_the_way(options: list[str], refused: Refused, place: Path) -> None:
+def test_a_new_training_keeps_an_existing_checkpoint(options: list[str], refused: Refused, place: Path) -> None:
     (place / CHECKPOINT).write_text("precious")
     refused(options, f"{CHECKPOINT} stores an unfinished training: continue with --resume {CHECKPOINT}, or remove")
 
 
 @pytest.mark.parametrize("options", ["--rate 1000", "--rate 1000 --workers 2"])
-def test_loss_far_above_guessing(options: str, train: Train, place: Path) -> None:
-    """Refused at the end of the epoch, though it is a number."""
+def test_a_loss_far_above_guessing_is_an_error(options: str, train: Train, place: Path) -> None:
+    """The training ends after the epoch, although the loss is finite."""
     wrong = "the loss became [0-9.e+]+ in epoch 1 .guessing gives 2.30., with .*%.*: train again with a smaller"
     check_failure(train(*MLP, *options.split()), wrong)
     assert set(listing(place)) == {"images", "labels"}
 
 
-def test_what_is_no_divergence() -> None:
-    """Learning by heart, the loss of guessing itself, few kinds of labels: one bad figure is not enough."""
+def test_one_bad_figure_is_no_divergence() -> None:
+    """Neither a large loss with a fair accuracy nor a low accuracy with a moderate loss is divergence."""
     labels, few = np.arange(100) % 10, np.zeros(100, np.int64)
     bad = EpochResult(loss=30, accuracy=0.1, validation_loss=30, validation_accuracy=0.1, seconds=1)
     fine = [replace(bad, accuracy=0.9), replace(bad, validation_accuracy=0.2), replace(bad, loss=9, validation_loss=9)]
@@ -245,8 +245,8 @@ def test_what_is_no_divergence() -> None:
 
 
 @pytest.mark.parametrize("options", ["", "--workers 2", pytest.param("--device cuda", marks=pytest.mark.gpu)])
-def test_loss_that_is_no_number(options: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last good epoch is kept, and workers end at once."""
+def test_an_infinite_loss_is_an_error(options: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of the last good epoch is kept, and workers end at once."""
     monkeypatch.setattr(loop, "FAR", math.inf)
     many = "--batch-size 60 --rate 1000 --weight-decay 1000 --epochs 20"
     wrong = (
@@ -256,11 +256,11 @@ def test_loss_that_is_no_number(options: str, train: Train, place: Path, monkeyp
     begun = time.monotonic()
     check_failure(train(*MLP, *many.split(), *options.split()), wrong)
     assert "workers" not in options or time.monotonic() - begun < 8
-    assert load_checkpoint(place / CHECKPOINT).settings.network == "mlp"  # with finite figures, or it is refused
+    assert load_checkpoint(place / CHECKPOINT).settings.network == "mlp"  # loading refuses NaN and infinity
     assert not (place / "mlp_trained.h5").exists()
 
 
-def test_images_that_do_not_fit(refused: Refused, place: Path) -> None:
+def test_unsuitable_images_are_refused(refused: Refused, place: Path) -> None:
     write_idx(place / "small", np.zeros((60, 8, 9), np.uint8))
     write_idx(place / "one", np.zeros((1, 28, 28), np.uint8))
     write_idx(place / "one_label", np.zeros(1, np.uint8))

@@ -1,4 +1,4 @@
-"""Test the files of ``main.py train``: it overwrites only its own, one training at a time, checked at the start."""
+"""Test the files of ``main.py train``: checked at the start, locked, and never overwritten unasked."""
 
 import errno
 import json
@@ -19,7 +19,7 @@ from app.network.weights import load_weights
 from app.training import command
 from tests.support.shell import Refuses, check_error, listing
 from tests.support.training_for_tests import OWN, Refused, Train, begin, ended, unfinished, wait_for
-from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure, interrupted_after
+from tests.training.test_train_command import CHECKPOINT, MLP, call_after_saving, check_failure, interrupt_after
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, che
         ("--network mlp --out a --data a.checkpoint", "the checkpoint a.checkpoint", "--data a.checkpoint"),
     ],
 )
-def test_no_two_files_are_one(options: str, first: str, second: str, refused: Refused, place: Path) -> None:
-    """A training whose weights went where its checkpoint is would remove them at its end."""
+def test_equal_files_are_refused(options: str, first: str, second: str, refused: Refused, place: Path) -> None:
+    """A training that wrote its weights over its checkpoint would remove them at its end."""
     unfinished(place / "c.checkpoint")
     (place / "mlp_trained.h5").write_bytes((place / "c.checkpoint").read_bytes())
     (place / "a.checkpoint").write_bytes((place / "images").read_bytes())
@@ -57,20 +57,20 @@ NAMES = ("", ".", "/", "..", "n" * 260)
     [*product(("--out", "--json"), NAMES), ("--out", "n" * 250)],
     ids=lambda text: f"{text[:3]}{len(text)}",
 )
-def test_names_that_cannot_be_written(option: str, name: str, refused: Refused) -> None:
-    """The checkpoint's is 11 letters longer than that of the weights."""
+def test_names_that_cannot_be_written_are_refused(option: str, name: str, refused: Refused) -> None:
+    """The checkpoint's name is 11 letters longer than that of the weights."""
     wrong = "File name too long" if len(name) > 200 else "it is not a regular file"
     refused([*MLP, option, name], f"{option} .* cannot be written: {wrong}; name a file")
 
 
-def test_the_longest_names(train: Train, place: Path) -> None:
+def test_the_longest_names_are_written(train: Train, place: Path) -> None:
     name = "n" * (255 - len(".checkpoint"))
     assert train(*MLP, "--epochs", "1", "--out", name, "--json", "j" * 255)[0] == 0
     assert set(listing(place)) == {"images", "labels", name, "j" * 255}
 
 
 @pytest.fixture
-def draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def skip_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("check_chart_folder", "create_chart_folder"):
         monkeypatch.setattr(svg, name, lambda folder: None)
     monkeypatch.setattr(command, "draw_learning_curve", lambda settings, progress, folder: folder / "curve")
@@ -85,11 +85,11 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["json", "plot", "Ctrl-C"],
 )
-@pytest.mark.usefixtures("draws")
-def test_figures_are_kept_until_they_are_written(
+@pytest.mark.usefixtures("skip_drawing")
+def test_the_checkpoint_is_kept_until_all_results_are_written(
     option: str, function: str, error: BaseException, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint goes last, and going on with it makes up for what is missing."""
+    """Resuming from the checkpoint writes the missing results, without training."""
     with monkeypatch.context() as patch:
         patch.setattr(command, function, Mock(side_effect=error))
         kept = f"{error}; {CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
@@ -97,25 +97,25 @@ def test_figures_are_kept_until_they_are_written(
     weights = (place / "mlp_trained.h5").read_bytes()
     code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
     assert code == 0 and "\nepoch " not in out
-    assert (f"drew {place / 'figures' / 'curve'}" in " ".join(out.split())) == (option == "--plot")  # as it was begun
+    assert (f"drew {place / 'figures' / 'curve'}" in " ".join(out.split())) == (option == "--plot")
     assert len(json.loads((place / "log.json").read_text())["epochs"]) == 2
     assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
     assert (place / "mlp_trained.h5").read_bytes() == weights
 
 
-def test_an_interrupted_training_needs_no_other_option(
-    train: Train, place: Path, draws: None, monkeypatch: pytest.MonkeyPatch, refused: Refused
+def test_resume_repeats_the_options_of_the_checkpoint(
+    train: Train, place: Path, skip_drawing: None, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    """Neither its images nor where its figures go; what is said again counts."""
+    """The checkpoint's options name images and output files; options that are given with --resume replace them."""
     own = ["--out", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
-    with interrupted_after(1):
+    with interrupt_after(1):
         check_failure(train(*MLP, "--epochs", "3", *own), "continue with --resume a/b.h5.checkpoint")
     (place / "log.json").write_text("precious")
     wrong = r"/log.json, the --json of the checkpoint, exists: name a file for the figures with --json"
     refused("--resume a/b.h5.checkpoint", wrong)
     monkeypatch.chdir(place / "a")
-    with interrupted_after(2):
+    with interrupt_after(2):
         hint = "--resume b.h5.checkpoint --out ../c.h5"
         check_failure(train("--resume", "b.h5.checkpoint", "--out", "../c.h5", "--json", "new.json"), hint)
     code, out, err = train(*hint.split())
@@ -128,7 +128,7 @@ def test_an_interrupted_training_needs_no_other_option(
     assert (place / "log.json").read_text() == "precious"
 
 
-def test_a_refused_training_leaves_no_folder_for_pictures(refused: Refused, place: Path) -> None:
+def test_a_refused_training_creates_no_plot_folder(refused: Refused, place: Path) -> None:
     refused([*MLP, "--images", "99999", "--plot", "plots"], "--images 99999 is more than")
 
 
@@ -137,8 +137,8 @@ def test_a_refused_training_leaves_no_folder_for_pictures(refused: Refused, plac
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder's link"])
 @pytest.mark.parametrize("name", ["mlp_trained.h5", "own.h5"])
-def test_what_exists_is_not_overwritten(kind: str, name: str, refused: Refused, place: Path) -> None:
-    """Refused before anything is trained, the default name like any other, and with --resume."""
+def test_an_existing_output_is_refused(kind: str, name: str, refused: Refused, place: Path) -> None:
+    """The command refuses before it trains: for the default name and --out, and with --resume."""
     target = place / ("precious" if "link" in kind else name)
     if kind == "folder's link":
         (place / "folder").mkdir()
@@ -155,15 +155,15 @@ def test_what_exists_is_not_overwritten(kind: str, name: str, refused: Refused, 
     refused(["--resume", "c.checkpoint", "--out", name], wrong)
 
 
-def test_overwrite(train: Train, place: Path) -> None:
+def test_overwrite_replaces_the_output(train: Train, place: Path) -> None:
     (place / "mlp_trained.h5").write_text("old")
     assert train(*MLP, "--epochs", "1", "--overwrite")[0] == 0
     assert load_weights(place / "mlp_trained.h5").network == "mlp"
 
 
-def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> None:
+def test_an_output_created_meanwhile_is_not_overwritten(train: Train, place: Path) -> None:
     kept = f"cannot write mlp_trained.h5: File exists; .*: continue with --resume {CHECKPOINT}"
-    with after_saving(lambda: (place / "mlp_trained.h5").write_text("precious")):
+    with call_after_saving(lambda: (place / "mlp_trained.h5").write_text("precious")):
         check_failure(train(*MLP, "--epochs", "1"), kept)
     check_failure(train("--resume", CHECKPOINT, *OWN[:4]), kept)
     assert (place / "mlp_trained.h5").read_text() == "precious"
@@ -171,7 +171,7 @@ def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> No
     assert set(listing(place)) == {"images", "labels", "mlp_trained.h5", "other.h5"}
 
 
-def test_nothing_is_overwritten_without_hard_links_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_overwritten_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=PermissionError(errno.EPERM, "not permitted")))
     for _ in range(2):
         with suppress(UserError), replace_atomically(tmp_path / "file", overwrite=False) as temporary:
@@ -180,10 +180,8 @@ def test_nothing_is_overwritten_without_hard_links_either(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_shipped_files_are_not_overwritten(
-    link: bool, refused: Refused, refuses: Refuses, place: Path, release: Path
-) -> None:
-    """The folder holds the networks lenet5 and mlp, so the last name is that of a file that would count as shipped."""
+def test_shipped_files_are_kept(link: bool, refused: Refused, refuses: Refuses, place: Path, release: Path) -> None:
+    """The test's weights folder has no k7, but k7_fashion.h5 there would count as shipped."""
     for name in ("mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS", "k7_fashion.h5"):
         path = place / f"link to {name}" if link else Path("weights", name)
         if link:
@@ -197,14 +195,14 @@ def test_shipped_files_are_not_overwritten(
 # --- one training at a time
 
 
-def test_two_trainings_into_one_place(train: Train, place: Path, refused: Refused) -> None:
-    """The second is refused with the name of the first, whatever file they share; a killed one is not in the way."""
+def test_two_trainings_never_write_one_file(train: Train, place: Path, refused: Refused) -> None:
+    """While one training runs, another one that shares any file is refused; the error names the first one's process."""
     (place / "sub").mkdir()
     first = begin(place)
     wait_for((place / CHECKPOINT).exists)
     first.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)  # it may still be writing until then
-    (place / CHECKPOINT).rename(place / "own.checkpoint")  # as if the first epoch were not over yet
+    os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may write
+    (place / CHECKPOINT).rename(place / "own.checkpoint")  # so only the output is shared
     wrong = f"process {first.pid} is training into {{}}: wait for its end, or name another --out"
     refused(MLP, wrong.format("mlp_trained.h5"))
     refused(["--resume", "own.checkpoint", *OWN[:4], "--out", "sub/../mlp_trained.h5"], wrong.format(".*"))
@@ -214,30 +212,30 @@ def test_two_trainings_into_one_place(train: Train, place: Path, refused: Refuse
     check_error(*train("--resume", CHECKPOINT, *OWN[:4], "--out", "b.h5"), wrong.format(CHECKPOINT))
     first.kill()
     ended(first)
-    for left in (place / CHECKPOINT, *place.glob("*.part")):  # it may have been writing
+    for left in (place / CHECKPOINT, *place.glob("*.part")):  # perhaps incomplete
         left.unlink()
     assert train(*MLP, "--epochs", "1")[0] == 0
     assert set(listing(place)) == {"images", "labels", "sub", "own.checkpoint", "mlp_trained.h5"}
 
 
-def test_a_checkpoint_that_changed_meanwhile(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between reading it and having the place alone."""
-    with interrupted_after(1):
+def test_a_checkpoint_changed_meanwhile_is_refused(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another training may write the checkpoint after this one has read it and before it locks it."""
+    with interrupt_after(1):
         assert train(*MLP, "--out", "a.h5")[0] == 2
     resumed = ["--resume", "a.h5.checkpoint", *OWN[:4]]
     for changed, options in (("a.h5.checkpoint", resumed), ("b.h5.checkpoint", [*MLP, "--out", "b.h5"])):
 
-        def check(*_: Any, name: str = changed) -> None:
+        def change_file(*_: Any, name: str = changed) -> None:
             with (place / name).open("ab") as file:
                 file.write(b"more")
 
         with monkeypatch.context() as patch:
-            patch.setattr(command, "check_workers", check)
+            patch.setattr(command, "check_workers", change_file)
             check_error(*train(*options), f"another training has just written or removed {changed}")
 
 
-def test_a_folder_that_cannot_be_read(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made up, for the superuser reads all."""
+def test_an_unreadable_folder_is_an_error(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``stat`` is replaced, because the superuser may read every folder."""
     real = Path.stat
 
     def stat(path: Path, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Test training's kernels without a GPU: they compile, arrays lie as expected; the processor runs some."""
+"""Test training's kernels without a GPU: compilation, arena layout, launch checks, and runs emulated on the CPU."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -30,30 +30,30 @@ from tests.support.product_cases import ConvCase, GemmCase, check_conv, check_ge
 from tests.training import test_gpu_training as whole
 from tests.training import test_gpu_training_kernels as card
 
-PRODUCTS = {"gemm", "conv", "conv_input", "conv_filters", "sum_parts"}  # have tests of their own
+PRODUCTS = {"gemm", "conv", "conv_input", "conv_filters", "sum_parts"}  # tested in test_training_products.py
 
 
 @pytest.fixture(scope="module")
-def needed() -> list[Build]:
-    """By all networks as they are trained, by odd ones, and by each optimiser with and without L2."""
+def needed_builds() -> list[Build]:
+    """Return the builds that all networks, odd test networks, and each optimiser with and without L2 need."""
     wanted = [builds(network, settings_of(network)) for network in (*NETWORKS.values(), ODD, SMOOTH, OVERHANG, *ORDERS)]
     for optimiser in ("sgd", "adamw"):
         wanted += [builds(NETWORKS["mlp"], settings_of(NETWORKS["mlp"], optimiser=optimiser, l2=x)) for x in (0.0, 1.0)]
     return list(dict.fromkeys(chain(*wanted)))
 
 
-def switches(build: Build) -> tuple[Any, ...]:
-    """The build without its sizes, on which none of these kernels branches when it is compiled."""
+def remove_sizes(build: Build) -> tuple[Any, ...]:
+    """Return a build's name and constants without sizes, which select no other code in these kernels."""
     name, constants = build
     return name, *(pair for pair in constants if isinstance(pair[1], str) or pair[1] in (0, 1))
 
 
-def test_every_kernel_compiles_as_it_is_needed(needed: list[Build], long_form: bool) -> None:
-    """Each of the constants' sets for one architecture, each kernel for all of them; in short fewer."""
-    own = [build for build in needed if build[0] not in PRODUCTS]
+def test_every_needed_build_compiles(needed_builds: list[Build], long_form: bool) -> None:
+    """The long form compiles each build for one architecture and each kernel for all; the short form fewer."""
+    own = [build for build in needed_builds if build[0] not in PRODUCTS]
     assert {name for name, _ in own} == {row.name for row in TRAINING_KERNELS} - PRODUCTS
     first = {build[0]: build for build in reversed(own)}
-    kinds = {switches(build): build for build in reversed(own)}
+    kinds = {remove_sizes(build): build for build in reversed(own)}
     architectures = ARCHITECTURES if long_form else (ARCHITECTURES[0], "sm_90a")
     some = own if long_form else kinds.values()
     jobs = {(build, architectures[at % len(architectures)]) for at, build in enumerate(some)}
@@ -64,30 +64,30 @@ def test_every_kernel_compiles_as_it_is_needed(needed: list[Build], long_form: b
 
 def test_weights_come_first_and_all_are_aligned() -> None:
     shapes = {"a_bias": (3,), "a": (5, 3), "b": (2, 2, 1, 7), "b_bias": (7,)}
-    places = arena_layout(shapes)
-    starts = {name: place.start for name, place in places.places.items()}
+    layout = arena_layout(shapes)
+    starts = {name: place.start for name, place in layout.slices.items()}
     assert all(start % ALIGNMENT == 0 for start in starts.values())
-    assert starts["a"] < starts["b"] < places.weights <= starts["a_bias"] < starts["b_bias"]
+    assert starts["a"] < starts["b"] < layout.weights <= starts["a_bias"] < starts["b_bias"]
     rng = np.random.default_rng(1)
     arrays = {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
-    flat = places.pack(arrays)
-    assert flat.size == places.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
-    np.testing.assert_equal(places.unpack(flat), arrays)
-    np.testing.assert_equal({name: places.view(flat, name).reshape(shape) for name, shape in shapes.items()}, arrays)
-    assert list(places.unpack(flat)) == list(shapes) and places.view(flat, "c") is None
-    assert np.count_nonzero(flat[: places.weights]) == arrays["a"].size + arrays["b"].size
+    flat = layout.pack(arrays)
+    assert flat.size == layout.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
+    np.testing.assert_equal(layout.unpack(flat), arrays)
+    np.testing.assert_equal({name: layout.view(flat, name).reshape(shape) for name, shape in shapes.items()}, arrays)
+    assert list(layout.unpack(flat)) == list(shapes) and layout.view(flat, "c") is None
+    assert np.count_nonzero(flat[: layout.weights]) == arrays["a"].size + arrays["b"].size
 
 
 @pytest.mark.parametrize("pixels", [1, 7, 784])
-def test_parts_of_a_sum_grow_with_it(pixels: int) -> None:
-    """So that room for the largest batch is room for all; no part is without an image."""
+def test_larger_sums_have_at_least_as_many_parts(pixels: int) -> None:
+    """A workspace for the largest batch therefore serves every batch. Each part has at least one image."""
     parts = [partial_sum_count(images, pixels) for images in range(1, 5000)]
     assert parts == sorted(parts) and parts[0] == 1 and parts[-1] <= MOST_PARTS
     assert all(part <= images for images, part in enumerate(parts, 1))
 
 
-def test_a_launch_is_checked_and_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no card can launch is refused; values have the type that their NumPy type says, also in later calls."""
+def test_launches_are_checked_and_arguments_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Impossible launches are refused; each argument is passed in the size of its NumPy type."""
     found: list[tuple[Any, ...]] = []
 
     def launch_kernel(*arguments: Any) -> None:
@@ -123,7 +123,7 @@ def test_a_launch_is_checked_and_packed(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-# --- some of the card's tests, run by the processor: the kernels' own arithmetic
+# --- GPU tests with the kernels emulated on the CPU
 
 GEMM = GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True)
 CONV = ConvCase(ConvProblem(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid")
@@ -144,7 +144,7 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (card.test_column_sums, (1500, 33, 1)),
     (card.test_column_sums, (13, 4, 1000)),
     (card.test_cross_entropy, (77, 3, 0.05)),
-    (card.test_cross_entropy_beside_a_teacher, (77, 3)),
+    (card.test_cross_entropy_with_a_teacher, (77, 3)),
     (card.test_update, (Sgd(0.1), 0.02)),
     (card.test_update, (AdamW(0.1), 0.0)),
     (check_gemm, (GemmCase(1, 1, 1),)),
@@ -161,20 +161,20 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[None]:
-    """The processor in the card's place."""
+def cpu_emulation() -> Iterator[None]:
+    """Run kernels of this file's tests on the CPU."""
     with on_the_processor():
         yield
 
 
 @pytest.mark.parametrize(("check", "arguments"), CASES, ids=lambda value: getattr(value, "__name__", ""))
-def test_kernels(check: Callable[..., None], arguments: tuple[Any, ...], host: None) -> None:
+def test_kernels_on_the_cpu(check: Callable[..., None], arguments: tuple[Any, ...], cpu_emulation: None) -> None:
     check(*arguments)
 
 
-def test_trainer(host: None, long_form: bool) -> None:
-    """Both in one test: they take the same kernels, which another process would compile again."""
+def test_trainer_on_the_cpu(cpu_emulation: None, long_form: bool) -> None:
+    """The networks share one test, because another process would compile their kernels again."""
     with ThreadPoolExecutor(2) as pool:
         for network in (OVERHANG, *[POOLED] * long_form):
-            whole.test_one_batch(network, pool)
-            whole.test_twice_the_same_bits(network, pool)
+            whole.test_gradients_equal_the_cpus(network, pool)
+            whole.test_repeated_training_gives_the_same_bits(network, pool)

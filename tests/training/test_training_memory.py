@@ -1,4 +1,4 @@
-"""Test training with too little memory, or with a network too large for its files: one line, in time."""
+"""Test errors of trainings with too little memory or with a network too large for its files."""
 
 import resource
 from collections.abc import Callable
@@ -29,22 +29,22 @@ HERE = f"this machine {TOO_LITTLE} raise the limit .ulimit -v., or choose a smal
 KEPT = f"; {CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
 
 
-def no_memory_at(call: int, real: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, but for one call, counted from 1."""
+def fail_at_call(call: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``real`` with a MemoryError at call number ``call``, counted from 1."""
     calls = 0
 
-    def function(*arguments: Any, **options: Any) -> Any:
+    def call_or_fail(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == call:
             raise MemoryError
         return real(*arguments, **options)
 
-    return function
+    return call_or_fail
 
 
-def test_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Model, "initial_parameters", no_memory_at(1, Model.initial_parameters))
+def test_too_little_memory_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "initial_parameters", fail_at_call(1, Model.initial_parameters))
     refused(MLP, HERE)
 
 
@@ -53,47 +53,47 @@ def test_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatc
     [(cpu_trainer.CpuTrainer, "_update_parameters", 5), (Model, "compute_gradients", 5), (command, "save_weights", 1)],
     ids=["update", "thread", "end"],
 )
-def test_in_the_midst(
+def test_too_little_memory_keeps_the_checkpoint(
     owner: Any, function: str, call: int, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the second epoch, after four batches in the first, or at the end."""
+    """The error comes at the first batch of the second epoch (number 5), or when weights are saved."""
     with monkeypatch.context() as patch:
-        patch.setattr(owner, function, no_memory_at(call, getattr(owner, function)))
+        patch.setattr(owner, function, fail_at_call(call, getattr(owner, function)))
         check_failure(train(*MLP, "--epochs", "2"), HERE + KEPT)
     assert set(listing(place)) == {"images", "labels", CHECKPOINT}
     assert train("--resume", CHECKPOINT, *OWN[:4])[0] == 0
 
 
-def test_a_file_that_grows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdf5_reports_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     error = OSError("Can't synchronously write data (unable to allocate memory block of 252706816 bytes)")
     monkeypatch.setattr(h5py, "File", Mock(side_effect=error))
     with pytest.raises(MemoryError, match="unable to allocate memory block"):
         build_hdf5_bytes({"x": np.zeros(3)}, {})
 
 
-# --- on the card
+# --- on a GPU, replaced by a mock
 
 
 @pytest.fixture(params=["at first", "in the midst"])
 def full_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card that is full at first, or in the midst of the work."""
+    """Replace the GPU trainer by one that runs out of memory at its start or in ``train``."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.cuda.memory import DeviceMemoryError
     from app.training.gpu import trainer
 
     full = Mock(side_effect=DeviceMemoryError("7 elements of float32"))
-    made = full if request.param == "at first" else lambda *_: SimpleNamespace(together=8, train=full)
+    made = full if request.param == "at first" else lambda *_: SimpleNamespace(train=full)
     monkeypatch.setattr(trainer, "GpuTrainer", made)
 
 
-def test_a_full_card(full_card: None) -> None:
+def test_a_full_gpu_is_a_user_error(full_card: None) -> None:
     job = new_job(some_settings(batch=16), device="cuda")
     wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch-size, or use --device cpu$"
     with pytest.raises(UserError, match=wrong), open_trainer(job, SingleProcessTeam(), lambda: None) as trainer:
         trainer.train([np.arange(16)], 1, 0)
 
 
-# --- files that could not be read back
+# --- files too large to be read back
 
 
 @pytest.mark.parametrize(
@@ -107,20 +107,20 @@ def test_a_full_card(full_card: None) -> None:
         ("mlp_84400", {"storage": "float16", "optimiser": "adamw"}, "checkpoint"),
     ],
 )
-def test_files_that_would_be_too_large(network: str, changes: dict[str, str], what: str | None) -> None:
+def test_too_large_files_are_refused(network: str, changes: dict[str, str], what: str | None) -> None:
     settings = some_settings(network=network, **changes)
     wrong = rf"network {network} has [0-9,]+ parameters: a {what} file of .*; choose a smaller network"
     with nullcontext() if what is None else pytest.raises(UserError, match=wrong):
         check_file_sizes(settings, make_training_model(find_network(network), settings.biases))
 
 
-def test_a_network_that_is_too_wide(refused: Refused) -> None:
-    """Before anything is computed."""
+def test_a_too_wide_network_is_refused(refused: Refused) -> None:
+    """The command checks this before it trains."""
     refused(["--network", "mlp_99999", *OWN], "network mlp_99999 has 79,499,215 parameters: a weights file")
 
 
-def test_little_address_space_is_noticed_before_any_product() -> None:
-    """Where its threads get no memory, the matrix library itself ends the process, with 1 or a signal."""
+def test_too_little_address_space_is_a_memory_error() -> None:
+    """Without this check OpenBLAS would end the process, with exit code 1 or by a signal."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), before[1]))

@@ -1,4 +1,4 @@
-"""The pieces of training: random bits, augmentation, optimisers, the schedule, and how often it looks up."""
+"""Test parts of training: random bits, augmentation, optimisers, the schedule, batches per call, and Ctrl-C."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ from tests.training.test_train_command import MLP, check_failure
 ITEMS = np.arange(1000)
 
 
-def test_bits_depend_on_everything_and_nothing_else() -> None:
+def test_random_bits_depend_only_on_their_arguments() -> None:
     one = random_bits(7, RandomUse.AUGMENT, ITEMS, 3, part=1, epoch=2)
     assert one.shape == (1000, 3) and one.dtype == np.uint64
     np.testing.assert_array_equal(
@@ -48,15 +48,15 @@ def test_bits_depend_on_everything_and_nothing_else() -> None:
     assert random_bits(2**63 - 1, RandomUse.ORDER, ITEMS[:1]).dtype == np.uint64
 
 
-def test_bits_are_these_for_ever() -> None:
-    """Checkpoints and kernels rely on it."""
+def test_random_bits_never_change() -> None:
+    """Checkpoints and kernels depend on these values of random_bits."""
     assert random_bits(1, RandomUse.ORDER, np.array([0, 1]), 1, epoch=1).ravel().tolist() == [
         6323903813334746185,
         12099463737275083340,
     ]
 
 
-def test_numbers_are_spread_evenly() -> None:
+def test_random_numbers_are_uniform() -> None:
     bits = random_bits(3, RandomUse.DROPOUT, ITEMS, 100)
     assert np.abs(np.bincount(integers_below(bits, 5).ravel(), minlength=5) - 20_000).max() < 600
     shares = unit_fractions(bits)
@@ -64,7 +64,7 @@ def test_numbers_are_spread_evenly() -> None:
     assert abs(np.corrcoef(shares[:, 0], shares[:, 1])[0, 1]) < 0.15
 
 
-def test_augmentation_does_not_depend_on_the_cut() -> None:
+def test_augmentation_does_not_depend_on_the_batch() -> None:
     images = np.random.default_rng(1).integers(0, 256, (20, 2, 6, 9), np.uint8)
     whole_batch = augment_images(images, ITEMS[:20], seed=1, epoch=3, shift=2, flip=True)
     parts = [
@@ -77,7 +77,7 @@ def test_augmentation_does_not_depend_on_the_cut() -> None:
     assert augment_images(images, ITEMS[:20], seed=1, epoch=3, shift=0, flip=False) is images
 
 
-def test_every_shift_and_flip_occurs_and_nothing_else() -> None:
+def test_exactly_all_shifts_and_flips_occur() -> None:
     image = np.arange(1, 13, dtype=np.uint8).reshape(1, 1, 3, 4)
     found = augment_images(np.repeat(image, 300, axis=0), ITEMS[:300], seed=1, epoch=1, shift=1, flip=True)
     padded = np.pad(image[0, 0], 1)
@@ -86,7 +86,7 @@ def test_every_shift_and_flip_occurs_and_nothing_else() -> None:
     assert {one.tobytes() for one in found} == expected and len(expected) == 18
 
 
-def updated(optimiser: Optimiser, gradients: list[float], momentum: float = 0.9, rate: float = 0.1) -> list[float]:
+def run_updates(optimiser: Optimiser, gradients: list[float], momentum: float = 0.9, rate: float = 0.1) -> list[float]:
     parameters = {"w": np.array([1.0])}
     slots = {slot: {"w": np.zeros(1)} for slot in optimiser.slots}
     values = []
@@ -97,17 +97,17 @@ def updated(optimiser: Optimiser, gradients: list[float], momentum: float = 0.9,
 
 
 def test_sgd_by_hand() -> None:
-    assert updated(Sgd(), [1.0, 1.0]) == pytest.approx([0.9, 0.9 - 0.1 * 1.9])
-    assert updated(Sgd(weight_decay=0.5), [0.0]) == pytest.approx([0.95])
+    assert run_updates(Sgd(), [1.0, 1.0]) == pytest.approx([0.9, 0.9 - 0.1 * 1.9])
+    assert run_updates(Sgd(weight_decay=0.5), [0.0]) == pytest.approx([0.95])
 
 
 def test_adamw_by_hand() -> None:
-    """The first step is the rate's size whatever the gradient's."""
-    assert updated(AdamW(), [4.0]) == pytest.approx([0.9]) and updated(AdamW(), [-4e-3]) == pytest.approx([1.1])
+    """The first update has the size of the rate, whatever the gradient."""
+    assert run_updates(AdamW(), [4.0]) == pytest.approx([0.9]) and run_updates(AdamW(), [-4e-3]) == pytest.approx([1.1])
     mean, square = 0.1 * 0.9 * 2 + 0.1 * -1, 0.001 * 0.999 * 4 + 0.001
     second = 0.9 - 0.1 * mean / (1 - 0.81) / np.sqrt(square / (1 - 0.999**2))
-    assert updated(AdamW(), [2.0, -1.0])[1] == pytest.approx(second)
-    assert updated(AdamW(weight_decay=0.5), [4.0]) == pytest.approx([0.85])
+    assert run_updates(AdamW(), [2.0, -1.0])[1] == pytest.approx(second)
+    assert run_updates(AdamW(weight_decay=0.5), [4.0]) == pytest.approx([0.85])
 
 
 def test_biases_do_not_decay() -> None:
@@ -136,7 +136,7 @@ def test_against_pytorch(name: str, decay: float) -> None:
     start = rng.standard_normal(20)
     tensor = torch.nn.Parameter(torch.tensor(start))
     if name == "sgd":
-        theirs = torch.optim.SGD([tensor], lr=0.1, momentum=0.9)  # its decay is not decoupled
+        theirs = torch.optim.SGD([tensor], lr=0.1, momentum=0.9)  # PyTorch's weight decay for it is not decoupled
         decay = 0.0
     else:
         theirs = torch.optim.AdamW([tensor], lr=0.1, weight_decay=decay)
@@ -152,17 +152,15 @@ def test_against_pytorch(name: str, decay: float) -> None:
         np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 
-# --- batches done together, and Ctrl-C between the pieces of the CPU's work
+# --- batches per call, and Ctrl-C between the pieces of a batch
 
 
 @pytest.mark.parametrize(
     ("together", "asked", "done"),
     [(1, [(0, 1), (1, 1), (2, 1), (3, 1)], [16, 16, 16, 4]), (3, [(0, 3), (3, 1)], [48, 4])],
 )
-def test_as_many_batches_together_as_the_trainer_says(
-    together: int, asked: list[tuple[int, int]], done: list[int]
-) -> None:
-    settings = some_settings(batch=16)  # of 52 images
+def test_train_gets_several_batches_per_call(together: int, asked: list[tuple[int, int]], done: list[int]) -> None:
+    settings = some_settings(batch=16)  # 52 images
     trainer, bar = Mock(batches_per_call=together), list[int]()
     trainer.train = Mock(side_effect=lambda batches, *_: [(1.0, 1)] * len(batches))
     trainer.evaluate.return_value, trainer.state.return_value = (1.0, 1), ({}, {})
@@ -173,31 +171,31 @@ def test_as_many_batches_together_as_the_trainer_says(
 
 
 @pytest.mark.parametrize("function", ["compute_gradients", "compute_logits"])
-def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a batch, and of the images held out: ten pieces by one thread."""
+def test_ctrl_c_interrupts_a_batch(function: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread has ten pieces of a batch, or of the validation images; it computes only the first."""
     calls: list[object] = []
     before = listing(place)
     real, real_handling, noted = getattr(Model, function), interrupts.call_on_interrupt, threading.Event()
 
-    def interrupted(*arguments: Any, **options: Any) -> Any:
+    def send_signal_and_call(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         deadline = time.monotonic() + 60
-        while not noted.wait(0.1):  # a signal that comes just before the main thread waits does not wake it
+        while not noted.wait(0.1):  # repeated: a signal just before the main thread's wait does not wake it
             assert time.monotonic() < deadline
             os.kill(os.getpid(), signal.SIGINT)
         return real(*arguments, **options)
 
-    def handling(act: Callable[[], object]) -> AbstractContextManager[None]:
-        def noting() -> None:
+    def call_and_note(act: Callable[[], object]) -> AbstractContextManager[None]:
+        def act_and_note() -> None:
             act()
             noted.set()
 
-        return real_handling(noting)
+        return real_handling(act_and_note)
 
-    monkeypatch.setattr(interrupts, "call_on_interrupt", handling)
+    monkeypatch.setattr(interrupts, "call_on_interrupt", call_and_note)
     monkeypatch.setattr(cpu_trainer, "PIECE", 2)
     monkeypatch.setattr(cpu_trainer, "core_count", lambda: 1)
-    monkeypatch.setattr(Model, function, interrupted)
+    monkeypatch.setattr(Model, function, send_signal_and_call)
     options = ["--batch-size", "20", "--validation", "20"]
     check_failure(train(*MLP, *options), "interrupted; nothing half-written was left")
     assert len(calls) == 1 and listing(place) == before
@@ -205,7 +203,7 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
 
 @pytest.mark.parametrize(("name", "least", "most"), [("seed", 0, 2**63 - 1), ("images", 2, None), ("batch", 1, None)])
 def test_bounds_of_settings(name: str, least: int, most: int | None) -> None:
-    """Checkpoints and the command line have the same; one image is trained on and one held out."""
+    """Checkpoints and the command line have the same bounds."""
     setting = SETTINGS[name]
     for good in (least, *([] if most is None else [most])):
         assert setting.check(good) == setting.option["type"](str(good)) == good

@@ -1,4 +1,4 @@
-"""Test training's products: their parts, their compilation, and every element on the card against float64."""
+"""Test training's matrix products: tiles and parts, compilation, and on a GPU every element against float64."""
 
 from itertools import product
 from math import prod
@@ -41,8 +41,8 @@ EACH_CONVOLUTION = pytest.mark.parametrize("sizes", CONVOLUTIONS.values(), ids=C
 
 
 @pytest.mark.parametrize("tile", {*ALL_TILES, *GEMM_TILES}, ids=str)
-def test_tiles_are_what_the_kernels_take(tile: Tile) -> None:
-    """The static assertions of train_product.cuh, 48 KB of shared memory, whole warps."""
+def test_tiles_satisfy_the_kernels_assertions(tile: Tile) -> None:
+    """These are the assertions of train_product.cuh, at most 48 KB of shared memory, and whole warps."""
     assert tile.is_feasible and tile.threads % 32 == 0 and 32 <= tile.threads <= 256
     assert tile.bm % tile.tm == tile.bn % tile.tn == tile.tm % 4 == tile.tn % 4 == 0
     assert (tile.bn // tile.tn) % tile.lanes_per_row == 0 and (tile.bm // tile.tm) % (32 // tile.lanes_per_row) == 0
@@ -50,7 +50,7 @@ def test_tiles_are_what_the_kernels_take(tile: Tile) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 63, 64, 1000, 3_000_000])
-def test_parts_cover_long_sums_and_no_more(depth: int) -> None:
+def test_parts_cover_long_sums_exactly(depth: int) -> None:
     sizes = product([1, 3, 10, 25, 64, 800, 5000], [1, 4, 12, 64, 100, 100_000])
     for (rows, columns), candidates in product(sizes, (ALL_TILES, GEMM_TILES)):
         choice = tiles.best_split(rows, columns, depth, candidates)
@@ -62,7 +62,7 @@ def test_parts_cover_long_sums_and_no_more(depth: int) -> None:
 
 
 @EACH_CONVOLUTION
-def test_convolutions_fill_the_card_and_waste_little(sizes: ConvProblem) -> None:
+def test_convolutions_occupy_the_gpu_with_little_padding(sizes: ConvProblem) -> None:
     pixels, inputs = (
         tiles.TYPICAL_IMAGES * prod(sizes.conv_output_size),
         tiles.TYPICAL_IMAGES * sizes.height * sizes.width,
@@ -83,17 +83,17 @@ def test_convolutions_fill_the_card_and_waste_little(sizes: ConvProblem) -> None
     ("inner", "depth", "expected"),
     [(32, 800, 16), (64, 1600, 16), (12, 300, 12), (24, 600, 12), (1, 25, 13), (1, 49, 10), (4, 196, 14), (1, 1, 8)],
 )
-def test_slices_hold_one_tap_or_pad_little(inner: int, depth: int, expected: int) -> None:
+def test_slices_divide_a_tap_or_pad_little(inner: int, depth: int, expected: int) -> None:
     assert tiles.choose_k_slice(inner, depth) == expected
 
 
-def test_only_the_number_of_parts_orders_a_sum() -> None:
+def test_long_sums_have_many_parts_and_threads() -> None:
     assert [tiles.threads_per_sum(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
-    assert tiles.best_split(800, 64, 16384).parts == tiles.best_split(800, 64, 16384).parts > 8
+    assert tiles.best_split(800, 64, 16384).parts > 8
 
 
-def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool) -> None:
-    """All kernels for two architectures, in long form one for each of the others: compiling takes its time."""
+def test_products_compile_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool) -> None:
+    """All kernels compile for two architectures; in the long form, one more for each other architecture."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     jobs: list[tuple[Build, str]] = []
     for arch, name in (("sm_75", "minidnn86.conv2"), ("sm_90a", "lenet5.conv2")):
@@ -112,14 +112,14 @@ def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.Mon
     [(GemmCase(4096, 1000, 784), "sm_80"), (ConvCase(CONVOLUTIONS["minidnn86.conv1"], (1,), "tanh", True), "sm_90a")],
     ids=["most sums", "most gathered"],
 )
-def test_nothing_is_spilled(case: GemmCase | ConvCase, arch: str) -> None:
-    """Where a thread's registers are scarcest."""
+def test_no_register_is_spilled(case: GemmCase | ConvCase, arch: str) -> None:
+    """These kernels need the most registers per thread."""
     name, constants = built([case], arch)[0]
     report = resource_report(FOLDER / f"train_{name}.cu", dict(constants), arch)
     assert " 0 bytes spill stores" in report, report
 
 
-# --- on the card: poisoned memory, the same bits twice
+# --- on a GPU, with outputs that begin as NaN; two runs give the same bits
 
 SMALL_CONV = ConvCase(ConvProblem(3, 9, 7, 10, 3, stride=2), (3, 1), "relu", True)
 ON_CARD = [
@@ -167,30 +167,30 @@ GEMMS = [
 
 
 @pytest.fixture(scope="module")
-def compiled() -> None:
-    """All kernels, by all processors at once."""
+def compile_kernels() -> None:
+    """Compile all kernels of this file in parallel."""
     compile_all([(build, architecture()) for build in built([*GEMMS, *ON_CARD], architecture())])
 
 
 @pytest.fixture
-def card(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all kernels compiled; workspaces begin as NaN, as results do, each in an allocation of its own."""
+def poison_workspaces(compile_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workspaces begin as NaN, each in a separate allocation, as the outputs do."""
     monkeypatch.setattr(products, "device_array", poisoned)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", GEMMS, ids=str)
-def test_gemm(case: GemmCase, card: None) -> None:
+def test_gemm_on_the_gpu(case: GemmCase, poison_workspaces: None) -> None:
     check_gemm(case)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ON_CARD, ids=str)
-def test_convolutions(case: ConvCase, card: None) -> None:
+def test_convolutions_on_the_gpu(case: ConvCase, poison_workspaces: None) -> None:
     check_conv(case)
 
 
 @pytest.mark.gpu
-def test_nan_and_infinity_go_where_they_belong(card: None) -> None:
+def test_nan_and_infinity_spread_as_in_the_reference(poison_workspaces: None) -> None:
     check_gemm(SMALL_GEMM, spoiled=True)
     check_conv(SMALL_CONV, spoiled=True)

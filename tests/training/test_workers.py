@@ -1,4 +1,4 @@
-"""Test ``main.py train --workers N``: equal to one process within rounding; a process that ends too early."""
+"""Test ``main.py train --workers N``: results as of one process within rounding, and processes that fail."""
 
 import errno
 import json
@@ -28,11 +28,11 @@ from app.training import workers
 from app.training.workers import start_team
 from tests.support.shell import listing
 from tests.support.training_for_tests import Refused, Train, begin, ended, new_job, some_settings, wait_for, workers_of
-from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure
+from tests.training.test_train_command import CHECKPOINT, MLP, call_after_saving, check_failure
 
 
-def test_as_one_process_within_rounding(train: Train, place: Path) -> None:
-    """Of 52 images, the last batch has 2: one of the three has none."""
+def test_workers_give_the_results_of_one_process(train: Train, place: Path) -> None:
+    """Weights and losses are equal within rounding. The last batch has 2 images, so one of 3 workers has none."""
     some = "--l2 0.01 --dropout fc1=0.2 --shift 2 --optimiser adamw --rate 0.01 --batch-size 25 --epochs 2"
     options = some.split()
     assert train(*MLP, *options, "--out", "one.h5", "--json", "one.json")[0] == 0
@@ -49,12 +49,12 @@ def test_as_one_process_within_rounding(train: Train, place: Path) -> None:
     assert set(listing(place)) == {"images", "labels", "one.h5", "more.h5", "one.json", "more.json"}
 
 
-def test_more_workers_than_images(refused: Refused) -> None:
+def test_more_workers_than_images_are_refused(refused: Refused) -> None:
     wrong = "--workers 53 is more than the 52 images of a batch"
     refused([*MLP, "--workers", "53", "--batch-size", "1000"], wrong)
 
 
-def test_no_more_processes(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_processes_is_an_error(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     error = OSError(errno.EAGAIN, "Resource temporarily unavailable")
     monkeypatch.setattr(get_context("spawn").Process, "start", Mock(side_effect=error))
     wrong = r"cannot start 2 workers \(Resource temporarily unavailable\): use fewer --workers"
@@ -64,49 +64,49 @@ def test_no_more_processes(train: Train, monkeypatch: pytest.MonkeyPatch) -> Non
 ROOT = Path(__file__).parents[2]
 
 
-def test_killed(train: Train, place: Path) -> None:
-    def kill() -> None:
+def test_a_killed_worker_is_an_error(train: Train, place: Path) -> None:
+    def kill_worker() -> None:
         (worker,) = active_children()
         worker.kill()
 
     kept = f"{CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
     wrong = rf"worker 2 of 2 was ended by signal 9 \(Killed\), perhaps out of memory: .*fewer --workers; {kept}"
-    with after_saving(kill):
+    with call_after_saving(kill_worker):
         check_failure(train(*MLP, "--epochs", "3", "--workers", "2"), wrong)
     assert set(listing(place)) == {"images", "labels", CHECKPOINT}
     assert train("--resume", CHECKPOINT)[0] == 0
 
 
-class NoRoom:
-    """An array for which there is no memory in a process that is started by this one."""
+class UnloadableArray:
+    """An array whose unpickling in a child process raises MemoryError."""
 
     def __reduce__(self) -> tuple:
-        return _no_room, ()
+        return _raise_in_child, ()
 
 
-def _no_room() -> np.ndarray:
+def _raise_in_child() -> np.ndarray:
     if parent_process() is not None:
         raise MemoryError("no room\nfor it")
     return np.zeros(0)
 
 
-class Asleep:
-    """An array that takes its time to arrive."""
+class SleepingArray:
+    """An array whose unpickling takes 1000 seconds."""
 
     def __reduce__(self) -> tuple:
         return time.sleep, (1000,)
 
 
-def test_no_memory(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_workers_memory_error_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(Exception, match=r"^worker 2 of 2 failed: MemoryError: no room for it$"),
-        start_team(2, new_job(some_settings(), NoRoom()), lambda: "") as team,
+        start_team(2, new_job(some_settings(), UnloadableArray()), lambda: "") as team,
     ):
         team.all_reduce(np.zeros(3))
     assert active_children() == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_stopped_worker_is_ended(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_suspended_worker_is_killed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(workers, "CHECK_SECONDS", 0.1)
     with (
         pytest.raises(UserError, match=r"^worker 2 of 2 was stopped by a signal: train again$"),
@@ -119,25 +119,23 @@ def test_a_stopped_worker_is_ended(monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert active_children() == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_lead_that_does_not_notice_is_ended(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As while it waits for a card."""
+def test_a_hanging_command_is_ended(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Rank 0 does not notice that a worker failed, as while it waits for a GPU."""
     codes, ended = [], Event()
 
-    def leave(code: int) -> None:
+    def record_exit(code: int) -> None:
         codes.append(code)
         ended.set()
 
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", record_exit)
     monkeypatch.setattr(workers, "GRACE", 0.1)
-    with start_team(2, new_job(some_settings(), NoRoom()), lambda: "; all is well"):
+    with start_team(2, new_job(some_settings(), UnloadableArray()), lambda: "; all is well"):
         assert ended.wait(30)
     expected = "error: worker 2 of 2 failed: MemoryError: no room for it; all is well\n"
     assert codes == [2] and capfd.readouterr() == ("", expected)
 
 
-def test_an_error_of_the_lead_ends_all() -> None:
+def test_an_error_of_the_command_ends_the_workers() -> None:
     with pytest.raises(ZeroDivisionError), start_team(2, new_job(some_settings()), lambda: ""):
         assert len(active_children()) == 1
         raise ZeroDivisionError
@@ -145,7 +143,7 @@ def test_an_error_of_the_lead_ends_all() -> None:
 
 
 @pytest.mark.parametrize("close", [lambda ours, theirs: ours.close(), lambda ours, theirs: theirs.close()])
-def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], None]) -> None:
+def test_an_exit_without_a_reason_is_reported(close: Callable[[Connection, Connection], None]) -> None:
     ours, theirs = Pipe(duplex=False)
     close(ours, theirs)
     process: Any = SimpleNamespace(exitcode=1)
@@ -157,10 +155,10 @@ def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], N
     ("epochs", "number", "send"),
     [(0, signal.SIGINT, os.killpg), (1, signal.SIGTERM, os.kill)],
 )
-def test_ctrl_c_is_answered_once(
+def test_a_signal_is_reported_once(
     epochs: int, number: signal.Signals, send: Callable[[int, int], None], place: Path
 ) -> None:
-    """Though the terminal, or a scheduler, sends it to every process, also while the workers start."""
+    """A terminal or a scheduler sends the signal to every process, also while the workers start."""
     process = begin(place)
     wait_for((place / CHECKPOINT).exists if epochs else lambda: workers_of(process))
     workers = workers_of(process)
@@ -172,12 +170,12 @@ def test_ctrl_c_is_answered_once(
     assert [name for name in listing(place) if name.startswith(".")] == []
 
 
-def test_workers_end_with_the_lead_whatever_they_wait_for() -> None:
-    """As for a card."""
+def test_workers_end_with_the_command() -> None:
+    """The worker is busy, as while it waits for a GPU."""
     script = (
         "import os, time; from app.training.workers import start_team\n"
-        "from tests.training.test_workers import Asleep, new_job, some_settings\n"
-        "with start_team(2, new_job(some_settings(), Asleep()), str): time.sleep(1); os.kill(os.getpid(), 9)"
+        "from tests.training.test_workers import SleepingArray, new_job, some_settings\n"
+        "with start_team(2, new_job(some_settings(), SleepingArray()), str): time.sleep(1); os.kill(os.getpid(), 9)"
     )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True)
     assert ended(process) == (-signal.SIGKILL, "", "")

@@ -35,7 +35,7 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
         if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
             wait_for_stream(current_torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
             return _view_torch_tensor(images, dtype)
-        # An array of JAX that is ready needs no wait, which DLPack's slower way has. It may lack an interface.
+        # A JAX array that is ready needs no wait, which DLPack would include. Some JAX arrays lack the interface.
         ready = getattr(images, "is_ready", bool)()
         interface = getattr(images, "__cuda_array_interface__", None) if ready else None
         if interface is None and hasattr(images, "__dlpack__"):
@@ -52,7 +52,7 @@ _TENSOR_TYPES = {f"torch.{name}": np.dtype(name) for name in ("uint8", *FLOATS)}
 def current_torch_stream(number: int) -> int:
     """Return the pointer of PyTorch's current stream on GPU ``number``."""
     torch: Any = sys.modules["torch"]
-    # The code that PyTorch's compiler writes calls this one, which makes no object of a stream.
+    # PyTorch's compiler generates calls of this function, which creates no stream object.
     pointer = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     found: int = torch.cuda.current_stream(number).cuda_stream if pointer is None else pointer(number)
     return found
@@ -111,16 +111,16 @@ def fetch_to_host(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
         return array.get(stream=stream)
 
 
-_kept_stream_at = lru_cache(16)(lambda pointer, _device: stream_from_pointer(pointer))
+_cached_stream = lru_cache(16)(lambda pointer, _device: stream_from_pointer(pointer))
 
 
 def as_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
-    """Return a CuPy stream for one of CuPy or PyTorch, or a pointer of GPU ``device``. Raises BadArgumentError."""
+    """Return a CuPy stream for a CuPy or PyTorch stream, or a pointer on GPU ``device``. Raises BadArgumentError."""
     if hasattr(stream, "ptr"):
         return stream
     pointer = getattr(stream, "cuda_stream", stream)
     if isinstance(pointer, int) and not isinstance(pointer, bool):
-        return _kept_stream_at(pointer, device)
+        return _cached_stream(pointer, device)
     raise BadArgumentError(f"stream={stream!r}: give a stream of CuPy or PyTorch, or a stream's pointer")
 
 
@@ -137,8 +137,8 @@ class CardEngines(Engines):
         super().__init__(choices)
         self.arithmetic = None
         with cupy.cuda.Device(number):
-            self.place = self._card = cupy.cuda.Device()
-            self._ready = cupy.cuda.Event(disable_timing=True)  # of other libraries' streams
+            self.device_context = self._card = cupy.cuda.Device()
+            self._ready = cupy.cuda.Event(disable_timing=True)  # recorded on other libraries' streams
         self._number: int = self._card.id
         self._threads = threading.local()
         self._given: dict[tuple[Shape, Any], GpuEngine] = {}  # by the given batch's shape without N, and its type
@@ -168,7 +168,7 @@ class CardEngines(Engines):
         return True
 
     def _run_on_stream(self, stream: cupy.cuda.Stream, graph: Graph, images: Any, wait: bool) -> tuple[Any, Any, bool]:
-        array, single = images, False  # what lies at the address lives as long as the array
+        array, single = images, False  # ``array`` keeps the memory at its address alive
         known = self._match_known_gpu_array(array, stream)
         if known is None and not isinstance(images, cupy.ndarray):
             array = upload_copy(images, stream) if isinstance(images, np.ndarray) else as_cupy_array(images, stream)
@@ -205,7 +205,7 @@ class CardEngines(Engines):
         return engine, images.shape[0], address
 
     def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return labels and logits as ``Engines.compute_results`` does: for large batches, logits by a function."""
+        """Return labels and logits as ``Engines.compute_results`` does: of large batches, a function for the logits."""
         assert isinstance(engine, GpuEngine)
         if not self._is_current_gpu():
             with self._card:
@@ -218,7 +218,7 @@ class CardEngines(Engines):
             return pinned_array(shape, np.uint8)
 
     def resident_kernel(self, graph: Graph) -> ResidentKernel:
-        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError if none fits the graph."""
+        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError for other networks."""
         from app.engine.resident import ResidentKernel
 
         with self._card:

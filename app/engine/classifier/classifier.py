@@ -95,7 +95,7 @@ class Classifier:
                 from app.engine.classifier.card_engines import CardEngines
                 from app.planning.choices import resolve_choices
 
-                # So that the resident kernel, which has no sparse form, gives the bits of the other ones.
+                # The resident kernel has no sparse form, and all kernels of a classifier must give equal bits.
                 choices = resolve_choices(replace(request, sparse=request.sparse and not resident), self.graph)
                 self._engines = CardEngines(choices, device_number(self.device))
         self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
@@ -236,7 +236,7 @@ class Classifier:
         scores = getattr(self._last, "scores", None)
         if scores is None:
             raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
-        if callable(scores):  # they are fetched now
+        if callable(scores):  # not yet copied to the host
             with devices.translate_gpu_errors():
                 scores = self._last.scores = scores()
         return scores

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from app.planning.matching import Choices
 
 Form = tuple[Shape, np.dtype]  # shape and type of images
-BYTES = np.dtype(np.uint8)  # the one object of its kind that NumPy gives its arrays
+BYTES = np.dtype(np.uint8)  # NumPy's only object for this dtype, so ``is`` compares
 
 
 class Engines:
@@ -27,17 +27,17 @@ class Engines:
 
     The first call with a new shape or dtype opens its engine. Only one thread may call at a time. choices: kernel
     options of a GPU, None on the CPU. arithmetic: the least precise dtype in which a layer multiplies; None before the
-    first plan. place: context manager that makes the device the current one of the calling thread.
+    first plan. device_context: makes the device the thread's current one.
     """
 
     device = "cpu"
 
     def __init__(self, choices: Choices | None = None) -> None:
         self.arithmetic: str | None = "float32"
-        self.place: AbstractContextManager[object] = nullcontext()
+        self.device_context: AbstractContextManager[object] = nullcontext()
         self._choices = choices
         self._engines: dict[Form, Engine] = {}
-        # Engines and their shapes for bytes that came before: of batches by shape without N, of single images by shape.
+        # Engine and its shape for uint8 images of known shapes: by a batch's shape without N, and by a single image's.
         self._of_batches: dict[Shape, tuple[Engine, Shape]] = {}
         self._of_singles: dict[Shape, tuple[Engine, Shape]] = {}
 
@@ -52,9 +52,9 @@ class Engines:
     def run(self, images: Any, batch: ImageBatch) -> tuple[np.ndarray, Any]:
         """Classify images in host memory; return labels and logits as ``compute_results`` does.
 
-        images: as the caller gave them. batch: checked images. Raises UserError, also if memory is short.
+        images: the caller's object. batch: the same images, checked. Raises UserError, also if memory is short.
         """
-        with self.place:
+        with self.device_context:
             engine = self.engine_for(batch.graph, batch.images.dtype)
             if type(images) is np.ndarray and images.dtype == np.uint8 and images.size:
                 known = self._of_singles if batch.single else self._of_batches
@@ -85,7 +85,7 @@ class Engines:
 
     def describe(self) -> dict[str, Any]:
         """Return the device and the software used so far, as reports record both."""
-        with self.place:
+        with self.device_context:
             found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(core_count())
         for engine in self._engines.values():
             found |= engine.software
@@ -93,7 +93,7 @@ class Engines:
 
     def close(self) -> None:
         """Close all engines."""
-        with self.place:
+        with self.device_context:
             for engine in self._engines.values():
                 engine.close()
         self._engines, self._of_batches, self._of_singles = {}, {}, {}

@@ -28,44 +28,44 @@ ALIGNMENT = 4  # float32 elements: kernels load four at a time
 
 
 class ArenaLayout(Frozen):
-    """The layout of an arena, in elements.
+    """The layout of an arena, an array of all parameters, in elements.
 
-    places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: length of the
+    slices: parameter → slice of its elements. weights: end of the weights, where biases begin. size: length of the
     arena. Up to three padding elements between parameters are always 0.
     """
 
     shapes: Mapping[str, Shape]
-    places: Mapping[str, slice]
+    slices: Mapping[str, slice]
     weights: int
     size: int
 
     def pack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Pack the arrays into a host array, (size,) float32."""
         flat = np.zeros(self.size, np.float32)
-        for name, place in self.places.items():
+        for name, place in self.slices.items():
             flat[place] = arrays[name].ravel()
         return flat
 
     def unpack(self, flat: np.ndarray) -> Arrays:
         """Return copies of the arrays in ``flat``, a host copy of an arena, by name, in the order of the shapes."""
-        return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
+        return {name: flat[self.slices[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
     def view(self, arena: Any, name: str) -> Any:
         """Return a flat view of a parameter in an arena; None if the parameter does not exist."""
-        return arena[self.places[name]] if name in self.places else None
+        return arena[self.slices[name]] if name in self.slices else None
 
 
 def arena_layout(shapes: Mapping[str, Shape]) -> ArenaLayout:
-    """Return the layout for parameters of these shapes."""
-    places: dict[str, slice] = {}
+    """Return the layout of an arena for parameters of these shapes."""
+    slices: dict[str, slice] = {}
     at = weights = 0
     for name in sorted(shapes, key=lambda name: name.endswith("_bias")):  # a stable sort
         size = prod(shapes[name])
-        places[name] = slice(at, at + size)
+        slices[name] = slice(at, at + size)
         at += -(-size // ALIGNMENT) * ALIGNMENT
         if not name.endswith("_bias"):
             weights = at
-    return ArenaLayout(shapes, places, weights, at)
+    return ArenaLayout(shapes, slices, weights, at)
 
 
 TILE = 32  # rows and columns of a transpose's tile; columns per block of the sums
@@ -109,7 +109,7 @@ class ElementwiseKernel:
         self._function = _load_kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
-        """Enqueue the kernel with its arrays. scalars: arguments after the number of images."""
+        """Enqueue the kernel for a number of images on its arrays. scalars: arguments after that number."""
         grid = (ceil_div(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
@@ -212,9 +212,9 @@ class CrossEntropy:
 class ParameterUpdate:
     """Runs ``add_l2_gradient`` and ``Optimiser.update`` on the GPU: one launch for the L2 loss, one for the update."""
 
-    def __init__(self, arch: str, places: ArenaLayout, optimiser: Optimiser, l2: float) -> None:
-        self._layout, self._optimiser, self._l2 = places, optimiser, l2
-        self._blocks = ceil_div(places.size, BLOCK)
+    def __init__(self, arch: str, layout: ArenaLayout, optimiser: Optimiser, l2: float) -> None:
+        self._layout, self._optimiser, self._l2 = layout, optimiser, l2
+        self._blocks = ceil_div(layout.size, BLOCK)
         name = {AdamW: "adamw", Sgd: "sgd"}[type(optimiser)]
         self._function = _load_kernel(name, arch, HAS_L2=int(l2 > 0), KEEP_ZEROS=int(optimiser.keep_zeros))
         self._squares = device_array(self._blocks, "float64") if l2 else None

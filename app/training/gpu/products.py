@@ -41,7 +41,7 @@ SUM_THREADS = 256
 class Gemm:
     """Computes y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; splits long sums (split-K).
 
-    op: transposition or nothing. alpha and beta exist for the product of system 5; training uses 1 and 0. activation:
+    op: transposition or nothing. alpha and beta are those of BLAS; training uses 1 and 0. activation:
     "", "relu", "tanh" or "sigmoid".
     """
 
@@ -171,7 +171,7 @@ class _PartialSums:
 
 
 def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the implicit GEMMs of a convolution for y, dw and dx. shape: shape of an image's input."""
+    """Return a convolution's implicit GEMMs for y, dw and dx. shape: of its input. activation: to fuse, or ""."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
     forward = conv_forward_kernel(arch, problem, bias, activation)
@@ -179,7 +179,7 @@ def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activat
 
 
 def linear_layer_gemms(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the GEMMs of a fully connected layer for y, dw and dx. shape: shape of an image's input."""
+    """Return a fully connected layer's GEMMs for y, dw and dx. shape: of its input. activation: to fuse, or ""."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

@@ -28,7 +28,7 @@ from app.training.settings import Settings
 
 
 class StageContext(Frozen):
-    """Data that all stages share. images: largest batch size. parameters, gradients: arenas."""
+    """Data that all stages share. images: largest batch size. parameters, gradients: arenas (``ArenaLayout``)."""
 
     arch: str
     images: int
@@ -46,7 +46,7 @@ class StageContext(Frozen):
 
 
 class DeviceBatch(Frozen):
-    """A batch on a stream. items: indices of images, int32 on the device. epoch: 0 means evaluation, not random."""
+    """A batch on a stream. items: image indices, int32 on the device. epoch: 0 for evaluation, without randomness."""
 
     stream: Any
     items: Any
@@ -172,7 +172,8 @@ def inference_launch(context: StageContext, layer: Layer, shape: Shape, x: Any, 
 def build_stages(context: StageContext, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
     """Return one stage per trained layer. Activations join the product before them; dropouts precede their layers.
 
-    The backward pass of a pooling includes the activation before it, which saves a pass over the largest arrays.
+    x: input of the first layer. shape: its shape for one image. The backward pass of a pooling includes the activation
+    before it, which saves a pass over the largest arrays.
     """
     made: list[Stage] = []
     dropouts = {name: (part, share) for part, (name, share) in enumerate(settings.dropout)}

@@ -80,14 +80,14 @@ class SplitTile(Frozen):
 
 @cache
 def best_split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> SplitTile:
-    """Return the tile and number of parts with the least estimated cost. depth: products per sum."""
+    """Return the tile and number of parts of least estimated cost for rows x columns sums of ``depth`` products."""
     choices = (SplitTile(tile, n) for tile in candidates for n in _candidate_part_counts(tile, rows, columns, depth))
     return min(choices, key=lambda choice: _estimated_cost(choice, rows, columns, depth))
 
 
 @cache
 def best_tile(rows: int, columns: int, depth: int) -> Tile:
-    """Return the tile with the least estimated cost for sums that are not split."""
+    """Return the tile with the least estimated cost for rows x columns unsplit sums of ``depth`` products."""
     return min(ALL_TILES, key=lambda tile: _estimated_cost(SplitTile(tile, 1), rows, columns, depth))
 
 

@@ -129,7 +129,7 @@ class GpuTrainer:
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Train on batches as ``loop.Trainer.train`` does."""
+        """Train on batches; return losses and correct answers as ``loop.Trainer.train`` does."""
 
         def enqueue_training_batch(number: int, items: Any, result: Any) -> None:
             if items.size:
@@ -154,7 +154,7 @@ class GpuTrainer:
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Evaluate images as ``loop.Trainer.evaluate`` does."""
+        """Return mean loss and correct answers as ``loop.Trainer.evaluate`` does."""
 
         def enqueue_evaluation_batch(_: int, some: Any, result: Any) -> None:
             if some.size:
@@ -168,17 +168,17 @@ class GpuTrainer:
     def _run_batches(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
         """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
         shares = [member_share(batch, self._team) for batch in batches]
-        places = np.concatenate(shares)
-        if len(places) > self._items.size:
-            self._items = device_array(len(places), "int32")
-            self._staged = pinned_array((len(places),), np.int32)
+        indices = np.concatenate(shares)
+        if len(indices) > self._items.size:
+            self._items = device_array(len(indices), "int32")
+            self._staged = pinned_array((len(indices),), np.int32)
         if len(batches) > self._penalties.size:
             self._results, self._penalties = (device_array(n * len(batches), "float64") for n in (2, 1))
-        self._staged[: len(places)] = places
+        self._staged[: len(indices)] = indices
         results = self._results[: 2 * len(batches)]
         with self.stream:  # the team sums on the current stream
             self._items.data.copy_from_host_async(
-                self._staged.ctypes.data, len(places) * self._staged.itemsize, self.stream
+                self._staged.ctypes.data, len(indices) * self._staged.itemsize, self.stream
             )
             results.data.memset_async(0, results.nbytes, self.stream)
             at = 0
@@ -190,7 +190,7 @@ class GpuTrainer:
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return the state as ``loop.Trainer.state`` does."""
+        """Return copies of parameters and slots as ``loop.Trainer.state`` does."""
         self.stream.synchronize()
         slots = {name: self._layout.unpack(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpack(self._parameters.get()), slots

@@ -1,8 +1,8 @@
-"""Classifiers in several threads, made and closed meanwhile, of every network and precision: the engine's bits?
+"""Compare the results of classifiers in several threads with those of an engine alone, bit by bit.
 
-``python -m tests.engine.classifier.soak --seconds 600`` takes the GPU, or the CPU without one. On a GPU one thread's
-classifiers are resident, and a further thread waits for the whole device all the time. It ends with exit code 1 if a
-result differed or the memory grew.
+``python -m tests.engine.classifier.soak --seconds 600`` uses the GPU, or the CPU without one, with all networks and
+precisions. Threads open, call and close classifiers. On a GPU, one thread's classifiers have resident kernels, and
+another thread waits for the whole device all the time. The exit code is 1 if a result differed or the memory grew.
 """
 
 import argparse
@@ -34,28 +34,31 @@ from app.planning.request import NetworkRequest
 from app.terminal.console import Parser, run_guarded, whole_number_type
 from tests.support.networks_for_tests import random_images
 
-MOST = {"cuda": 10_000, "cpu": 100}  # images of a batch
-CALLS = 12  # of a classifier, before it is closed
+MOST = {"cuda": 10_000, "cpu": 100}  # images per batch
+CALLS = 12  # calls of a classifier before it is closed
 RESIDENT = ("fp16", "fp32x")  # precisions of lenet5 that a resident kernel serves
-SHARED = 0.2  # share of the calls that go to the classifier of all threads
+SHARED = 0.2  # share of the calls that use the classifier shared by all threads
 M_ARENA_MAX = -8  # glibc's malloc.h
-MOST_GROWTH = 16 << 20  # bytes; a lost engine has more
+MOST_GROWTH = 16 << 20  # bytes; an engine that is not freed takes more
 
 
 class Case(NamedTuple):
-    """A network in a precision. scores: what it computes itself; the other follows in NumPy, whose bits may differ."""
+    """A network in one precision. scores: the classifier's property that equals the engine's scores to the bit."""
 
     network: str
     precision: str
     scores: str
     labels: np.ndarray
-    expected: np.ndarray  # scores of all images, as of the labels
+    expected: np.ndarray  # the engine's scores of all images
 
 
 @dataclass
 class Found:
-    """counts: calls by network and precision, kind of array and classifier. differences: a line each. growth: bytes of
-    memory, on the card and on the host, in all calls after the first third. notes: what was left out, and why."""
+    """What the threads counted.
+
+    counts: calls by network and precision, kind of array and classifier. differences: a line each. growth: bytes of GPU
+    and of host memory after the first third of the calls. notes: networks that did not run, and why.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
@@ -68,7 +71,7 @@ class Found:
 
 
 class Soak:
-    """What the threads share: images in every kind of memory, a classifier, and the answers of the engine alone."""
+    """What the threads share: images in every kind of memory, one classifier, and the results of engines alone."""
 
     def __init__(self, device: str, seed: int, networks: Sequence[str], precisions: Sequence[str]) -> None:
         with Classifier(device=device) as first:
@@ -82,13 +85,13 @@ class Soak:
             case
             for network in networks
             for precision in (precisions if self.device == "cuda" else ("auto",))
-            if (case := self.case(network, precision)) is not None
+            if (case := self.compute_case(network, precision)) is not None
         ]
-        self.resident = [  # their kernels are dense
+        self.resident = [  # resident classifiers use dense kernels
             dense
             for case in self.cases
             if case.network == "lenet5" and case.precision in RESIDENT
-            if (dense := self.case("lenet5", case.precision, sparse=False)) is not None
+            if (dense := self.compute_case("lenet5", case.precision, sparse=False)) is not None
         ]
         if self.device == "cuda":
             self._add_arrays_of_the_card(wide)
@@ -104,8 +107,8 @@ class Soak:
         self.arrays["strided on the card"] = cupy.asarray(wide)[..., ::2]
         cupy.cuda.runtime.deviceSynchronize()
 
-    def case(self, network: str, precision: str, sparse: bool = True) -> Case | None:
-        """What the engine makes of all images in one thread; None if a network does not run in a precision."""
+    def compute_case(self, network: str, precision: str, sparse: bool = True) -> Case | None:
+        """Return an engine's results for all images; None if no kernels compute the network in this precision."""
         try:
             graph, _, choices = load_graph(NetworkRequest(network=network, precision=precision, sparse=sparse))
             with open_engine(graph, choices, device=self.device) as engine:
@@ -117,13 +120,13 @@ class Soak:
         softmax = any(isinstance(step.layer, Softmax) for step in graph.steps[-2:])
         return Case(network, precision, "probabilities" if softmax else "logits", labels, scores)
 
-    def work(self, number: int, threads: int, seconds: float) -> Found:
-        """One thread: make classifiers in turn, call and close them, until the time is over."""
+    def run_thread(self, number: int, threads: int, seconds: float) -> Found:
+        """Open, call and close classifiers in thread ``number`` for ``seconds``; return what was counted."""
         rng, found, deadline = np.random.default_rng([self.seed, number]), Found(), monotonic() + seconds
         cases = self.resident if number == 0 and self.resident else self.cases
         at = number * len(cases) // threads
-        for memory in self.arrays:  # buffers reach their size in the first third
-            self.call(self.shared, self.cases[0], "shared", rng, found, memory)
+        for memory in self.arrays:  # so that buffers grow only in the first third
+            self.check_call(self.shared, self.cases[0], "shared", rng, found, memory)
         while monotonic() < deadline:
             case = cases[at % len(cases)]
             at += 1
@@ -132,25 +135,25 @@ class Soak:
             with Classifier(case.network, device=self.device, precision=case.precision, **more) as own:
                 for _ in range(CALLS):
                     if rng.random() < SHARED:
-                        self.call(self.shared, self.cases[0], "shared", rng, found)
+                        self.check_call(self.shared, self.cases[0], "shared", rng, found)
                     else:
-                        self.call(own, case, kind, rng, found)
+                        self.check_call(own, case, kind, rng, found)
                     if monotonic() >= deadline:
                         break
             found.counts[f"{kind} classifiers closed"] += 1
         return found
 
-    def call(
+    def check_call(
         self, classifier: Classifier, case: Case, kind: str, rng: np.random.Generator, found: Found, memory: str = ""
     ) -> None:
-        """Call with some images in some memory, or with all in this memory, and compare the answer."""
+        """Classify some images in a random kind of memory, or all images in ``memory``; count differences."""
         count = MOST[self.device] if memory else int(MOST[self.device] ** rng.random() + 0.5)
         count = min(count, 8) if kind == "resident" and rng.random() < 0.8 else count
         memory = memory or str(rng.choice([*self.arrays]))
         start = int(rng.integers(MOST[self.device] - count + 1))
         images = self.arrays[memory][start : start + count]
         images = images[0, 0] if count == 1 and rng.random() < 0.5 else images
-        labels, scores = answer(classifier, case.scores, images, stays=rng.random() < 0.5)
+        labels, scores = classify(classifier, case.scores, images, stays=rng.random() < 0.5)
         right = case.labels[start : start + count].tobytes(), case.expected[start : start + count].tobytes()
         if (labels.tobytes(), scores.tobytes()) != right:
             found.differences.append(f"{case.network} {case.precision}, {count} images {memory}, {kind} classifier")
@@ -158,8 +161,8 @@ class Soak:
         found.counts["images"] += count
 
 
-def answer(classifier: Classifier, scores: str, images: Any, *, stays: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and scores in host memory. stays: results of images on the card stay there first."""
+def classify(classifier: Classifier, scores: str, images: Any, *, stays: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and scores in host memory. stays: request the results of GPU images in GPU memory first."""
     if isinstance(images, np.ndarray):
         return classifier(images), getattr(classifier, scores)
     import cupy
@@ -172,7 +175,7 @@ def answer(classifier: Classifier, scores: str, images: Any, *, stays: bool) -> 
 
 
 @contextmanager
-def device_waits(device: str, counts: Counter[str]) -> Any:
+def wait_for_device_meanwhile(device: str, counts: Counter[str]) -> Any:
     """Let a thread wait for the whole device again and again while the block runs."""
     over = Event()
 
@@ -195,8 +198,8 @@ def device_waits(device: str, counts: Counter[str]) -> Any:
             thread.join()
 
 
-def memory(device: str) -> tuple[int, int]:
-    """Bytes in use on the card, and resident on the host, without what allocators keep."""
+def used_memory(device: str) -> tuple[int, int]:
+    """Return the bytes in use on the GPU, and resident on the host, after allocators have released free memory."""
     gc.collect()
     used = 0
     if device == "cuda":
@@ -219,26 +222,26 @@ def soak(
     networks: Sequence[str] = ("lenet5", "mlp"),
     precisions: Sequence[str] = RESIDENT,
 ) -> Found:
-    """Call from all threads. Raises what a thread raises."""
-    with suppress(AttributeError):  # threads' own arenas would hide a loss: they grow by tens of MB for half a minute
+    """Run all threads; return the sum of what they counted. Raises the exception of a thread."""
+    with suppress(AttributeError):  # separate arenas per thread would hide a leak: they grow by tens of MB
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     shared = Soak(device, seed, networks, precisions)
     found, before = shared.found, (0, 0)
-    with ThreadPoolExecutor(threads) as pool, device_waits(shared.device, found.counts):
+    with ThreadPoolExecutor(threads) as pool, wait_for_device_meanwhile(shared.device, found.counts):
         for share in (1 / 3, 2 / 3):
-            before = memory(shared.device)  # the first third makes what is kept
-            works = [pool.submit(shared.work, number, threads, seconds * share) for number in range(threads)]
+            before = used_memory(shared.device)  # the first third allocates all lasting buffers
+            works = [pool.submit(shared.run_thread, number, threads, seconds * share) for number in range(threads)]
             for one in [work.result() for work in works]:
                 found.counts.update(one.counts)
                 found.differences += one.differences
-        after = memory(shared.device)
+        after = used_memory(shared.device)
     shared.shared.close()
     found.growth = (after[0] - before[0], after[1] - before[1])
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the soak test from the command line; return the exit code."""
     parser = Parser(prog="python -m tests.engine.classifier.soak", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--seconds", type=whole_number_type(1), default=600, metavar="N", help="how long (default: 600)"

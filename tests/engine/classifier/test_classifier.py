@@ -1,4 +1,4 @@
-"""The classifier on the CPU: the command's answers, for every way to give images, and what it refuses."""
+"""Test the classifier on the CPU: results for every form of images, and the errors for wrong arguments."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def lenet5() -> Classifier:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_answers_are_the_engines(network: str) -> None:
+def test_labels_equal_the_engines(network: str) -> None:
     with Classifier(network, device="cpu") as classifier:
         assert (classifier.device, classifier.why_cpu) == ("cpu", None)
         images = random_images(NETWORKS[network], 3)
@@ -57,7 +57,7 @@ def test_images_come_in_every_shape_and_type(lenet5: Classifier) -> None:
         assert label.shape == () and int(label) == labels[index]
         assert lenet5.logits.shape == lenet5.probabilities.shape == (10,)
         np.testing.assert_allclose(lenet5.probabilities, probabilities[index], rtol=1e-5)
-    halves = lenet5((images / 256).astype(np.float16))  # no pixels, and no error
+    halves = lenet5((images / 256).astype(np.float16))  # not multiples of 1/255, but accepted
     assert halves.shape == (5,)
     assert lenet5(images[:0]).shape == (0,) and lenet5.probabilities.shape == (0, 10)
 
@@ -70,16 +70,16 @@ def test_one_image_of_several_channels(tmp_path: Path) -> None:
         assert classifier(images[0]) == classifier(images)[0]
 
 
-def test_it_tells_what_computes() -> None:
+def test_precision_and_device_are_described() -> None:
     with Classifier("mlp", device="cpu") as classifier:
         assert (classifier.precision, classifier.describe()["kind"]) == ("fp32", "cpu")
-    for tell in (lambda: classifier.precision, classifier.describe):
+    for describe in (lambda: classifier.precision, classifier.describe):
         with pytest.raises(BadArgumentError, match="the classifier is closed"):
-            tell()
+            describe()
 
 
 @pytest.mark.parametrize("network", [MINIDNN86])
-def test_enlarged_images_give_the_same(network: Network) -> None:
+def test_enlarged_images_give_the_same_results(network: Network) -> None:
     images = random_images(network, 2)
     with Classifier(network.name, device="cpu") as classifier:
         enlarged = network.layers[0].reference(images, {})
@@ -108,7 +108,7 @@ def test_enlarged_images_give_the_same(network: Network) -> None:
         (np.uint8(3), r"the shape \(\)"),
     ],
 )
-def test_other_images_are_refused_in_one_line(lenet5: Classifier, images: object, message: str) -> None:
+def test_wrong_images_are_refused_in_one_line(lenet5: Classifier, images: object, message: str) -> None:
     with pytest.raises(ValueError, match=message) as refused:
         lenet5(images)
     assert isinstance(refused.value, UserError) and "\n" not in str(refused.value)
@@ -129,7 +129,7 @@ def test_an_empty_array_takes_images(lenet5: Classifier, tmp_path: Path) -> None
         classifier.empty(3)
 
 
-def test_other_arguments_are_refused(tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
         ({"device": "gpu"}, "device='gpu' is none of auto, cuda, cuda:N, cpu; did you mean cpu?"),
         ({"precision": "fp61"}, "precision='fp61': choose one of auto, fp32, .*; did you mean fp16"),
@@ -146,14 +146,14 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
         assert isinstance(refused.value, UserError)
 
 
-def test_a_commands_options_make_one() -> None:
+def test_from_request_opens_a_classifier() -> None:
     request = NetworkRequest(network="mlp", weights=weights_path("mlp"))
     with Classifier.from_request(request, "cpu") as classifier:
         assert classifier.graph.network.name == "mlp"
         assert classifier.classes is not None and len(classifier.classes) == 10
 
 
-def test_it_answers_only_while_open_and_after_a_call() -> None:
+def test_errors_before_the_first_call_and_after_close() -> None:
     classifier = Classifier("mlp", device="cpu")
     with pytest.raises(UserError, match="nothing was classified yet"):
         _ = classifier.logits
@@ -166,11 +166,11 @@ def test_it_answers_only_while_open_and_after_a_call() -> None:
         classifier(images)
 
 
-def test_threads_share_classifiers_and_make_others_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_classifiers_and_open_others(monkeypatch: pytest.MonkeyPatch) -> None:
     found = soak.soak(1, device="cpu")
     assert found.calls > 4 and found.differences == [] and found.notes == []
     kinds = ("lenet5 auto", "mlp auto", "ordinary arrays", "strided arrays", "own classifiers", "shared classifiers")
     assert all(found.counts[kind] for kind in kinds), found.counts
-    right = soak.answer
-    monkeypatch.setattr(soak, "answer", lambda *given, **how: [-part for part in right(*given, **how)])
+    right = soak.classify
+    monkeypatch.setattr(soak, "classify", lambda *given, **how: [-part for part in right(*given, **how)])
     assert len(soak.soak(0.2, threads=1, device="cpu").differences) > 0

@@ -1,4 +1,4 @@
-"""The classifier on a card: the command's bits for arrays on the host and on the card, streams, memory, threads."""
+"""Test the classifier on a GPU: the main job's bits for host and GPU arrays; streams, memory and threads."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.gpu
 BATCHES = (1, 2, 3, 7, 8, 9, 100, 1023, 1024, 1025, 2000, 10_000)
 
 
-def commands(network: str, precision: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and scores as the main job computes them, again and again, so from a captured graph."""
+def main_job_results(network: str, precision: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and scores as the main job computes them: by a CUDA graph, because the batch is repeated."""
     graph, _, chosen = load_graph(NetworkRequest(network=network, precision=precision))
     card = describe_gpu()
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
@@ -60,13 +60,13 @@ def lenet5() -> Iterator[Classifier]:
 
 @pytest.mark.parametrize("precision", ["auto", *PRECISIONS])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_the_bits_are_the_commands(network: str, precision: str) -> None:
+def test_bits_equal_the_main_jobs(network: str, precision: str) -> None:
     images = random_images(NETWORKS[network], max(BATCHES))
     with Classifier(network, device="cuda", precision=precision) as classifier:
         for count in BATCHES:
             try:
-                labels, scores = commands(network, precision, images[:count])
-            except UserError as error:  # a precision may be one network's own
+                labels, scores = main_job_results(network, precision, images[:count])
+            except UserError as error:  # some precisions do not serve every network
                 assert network != "lenet5"
                 with pytest.raises(UserError, match=re.escape(str(error))):
                     classifier(images[:count])
@@ -77,7 +77,7 @@ def test_the_bits_are_the_commands(network: str, precision: str) -> None:
 
 
 def layouts(images: np.ndarray) -> Iterator[Any]:
-    """The same images in ordinary, fresh, page-locked, misaligned and strided arrays, and on the card."""
+    """Yield the images in ordinary, page-locked, misaligned and strided host arrays and each library's GPU arrays."""
     yield images
     yield images[:, 0].copy()
     yield pinned_copy(images)
@@ -98,7 +98,7 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 12, 13, 15, 16, 31, 64, 65, 71, 255, 501, 960, 961
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("network", ["lenet5", "mlp"])
 def test_no_size_or_layout_changes_a_bit(network: str, precision: str) -> None:
-    """Small batches replay graphs of their size or a larger one; another thread waits for the device all the time."""
+    """Small batches replay a graph of at least their size. Another thread waits for the whole device all the time."""
     images = random_images(NETWORKS[network], max(SIZES))
     with Classifier(network, device="cuda", precision=precision) as classifier, ThreadPoolExecutor(1) as pool:
         try:
@@ -125,9 +125,9 @@ def test_no_size_or_layout_changes_a_bit(network: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32x", "fp16"])
-def test_floats_give_the_commands_bits(precision: str) -> None:
+def test_floats_give_the_main_jobs_bits(precision: str) -> None:
     images = np.random.default_rng(1).random((33, 1, 28, 28), np.float32)
-    labels, scores = commands("lenet5", precision, images)
+    labels, scores = main_job_results("lenet5", precision, images)
     with Classifier(device="cuda", precision=precision) as classifier:
         for given in (images, images.astype(np.float64), cupy_of(images), cupy_of(images.astype(np.float64))):
             np.testing.assert_array_equal(classifier(given), labels)
@@ -155,7 +155,7 @@ def jax_of(images: np.ndarray) -> Any:
 
 
 def interface_of(images: np.ndarray) -> Any:
-    """An array with nothing but the interface, ready on a stream of its own."""
+    """Return an array that has only ``__cuda_array_interface__`` and is ready on a separate stream."""
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         array = cupy_of(images)
@@ -216,8 +216,8 @@ def test_other_layouts_on_the_card(lenet5: Classifier) -> None:
         enlarging(array.astype(np.float32) / 255)
 
 
-def test_streams_are_kept_in_order(lenet5: Classifier) -> None:
-    """Images are written late on the caller's stream, then on another one in turn; every call sees its own."""
+def test_calls_wait_for_earlier_work_on_their_stream(lenet5: Classifier) -> None:
+    """Images are written late, on two streams alternately; each call must read what was written before it."""
     batches = [random_images(LENET5, 500, seed=seed) for seed in range(6)]
     expected = [lenet5(images) for images in batches]
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
@@ -239,7 +239,7 @@ def test_streams_are_kept_in_order(lenet5: Classifier) -> None:
         np.testing.assert_array_equal(labels.get(), wanted)
 
 
-def test_a_call_may_be_the_first_of_its_thread(lenet5: Classifier) -> None:
+def test_a_new_thread_may_call(lenet5: Classifier) -> None:
     images = random_images(LENET5, 10)
     array, labels = cupy_of(images), lenet5(images)
     lenet5(array, on_card=True)
@@ -251,15 +251,15 @@ def test_a_call_may_be_the_first_of_its_thread(lenet5: Classifier) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("where", ["host", "card"])
-def test_nothing_is_allocated_for_sizes_that_came_before(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_batch_sizes_allocate_nothing(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images = random_images(LENET5, 5000)
     given = images if where == "host" else cupy_of(images)
     with Classifier(device="cuda") as classifier:
         for count in (sizes := (1, 4999, 64, 5000, 2, 2, 2, 333)):
             classifier(given[:count])
-        monkeypatch.setattr(cupy.cuda, "Memory", None)  # those that app.cuda.memory allocates by
+        monkeypatch.setattr(cupy.cuda, "Memory", None)  # app.cuda.memory allocates by these
         monkeypatch.setattr(cupy.cuda, "PinnedMemory", None)
-        free = runtime.memGetInfo()[0]  # also the memory of CuPy's pool, from which results come
+        free = runtime.memGetInfo()[0]  # the pool that results come from must not grow either
         for count in sizes:
             assert len(classifier(given[:count])) == count
         assert runtime.memGetInfo()[0] == free
@@ -271,30 +271,30 @@ def test_closing_frees_the_memory() -> None:
     images = random_images(LENET5, 2000)
     on_card = cupy_of(images)
 
-    def use() -> None:
+    def use_classifier() -> None:
         with Classifier(device="cuda") as classifier:
             classifier(images)
             classifier(on_card)
             classifier(classifier.empty(2000))
 
-    use()
+    use_classifier()
     cupy.get_default_memory_pool().free_all_blocks()
     free = runtime.memGetInfo()[0]
     for _ in range(3):
-        use()
+        use_classifier()
     cupy.get_default_memory_pool().free_all_blocks()
     assert runtime.memGetInfo()[0] >= free
 
 
 @pytest.mark.alone
-def test_threads_share_classifiers_and_make_others_meanwhile() -> None:
-    """``make soak`` does so for ten minutes, with every network and precision."""
+def test_threads_share_classifiers_and_open_others() -> None:
+    """``make soak`` runs this for ten minutes, with every network and precision."""
     found = soak.soak(6, device="cuda")
     assert found.calls > 50 and found.differences == [] and found.counts["waits for the whole device"]
     assert max(found.growth) <= soak.MOST_GROWTH
 
 
 def test_the_overhead_is_measured() -> None:
-    """How much it is depends on what else the machine does: ``python -m docs.measure.call_overhead`` prints it."""
+    """The values depend on the load of the machine; ``python -m docs.measure.call_overhead`` prints them."""
     launches, call = measure_overhead(100, rounds=3, calls=20)
     assert 0 < launches < 1e4 and 0 < call < 1e4

@@ -1,4 +1,4 @@
-"""However a process ends that has a resident kernel, nothing of it is left on the card two seconds later."""
+"""Test that two seconds after a process with a resident kernel has ended, nothing of it runs on the GPU."""
 
 import shutil
 import signal
@@ -33,7 +33,7 @@ while sys.argv[1] == "goes on":
         _ = 0
 """
 SECONDS = 2.0
-Usage = tuple[int, set[int]]  # the card's utilisation in percent, and the processes that have a context on it
+Usage = tuple[int, set[int]]  # the GPU's utilisation in percent, and the ids of the processes with a context on it
 
 
 def _by_nvml() -> Usage:
@@ -44,17 +44,17 @@ def _by_nvml() -> Usage:
 
 
 def _by_nvidia_smi() -> Usage:
-    def asked(what: str) -> list[int]:
+    def query(what: str) -> list[int]:
         command = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits", f"--id={current_bus_id()}"]
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
         return [int(line) for line in said.splitlines() if line.strip().isdigit()]
 
-    return (*asked("gpu=utilization.gpu"), -1)[0], set(asked("compute-apps=pid"))
+    return (*query("gpu=utilization.gpu"), -1)[0], set(query("compute-apps=pid"))
 
 
 @pytest.fixture
 def usage() -> Callable[[], Usage]:
-    """Reads what uses the card. Without a way to see a resident kernel, the test is skipped."""
+    """Return a function that reads the GPU's usage; skip the test if neither NVML nor nvidia-smi is available."""
     with suppress(UnavailableError):
         _by_nvml()
         return _by_nvml
@@ -63,8 +63,8 @@ def usage() -> Callable[[], Usage]:
     return _by_nvidia_smi
 
 
-def until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether a condition comes true within so many seconds."""
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until the condition is true; return False if it is still false after this many seconds."""
     deadline = Deadline(seconds)
     while not condition():
         if deadline.is_over:
@@ -72,30 +72,30 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def start(what: str) -> subprocess.Popen[str]:
+def start_program(what: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, what]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_signal_leaves_nothing(usage: Callable[[], Usage], number: signal.Signals) -> None:
-    with start("goes on") as child:
+def test_a_signal_ends_the_kernel(usage: Callable[[], Usage], number: signal.Signals) -> None:
+    with start_program("goes on") as child:
         try:
             assert child.stdout is not None and child.stdout.readline() == "ready\n", child.stderr
-            if not until(lambda: usage()[0] > 0, 5):
+            if not wait_until(lambda: usage()[0] > 0, 5):
                 pytest.skip("the card does not tell its utilisation")
             child.send_signal(number)
             assert child.wait(timeout=30) == -number
         finally:
             child.kill()
-    assert until(lambda: usage()[0] == 0, SECONDS), usage()
+    assert wait_until(lambda: usage()[0] == 0, SECONDS), usage()
     assert child.pid not in usage()[1]
 
 
 @pytest.mark.parametrize(("how", "code"), [("raises", 1), ("ends without close()", 0)])
-def test_an_end_leaves_nothing(usage: Callable[[], Usage], how: str, code: int) -> None:
-    with start(how) as child:
+def test_the_end_of_the_process_ends_the_kernel(usage: Callable[[], Usage], how: str, code: int) -> None:
+    with start_program(how) as child:
         _, said = child.communicate(timeout=120)
     assert child.returncode == code and ("RuntimeError: on purpose" in said) == bool(code), said
-    assert until(lambda: usage()[0] == 0, SECONDS), usage()
+    assert wait_until(lambda: usage()[0] == 0, SECONDS), usage()
     assert child.pid not in usage()[1]

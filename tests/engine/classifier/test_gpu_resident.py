@@ -1,4 +1,4 @@
-"""The resident kernel on a card: the bits of the inner loop, its end and its restart, and others that use the card."""
+"""Test the resident kernel on a GPU: the ordinary kernels' bits, its end and restart, other work on the GPU."""
 
 import platform
 from collections.abc import Iterator
@@ -43,13 +43,13 @@ def resident(request: pytest.FixtureRequest) -> Iterator[Classifier]:
         yield classifier
 
 
-def launches(classifier: Classifier) -> int:
+def launch_count(classifier: Classifier) -> int:
     assert classifier._resident is not None
     return classifier._resident._launch.value
 
 
-def scaled(graph: Graph, seed: int) -> Graph:
-    """The graph with each layer's weights scaled by another power of two, and an offset to the hidden values."""
+def scale_randomly(graph: Graph, seed: int) -> Graph:
+    """Return the graph with each array multiplied by a random power of two."""
     rng = np.random.default_rng(seed)
     arrays = {name: array * np.float32(2.0 ** rng.integers(-6, 7)) for name, array in graph.parameters.items()}
     return replace(graph, parameters=arrays)
@@ -57,9 +57,9 @@ def scaled(graph: Graph, seed: int) -> Graph:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("seed", range(6))
-def test_bits_are_those_of_the_inner_loop(precision: str, seed: int) -> None:
-    """Of random weights of many scales, with and without biases of the products, of zeros, and with a sparse conv2."""
-    graph = scaled(random_graph(LENET5, seed=seed, bias=False), seed)
+def test_bits_equal_the_engines(precision: str, seed: int) -> None:
+    """Cases are weights of many scales, with and without product biases, zero weights, and a sparse conv2."""
+    graph = scale_randomly(random_graph(LENET5, seed=seed, bias=False), seed)
     if seed % 2:
         rng, shapes = np.random.default_rng(seed), {"fc1_bias": 128, "fc2_bias": 10}
         biases = {name: rng.standard_normal(size).astype(np.float32) for name, size in shapes.items()}
@@ -87,7 +87,7 @@ def test_bits_are_those_of_the_inner_loop(precision: str, seed: int) -> None:
         kernel.close()
 
 
-def test_every_form_of_call(resident: Classifier) -> None:
+def test_every_form_of_images_gives_the_engines_results(resident: Classifier) -> None:
     images = random_images(LENET5, 2000)
     with Classifier(device="cuda", precision=resident.precision, sparse=False) as other:
         for given in (images[0, 0], images[:1], images[:8, 0], images[:9], images[:5] / 255, images, images[3, 0]):
@@ -116,23 +116,23 @@ def test_sparse_weights_have_the_bits_of_dense_kernels(precision: str, tmp_path:
             np.testing.assert_allclose(sparse.logits, dense.logits, rtol=0, atol=2e-2 * np.abs(dense.logits).max())
 
 
-def test_it_ends_when_idle_and_starts_again(resident: Classifier) -> None:
+def test_the_kernel_ends_when_idle_and_starts_again(resident: Classifier) -> None:
     image = random_images(LENET5, 1)[0, 0]
     label = resident(image)
-    before = launches(resident)
+    before = launch_count(resident)
     until = monotonic() + IDLE / 4
     while monotonic() < until:
         assert resident(image) == label
-    assert launches(resident) <= before + 1  # its life may have ended
+    assert launch_count(resident) <= before + 1  # LIFE may have passed
     sleep(2 * IDLE)
     started = monotonic()
     cupy.cuda.Device().synchronize()
     assert monotonic() - started < LIFE / 2
-    before = launches(resident)
-    assert resident(image) == label and launches(resident) == before + 1
+    before = launch_count(resident)
+    assert resident(image) == label and launch_count(resident) == before + 1
 
 
-def test_who_waits_for_the_whole_device_waits_no_longer_than_its_life(resident: Classifier) -> None:
+def test_a_wait_for_the_device_ends_with_the_kernels_life(resident: Classifier) -> None:
     image = random_images(LENET5, 1)[0, 0]
     label, longest = resident(image), 0.0
     with ThreadPoolExecutor(1) as pool:
@@ -150,7 +150,7 @@ def test_who_waits_for_the_whole_device_waits_no_longer_than_its_life(resident: 
     assert longest < 3 * LIFE
 
 
-def test_threads_share_one(resident: Classifier) -> None:
+def test_threads_share_a_resident_classifier(resident: Classifier) -> None:
     images = random_images(LENET5, 64)[:, 0]
     labels = [int(resident(image)) for image in images]
     with ThreadPoolExecutor(4) as pool:
@@ -158,7 +158,7 @@ def test_threads_share_one(resident: Classifier) -> None:
             assert [int(label) for label in pool.map(resident, images)] == labels
 
 
-def test_close_ends_it_and_results_stay(resident: Classifier) -> None:
+def test_close_ends_the_kernel_and_keeps_results(resident: Classifier) -> None:
     image = random_images(LENET5, 1)[0, 0]
     resident(image)
     resident.close()
@@ -170,7 +170,7 @@ def test_close_ends_it_and_results_stay(resident: Classifier) -> None:
         resident(image)
 
 
-def test_other_networks_say_why() -> None:
+def test_unsupported_networks_and_the_cpu_are_refused() -> None:
     with pytest.raises(ValueError, match="resident=True serves lenet5"):
         Classifier("mlp", device="cuda", precision="fp16", resident=True)
     with pytest.raises(ValueError, match="resident=True needs a GPU"):

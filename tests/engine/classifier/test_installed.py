@@ -1,4 +1,4 @@
-"""The package: installed elsewhere, it runs docs/api.md's examples and as a command, under no names but its own."""
+"""Test the installed package: it runs the examples of docs/api.md and the command, and installs no other names."""
 
 import os
 import re
@@ -21,7 +21,7 @@ SOURCES = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"),
 )
 OLDEST = 77  # pyproject.toml's version of setuptools
-# What only the tree has: its imports, its commands and the extras of the package that it makes.
+# Text that holds only in the source tree: its imports, its commands and the extras of the package.
 OF_THE_TREE = r"^\s*(from|import) (app|data_tools)\b|python main\.py|make run|git checkout|install -e|5-inference\["
 PROGRAM = """
 import re
@@ -87,11 +87,11 @@ def _run(folder: Path, *command: object, path: Path | None = None) -> str:
 
 @pytest.mark.skipif(_setuptools() < OLDEST, reason=f"setuptools {OLDEST} is not installed, which builds the package")
 def test_the_installed_package(long_form: bool, tmp_path: Path) -> None:
-    """In one test: building takes the most time. The long form reads the package's types, too."""
+    """This is one test because building takes the most time. The long form also checks the package's types."""
     source, site, elsewhere = (tmp_path / name for name in ("source", "site", "elsewhere"))
     source.mkdir()
     elsewhere.mkdir()
-    for name in SOURCES:  # links: a build writes beside its sources
+    for name in SOURCES:  # links, because a build writes beside its sources
         (source / name).symlink_to(ROOT / name)
     build = "import setuptools.build_meta as build; print(build.build_wheel('dist'))"
     wheel = source / "dist" / _run(source, "-c", build).splitlines()[-1]
@@ -124,7 +124,7 @@ def test_the_installed_package(long_form: bool, tmp_path: Path) -> None:
     told = _run(elsewhere, site / "bin" / "lenet5-inference", "--help", path=site)
     assert told.startswith("usage: lenet5-inference [options]") and "main.py" not in told
 
-    # What an archive of the sources (sdist) holds; packing it takes a second and adds nothing to this list.
+    # The files that a source archive (sdist) would contain; packing them would take a second more.
     packed = {*(source / "lenet5_inference.egg-info" / "SOURCES.txt").read_text("utf-8").split()}
     files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*") if path.is_file()]
     assert {str(path) for path in files if "__pycache__" not in path.parts} <= packed
@@ -139,7 +139,7 @@ def test_the_installed_package(long_form: bool, tmp_path: Path) -> None:
 
 
 def test_the_cpu_needs_no_cupy(tmp_path: Path) -> None:
-    """docs/api.md says how to leave CuPy out."""
+    """The commands run on the CPU without CuPy, as docs/api.md says."""
     write_idx(tmp_path / "images", random_images(LENET5, 3)[:, 0])
     program = (
         "import sys; sys.modules['cupy'] = sys.modules['cupy_backends'] = None\n"

@@ -1,4 +1,4 @@
-"""Arrays on the card, without a card: which are recognised, how batches are cut, what a classifier on the CPU says."""
+"""Test GPU arrays without a GPU: how they are recognised and run in passes, and when results are copied."""
 
 import gc
 import sys
@@ -29,14 +29,14 @@ def _device(kind: int) -> Any:
     return SimpleNamespace(__dlpack_device__=lambda: (kind, 0))
 
 
-def test_arrays_on_the_card_are_recognised() -> None:
+def test_gpu_arrays_are_recognised() -> None:
     assert is_gpu_array(_device(2)) and is_gpu_array(_device(13))
     assert is_gpu_array(SimpleNamespace(__cuda_array_interface__={}))
     for other in (np.zeros(3), [1], _device(1), _device(3), 7, None):
         assert not is_gpu_array(other)
 
 
-def test_a_classifier_on_the_cpu_refuses_them() -> None:
+def test_a_cpu_classifier_refuses_gpu_arrays() -> None:
     with Classifier("mlp", device="cpu") as classifier:
         image = np.zeros((28, 28), np.uint8)
         for images, options in ((_device(2), {}), (image, {"on_card": True}), (image, {"stream": 0})):
@@ -44,7 +44,7 @@ def test_a_classifier_on_the_cpu_refuses_them() -> None:
                 classifier(images, **options)
 
 
-def test_streams_of_any_library() -> None:
+def test_as_stream_accepts_streams_of_any_library() -> None:
     own = cupy.cuda.Stream.from_external(SimpleNamespace(__cuda_stream__=lambda: (0, 64)))
     assert as_stream(own) is own
     assert as_stream(SimpleNamespace(cuda_stream=48)).ptr == 48
@@ -63,32 +63,32 @@ def test_kept_buffers_are_limited_and_scores_are_float32(network: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, [1]), (32, [32]), (33, [32, 1]), (100, [32, 32, 32, 4]), (0, [])])
-def test_a_batch_is_cut_where_the_kept_buffers_end(count: int, parts: list[int]) -> None:
-    moves: list[tuple[int, int]] = []
+def test_a_batch_beyond_the_capacity_takes_several_passes(count: int, parts: list[int]) -> None:
+    set_addresses: list[tuple[int, int]] = []
     ran: list[int] = []
 
     class Launch:
-        set_argument_address = staticmethod(lambda place, address: moves.append((place, address)))
+        set_argument_address = staticmethod(lambda place, address: set_addresses.append((place, address)))
         __call__ = staticmethod(lambda stream, images: ran.append(images))
 
     running, launch = CardRunner.__new__(CardRunner), Launch()
     running.capacity, running._strides = 32, [784, 1, 40]
     running._buffers = SimpleNamespace(launches=[launch])  # type: ignore[assignment]
-    running._moved = [(launch, 0, 0), (launch, 5, 2), (launch, 6, 1)]  # type: ignore[list-item]
+    running._per_call = [(launch, 0, 0), (launch, 5, 2), (launch, 6, 1)]  # type: ignore[list-item]
     running.enqueue(7, count, (1600, 3200, 4800))
     assert ran == parts
     starts = [32 * index for index in range(len(parts))]
-    assert moves == [m for n in starts for m in ((0, 1600 + 784 * n), (5, 4800 + 40 * n), (6, 3200 + n))]
+    assert set_addresses == [m for n in starts for m in ((0, 1600 + 784 * n), (5, 4800 + 40 * n), (6, 3200 + n))]
 
 
-def copies(card: FakeCard, kind: int) -> int:
-    """Bytes that were copied in this direction."""
+def copied_bytes(card: FakeCard, kind: int) -> int:
+    """Return the bytes that were copied in a direction. kind: a ``cudaMemcpyKind``."""
     return sum(call[3] for call in card.calls if call[0] == "copy" and call[4] == kind)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fp16: kernels read the host's memory; fp32: chunks on streams, whose logits are copied within the card."""
+def test_logits_of_large_batches_are_copied_when_read(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fp16, kernels read host memory; in fp32, chunks run on streams, and logits are copied within the GPU."""
     fetched: list[tuple[int, ...]] = []
 
     def fetch_to_host(array: Any, _: object) -> np.ndarray:
@@ -104,8 +104,8 @@ def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, mo
             assert type(labels) is np.ndarray and labels.shape == (count,)
             if count == 1024:
                 assert fetched == [] and type(classifier.logits) is np.ndarray
-        assert copies(card, runtime.memcpyDeviceToDevice) == (0 if precision == "fp16" else 1999 * 40)
-        assert copies(card, runtime.memcpyDeviceToHost) == (0 if precision == "fp16" else 1999)
+        assert copied_bytes(card, runtime.memcpyDeviceToDevice) == (0 if precision == "fp16" else 1999 * 40)
+        assert copied_bytes(card, runtime.memcpyDeviceToHost) == (0 if precision == "fp16" else 1999)
         with ThreadPoolExecutor(1) as pool, pytest.raises(BadArgumentError, match="nothing was classified yet in this"):
             pool.submit(lambda: classifier.logits).result()
         assert fetched == []
@@ -116,19 +116,19 @@ def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, mo
         np.testing.assert_allclose(classifier.probabilities, 0.1, rtol=1e-6)
 
 
-def test_logits_come_to_the_host_where_the_card_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_go_to_host_memory_if_the_gpu_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_card(), Classifier(device="cuda", precision="fp16") as classifier:
 
-        def full(_: int) -> None:
+        def raise_out_of_memory(_: int) -> None:
             raise cupy.cuda.memory.OutOfMemoryError(1, 1, 1)
 
-        cupy.cuda.set_allocator(full)
+        cupy.cuda.set_allocator(raise_out_of_memory)
         assert classifier(np.zeros((2000, 28, 28), np.uint8)).shape == (2000,)
         assert type(classifier._last.scores) is np.ndarray and classifier.logits.shape == (2000, 10)
 
 
 class Tensor:
-    """What the classifier asks of a tensor of PyTorch."""
+    """The part of a PyTorch tensor that the classifier uses."""
 
     is_cuda, requires_grad = True, False
 
@@ -149,8 +149,8 @@ class Tensor:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_tensor_is_read_where_it_lies_after_its_stream(raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the third call on without an array of CuPy's; the first two learn its shape and type."""
+def test_a_tensor_is_read_in_place_after_its_stream(raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the third call on, no CuPy view of the tensor is made; the first two calls learn its shape and type."""
     ready, bytes_type = SimpleNamespace(cuda_stream=4711), type("dtype", (), {"__str__": lambda _: "torch.uint8"})()
     ways = {"_C": SimpleNamespace(**({"_cuda_getCurrentRawStream": lambda _: 4711} if raw else {}))}
     current = SimpleNamespace(current_stream=lambda _: ready)
@@ -174,8 +174,8 @@ def test_a_tensor_is_read_where_it_lies_after_its_stream(raw: bool, monkeypatch:
             classifier(tensor)
 
 
-def test_a_stream_that_uses_the_kept_buffers_is_kept() -> None:
-    """A new stream could else get its pointer, and nothing would order it behind the work of the old one."""
+def test_a_stream_that_uses_the_buffers_is_kept_alive() -> None:
+    """If it were freed, a new stream could get its pointer, and would not wait for its work."""
     with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
         images = cupy.ndarray((40, 28, 28), np.uint8)
         stream = cupy.cuda.Stream()
@@ -194,10 +194,8 @@ def test_a_stream_that_uses_the_kept_buffers_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("ready", "interfaced"), [(True, True), (True, False), (False, True)])
-def test_an_array_of_jax_waits_unless_it_is_ready(
-    ready: bool, interfaced: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DLPack makes the stream wait for the array; the interface does not, and lacks where JAX's layout is another."""
+def test_a_jax_array_waits_unless_it_is_ready(ready: bool, interfaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DLPack makes the stream wait for the array; the CUDA array interface does not, and some JAX arrays lack it."""
     with fake_card():
         inner = cupy.ndarray((40, 28, 28), np.uint8)
         interface = {"shape": inner.shape, "typestr": "|u1", "data": (inner.data.ptr, True), "version": 2}
@@ -213,8 +211,8 @@ def test_an_array_of_jax_waits_unless_it_is_ready(
         assert dlpack == ([] if ready and interfaced else [array])
 
 
-def test_an_empty_array_is_page_locked_until_it_is_garbage() -> None:
-    """The kernels read it where it lies, also after it outlived its classifier."""
+def test_an_empty_array_is_page_locked_until_it_is_freed() -> None:
+    """Kernels read it in place, and it remains valid after its classifier is closed."""
     with fake_card() as card:
         with Classifier(device="cuda", precision="fp16") as classifier:
             empty = classifier.empty(2000)
@@ -231,12 +229,10 @@ def test_an_empty_array_is_page_locked_until_it_is_garbage() -> None:
         assert place[1] not in card.allocated
 
 
-def test_an_interrupt_between_two_parts_gives_up_what_helpers_may_still_write_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_copy_gives_up_its_staging_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(256, size=(10_000, 28, 28), dtype=np.uint8)
 
-    def interrupted(*_: Any) -> None:
+    def raise_interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
@@ -245,7 +241,7 @@ def test_an_interrupt_between_two_parts_gives_up_what_helpers_may_still_write_to
             card.calls.clear()
             with monkeypatch.context() as patch:
                 if fails:
-                    patch.setattr(CardRunner, "_enqueue_after_previous", interrupted)
+                    patch.setattr(CardRunner, "_enqueue_after_previous", raise_interrupt)
                     with pytest.raises(KeyboardInterrupt):
                         classifier(images)
                     assert [call[0] for call in card.calls] == ["wait"]

@@ -1,4 +1,4 @@
-"""How far it is from a command to a launch: frames, files and modules that a reader has to follow."""
+"""Limit what a reader must follow from a command to a kernel launch: stack frames, files and modules."""
 
 import os
 import sys
@@ -18,14 +18,14 @@ from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
 from tests.support.shell import ROOT, python
 
-MOST_FRAMES = 12  # from the command line's function to the one that launches
-MOST_FILES = 6  # from a call of ``Classifier`` to there
-MOST_MODULES = 75  # that the main job loads in a warm run of the defaults, packages' own files aside
+MOST_FRAMES = 12  # on the stack of a launch, from app.cli.main on
+MOST_FILES = 6  # on the stack of a launch that ``Classifier`` makes
+MOST_MODULES = 75  # that the main job loads by default with a full kernel cache, except __init__.py files
 IMAGES = random_images(LENET5, 300)
 
 
-def ours(frame: Any) -> list[tuple[str, str]]:
-    """File and function of the application's frames, the innermost first."""
+def app_frames(frame: Any) -> list[tuple[str, str]]:
+    """Return file and function of the application's frames, the innermost first."""
     found = []
     while frame is not None:
         name = frame.f_code.co_filename
@@ -35,8 +35,8 @@ def ours(frame: Any) -> list[tuple[str, str]]:
     return found
 
 
-def watched_launches(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str]]]:
-    """The frames of every launch on a fake card, as they come."""
+def record_launches(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str]]]:
+    """Return a list to which every later launch on the simulated GPU appends its application frames."""
     from cupy.cuda import runtime
     from cupy_backends.cuda.api import driver
 
@@ -44,27 +44,27 @@ def watched_launches(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, st
 
     stacks: list[list[tuple[str, str]]] = []
 
-    def watching(launched: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            stacks.append(ours(sys._getframe(1)))
+    def record_stack(launched: Callable[..., None]) -> Callable[..., None]:
+        def record_and_call(*arguments: Any) -> None:
+            stacks.append(app_frames(sys._getframe(1)))
             launched(*arguments)
 
-        return call
+        return record_and_call
 
-    monkeypatch.setattr(driver, "launchKernel", watching(driver.launchKernel))
-    monkeypatch.setattr(launch_attributes, "launch_kernel_ex", watching(launch_attributes.launch_kernel_ex))
-    monkeypatch.setattr(runtime, "graphLaunch", watching(runtime.graphLaunch))
+    monkeypatch.setattr(driver, "launchKernel", record_stack(driver.launchKernel))
+    monkeypatch.setattr(launch_attributes, "launch_kernel_ex", record_stack(launch_attributes.launch_kernel_ex))
+    monkeypatch.setattr(runtime, "graphLaunch", record_stack(runtime.graphLaunch))
     return stacks
 
 
-def watched_chunks(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str]]]:
-    """The frames of every chunk that NumPy computes: those of its thread, and of the thread that waits for it."""
+def record_chunks(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str]]]:
+    """Return a list to which each chunk that NumPy computes appends the frames of its thread and the main thread."""
     stacks: list[list[tuple[str, str]]] = []
     real = Graph.forward
 
     def forward(*arguments: Any) -> Any:
         waiting = sys._current_frames()[threading.main_thread().ident or 0]
-        stacks.append([*ours(sys._getframe(1)), *ours(waiting), ("graph.py", "forward")])
+        stacks.append([*app_frames(sys._getframe(1)), *app_frames(waiting), ("graph.py", "forward")])
         return real(*arguments)
 
     monkeypatch.setattr(Graph, "forward", forward)
@@ -72,21 +72,21 @@ def watched_chunks(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, str]
     return stacks
 
 
-def command(device: str, folder: Path) -> list[str]:
+def prepare_main_job(device: str, folder: Path) -> list[str]:
     write_idx(folder / "images", IMAGES[:, 0])
     return ["--device", device, "--data", str(folder / "images"), "--labels", "none", "--repeat", "1"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_from_the_command_to_a_launch(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stack_from_the_command_to_a_launch(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     import cupy
 
     from tests.support.fake_card import fake_card
 
-    with fake_card(), monkeypatch.context() as patch:  # undone before the card, whose calls it replaces
-        stacks = watched_launches(patch)
-        code = main([*command("cuda", tmp_path), "--precision", precision])
+    with fake_card(), monkeypatch.context() as patch:  # undone first: it replaces functions of the simulated GPU
+        stacks = record_launches(patch)
+        code = main([*prepare_main_job("cuda", tmp_path), "--precision", precision])
         assert code == 1, "a card that computes nothing fails the accuracy check, and has no other fault"
         assert "enqueue" in [name for _, name in stacks[0]]
         assert len(stacks[0]) <= MOST_FRAMES, stacks[0]
@@ -97,9 +97,9 @@ def test_from_the_command_to_a_launch(precision: str, tmp_path: Path, monkeypatc
                 assert stacks and all(len({file for file, _ in stack}) <= MOST_FILES for stack in stacks), stacks
 
 
-def test_from_the_command_to_a_chunk_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stacks = watched_chunks(monkeypatch)
-    assert main(command("cpu", tmp_path)) == 0
+def test_stack_from_the_command_to_a_chunk_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks = record_chunks(monkeypatch)
+    assert main(prepare_main_job("cpu", tmp_path)) == 0
     assert "stream" in [name for _, name in stacks[-1]]
     assert len(stacks[-1]) <= MOST_FRAMES, stacks[-1]
     with Classifier(device="cpu") as classifier:
@@ -108,7 +108,7 @@ def test_from_the_command_to_a_chunk_of_numpy(tmp_path: Path, monkeypatch: pytes
     assert stacks and all(len({file for file, _ in stack}) <= MOST_FILES for stack in stacks), stacks
 
 
-# The program before the main job, and what the main job must and must not load.
+# Code that runs before the main job, modules that the main job must load, and modules that it must not load.
 ON_CPU = ("", {"app.engine.cpu"}, {"app.kernels.registry"})
 ON_GPU = (
     "from tests.support.fake_card import fake_card\nfake = fake_card()\nfake.__enter__()\n",
@@ -122,9 +122,9 @@ ON_GPU = (
 )
 
 
-@pytest.mark.parametrize(("device", "place"), [("cpu", ON_CPU), ("cuda", ON_GPU)])
-def test_the_main_job_loads_few_modules(device: str, place: tuple[str, set[str], set[str]], tmp_path: Path) -> None:
-    before, needed, needless = place
+@pytest.mark.parametrize(("device", "case"), [("cpu", ON_CPU), ("cuda", ON_GPU)])
+def test_the_main_job_loads_few_modules(device: str, case: tuple[str, set[str], set[str]], tmp_path: Path) -> None:
+    before, needed, needless = case
     if device == "cuda":
         pytest.importorskip("cupy", reason="CuPy is not installed")
     program = (
@@ -132,7 +132,9 @@ def test_the_main_job_loads_few_modules(device: str, place: tuple[str, set[str],
         "loaded = {name: module for name, module in sys.modules.items() if name.startswith(('app.', 'data_tools.'))}\n"
         "print(*(name for name, module in loaded.items() if not hasattr(module, '__path__')), file=sys.stderr)"
     )
-    done = python(program, *command(device, tmp_path), env=os.environ | {"LENET_CPU_ENGINE": "numpy"}, check=True)
+    done = python(
+        program, *prepare_main_job(device, tmp_path), env=os.environ | {"LENET_CPU_ENGINE": "numpy"}, check=True
+    )
     loaded = done.stderr.splitlines()[-1].split()
     assert needed <= {*loaded} and not needless & {*loaded}
     assert len(loaded) <= MOST_MODULES, sorted(loaded)
