@@ -185,9 +185,9 @@ def test_pytorchs_ways_agree() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_classifier_on_the_card(kind: Kind) -> None:
     """Every kind's answers are the engine's, through the caller that is timed."""
-    from app.lab.calls.__main__ import card_setup
+    from app.lab.calls.__main__ import make_card_setup
 
-    shared = card_setup(quick=True)
+    shared = make_card_setup(quick=True)
     alone = shared._replace(peers=Pool(), images=shared.images[:1000], labels=lambda p: shared.labels(p)[:1000])
     row = measure_kind(kind, alone, 1, lambda _: None)
     ours = row["callers"][0]
