@@ -242,7 +242,7 @@ def test_pipeline_points(stop: int | None) -> None:
 
 
 def test_the_parameter_that_matters_most_comes_first() -> None:
-    field = report.layer_time_field(swept())
+    field = report.layer_heat_map(swept())
     assert field is not None
     *names, ms = field
     assert names == ["TILE", "DEPTH"] and {*ms} < {(tile, depth) for tile in (8, 12, 16, 24) for depth in (4, 8)}
@@ -250,10 +250,10 @@ def test_the_parameter_that_matters_most_comes_first() -> None:
 
 
 def test_one_parameter_and_none() -> None:
-    only = report.layer_time_field(swept(depths=(8,)))
+    only = report.layer_heat_map(swept(depths=(8,)))
     assert only is not None and only[:2] == ("", "TILE") and {*only[2]} == {(0, 8), (0, 16), (0, 24)}
-    assert report.layer_time_field(swept(tiles=(24,), depths=(8,))) is None
-    assert report.layer_time_field(target()) is None
+    assert report.layer_heat_map(swept(tiles=(24,), depths=(8,))) is None
+    assert report.layer_heat_map(target()) is None
 
 
 def test_plots(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_plots(tmp_path: Path) -> None:
     report.draw_heat_maps(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
     grid = [(streams, chunk) for streams in (1, 2, 3) for chunk in (500, 1000)]
     points = pipeline.measure_all(grid, lambda streams, chunk: {"ms": chunk / streams})
-    pipeline.draw_times(request(f"--pipeline --plot {tmp_path / 'new'}"), points)
+    pipeline.draw_pipeline_heat_map(request(f"--pipeline --plot {tmp_path / 'new'}"), points)
     written = {path.name: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
     assert written.keys() == {"sweep_swept_lenet5_conv1_heat.svg", "sweep_pipeline_lenet5_heat.svg"}
     assert "images a chunk 500, streams 3: 167 ms" in written["sweep_pipeline_lenet5_heat.svg"]

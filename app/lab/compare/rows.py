@@ -1,4 +1,4 @@
-"""Read the timed rows, the settings and the machine from each kind of report, by pure functions."""
+"""Read the timed rows, the settings and the machine from each kind of JSON report."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,11 +15,11 @@ from app.records.sweep import PipelineSweep, Sweep
 
 Document = Mapping[str, Any]
 LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s, the range that a clock can measure; keeps ratios of times finite
-ROUNDING = 1e-6  # relative error of samples, which have fewer digits than their median
+ROUNDING = 1e-6  # relative error of stored samples, which have fewer digits than their median
 
 
 class TimedRow(Frozen):
-    """A named time of a report. median and samples are in ``unit``, ms or s; older reports have no samples."""
+    """A named time in a report. median and samples: in ``unit``, ms or s; older reports have no samples."""
 
     name: str
     median: float
@@ -28,7 +28,7 @@ class TimedRow(Frozen):
 
 
 def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> TimedRow | None:
-    """Return a part of a report as a row, with the time at the key ``time``; None if there is no time."""
+    """Return part of a report as a row with the time at the key ``time``; None without it. Raises BadValueError."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
@@ -54,7 +54,9 @@ def _report_rows(document: Report) -> Iterator[TimedRow | None]:
         )
     for layer in document["layers"]:
         yield _timed_row(layer["name"], layer)
-    for layer in document["op_times"] if document["device"]["kind"] == "cuda" else ():  # on the CPU: the layers again
+    for layer in (
+        document["op_times"] if document["device"]["kind"] == "cuda" else ()
+    ):  # on the CPU these are the layers again
         yield _timed_row(f"{layer['name']} alone", layer)
 
 
@@ -96,7 +98,7 @@ def _pipeline_rows(document: PipelineSweep) -> Iterator[TimedRow | None]:
 
 
 def _make_field_getter(*names: str) -> Callable[[Document], Mapping[str, Any]]:
-    """Return a function that returns the fields with these names of a document."""
+    """Return a function from a document to its fields with these names."""
     return lambda document: {name: document[name] for name in names}
 
 
@@ -133,7 +135,7 @@ class Kind(Frozen):
     """Functions that read one kind of report for a comparison.
 
     rows: yields the timed rows, None for a missing time. settings, machine: return what must be equal in all reports.
-    software: returns the versions, whose differences are printed.
+    software: returns the versions, which may differ.
     """
 
     rows: Callable[[Any], Iterator[TimedRow | None]]
@@ -171,6 +173,7 @@ def report_context(document: Document) -> tuple[dict[str, Any], dict[str, Any], 
 
 
 def _read_complete_report(read: Callable[[Document], Any], document: Document) -> Any:
+    """Return ``read(document)`` as a list or dict. Raises BadValueError for a missing field or one of wrong type."""
     try:
         found = read(document)
         return [*found] if isinstance(found, Iterator) else dict(found)
