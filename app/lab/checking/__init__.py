@@ -1,1 +1,1 @@
-"""Run kernels on small problems whose results are known, on the card or, for ``app/ladder/check``, anywhere."""
+"""Compare kernels with correct results on small problems: their definition, and runs on the GPU."""
