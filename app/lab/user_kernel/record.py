@@ -63,7 +63,7 @@ def read_record(path: Path) -> KernelRecord:
 
 
 def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
-    """Return (table, row) for each time of the record's kernel. Raises BadValueError without any, or if one is wrong."""
+    """Return (table, row) for each time of the record's kernel. Raises BadValueError without any or for a wrong one."""
     found: list[tuple[records.Table, TimedRow]] = []
     reason = "the report has no row of it"
     for table in record["bench"]["tables"]:

@@ -1,4 +1,4 @@
-"""Honest odd kernels for the tests: a few sources, and what is odd about each."""
+"""Sources of correct kernels with unusual launches or code, which ``check`` must accept."""
 
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 
@@ -29,17 +29,18 @@ PLACE = "const int column = at % OW, row = at / OW % OH, m = at / (OW * OH) % M,
 
 
 def conv(header: str, body: str, **parts: str) -> str:
-    """The text of a convolution."""
+    """Return the source of a convolution. parts: include line, functions, launch bounds, ``r`` for __restrict__."""
     given = {"include": "", "functions": "", "bounds": "", "r": ""} | parts
     return CONV.format(header=header, body=body, **given)
 
 
 def sums(first: str = "0", pragma: str = "", term: str = f"+= {TERM}") -> str:
+    """Return the loops that sum one output."""
     return SUM.format(first=first, pragma=pragma, term=term)
 
 
 def flat(block: int, count: int = 1, summed: str = "", **parts: str) -> str:
-    """One-dimensional blocks of any size, each thread with ``count`` outputs far apart. summed: other sums."""
+    """Return a kernel of one-dimensional blocks; each thread has ``count`` outputs far apart. summed: other loops."""
     header = f"//@ block: {block}\n//@ grid: ceil_div(images * M * OH * OW, {block} * {count})"
     first, step = f"blockIdx.x * {block} + threadIdx.x", f"gridDim.x * {block}"
     loop = f"    for (int at = {first}; at < images * M * OH * OW; at += {step}) {{\n    {PLACE}\n"
@@ -47,7 +48,7 @@ def flat(block: int, count: int = 1, summed: str = "", **parts: str) -> str:
 
 
 def cube(x: int, y: int, z: int, swapped: bool = False) -> str:
-    """Blocks of three dimensions, over columns, rows and maps, or the other way round."""
+    """Return a kernel of three-dimensional blocks over columns, rows and maps; swapped: maps, rows, columns."""
     sizes = ("M", "OH", "OW * images") if swapped else ("OW", "OH", "M * images")
     tiles = ", ".join(f"ceil_div({size}, {tile})" for size, tile in zip(sizes, (x, y, z), strict=True))
     i, j, k = (
@@ -67,7 +68,7 @@ def cube(x: int, y: int, z: int, swapped: bool = False) -> str:
 
 
 def several(outputs: int, threads: int) -> str:
-    """Each thread has neighbouring maps, whose sums are in registers, and is a template."""
+    """Return a kernel whose threads sum ``outputs`` neighbouring maps in registers, by templates and a lambda."""
     grid = f"ceil_div(images * OH * OW, {threads}), ceil_div(M, MAPS)"
     header = f"//@ MAPS = {outputs}\n//@ block: {threads}\n//@ grid: {grid}"
     functions = "template <int Count, typename Value> struct Sums { Value of[Count] = {}; };"
@@ -91,7 +92,7 @@ def several(outputs: int, threads: int) -> str:
 
 
 def warp_sums() -> str:
-    """A warp shares one output, and adds its parts by shuffles."""
+    """Return a kernel in which a warp computes one output and adds its threads' sums by shuffles."""
     header = "//@ block: 32, 5\n//@ grid: ceil_div(images * M * OH * OW, 5)"
     body = f"""\
     const int at = blockIdx.x * 5 + threadIdx.y;
@@ -106,7 +107,7 @@ def warp_sums() -> str:
 
 
 def gemm(tile: int, types: str, dynamic: bool) -> str:
-    """A tile of both matrices in shared memory, in the project's types and with its epilogue."""
+    """Return a matrix product with tiles of both matrices in shared memory, which may be dynamic."""
     memory = (
         "extern __shared__ __align__(16) unsigned char bytes[];\n    REAL *a = (REAL *)bytes, *b = a + TILE * TILE;"
     )
@@ -137,7 +138,7 @@ extern "C" __global__ void odd(const INPUT *x, const WEIGHT *w, const REAL *bias
 
 
 def pool(block: int, kind: str) -> str:
-    """The greatest or the mean of each window, without padding, for one kind alone."""
+    """Return a kernel of maximum or mean pooling without padding. kind: max or mean."""
     step, end = (
         ("found = max(found, value)", "found") if kind == "max" else ("found += value", "found / (WINDOW * WINDOW)")
     )

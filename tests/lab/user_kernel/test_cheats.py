@@ -1,6 +1,6 @@
-"""Test that kernels that cheat are caught, each honest but for one thing, and that honest odd ones are accepted.
+"""Test that cheating kernels are caught, each with one trick, and that correct unusual kernels are accepted.
 
-The processor tries each file on one small shape; on a card, ``check`` tries all shapes and ``bench`` times the file.
+On the CPU each runs on one small shape; on a card, ``check`` runs all shapes and ``bench`` times the kernel.
 """
 
 import re
@@ -70,7 +70,7 @@ AGAIN = "run again on other images and weights, image 0, map 0, row 0, column 0:
 
 
 class Cheat(NamedTuple):
-    """A kernel that cheats. said: on the processor, as a pattern; None if only ``bench`` on a card can find out."""
+    """A kernel that cheats. said: pattern of the error on the CPU; None if only ``bench`` on a card finds it."""
 
     source: str
     said: str | None
@@ -167,12 +167,12 @@ __global__ void later(const float *x, const float *w, const float *bias, float *
         r"reads_a_file.cu:\d+: #include \"/etc/passwd\" is refused", "y[at] = 0;", before='#include "/etc/passwd"'
     ),
 }
-# What a card cannot notice, or what is no trick there.
+# Cheats that a card cannot notice, or that are none there.
 NOT_ON_A_CARD = ("reads_beyond", "ends_the_program")
 
 
-def verdict(path: Path, problem: Problem, folder: Path) -> str | None:
-    """The first error of a file on a small shape, run by the processor."""
+def check_on_cpu(path: Path, problem: Problem, folder: Path) -> str | None:
+    """Run a user's kernel on the CPU on one problem; return its first error, or None."""
     skip_without_compiler()
     try:
         with open_user_kernel(path) as row:
@@ -186,7 +186,7 @@ def verdict(path: Path, problem: Problem, folder: Path) -> str | None:
         return str(error)
 
 
-def written(folder: Path, source: str, name: str = "odd") -> Path:
+def write_kernel(folder: Path, source: str, name: str = "odd") -> Path:
     """Write a kernel's file and return its path."""
     path = folder / f"{name}.cu"
     path.write_text(source)
@@ -196,16 +196,16 @@ def written(folder: Path, source: str, name: str = "odd") -> Path:
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_is_caught(name: str, tmp_path: Path) -> None:
     source, pattern = CHEATS[name]
-    said = verdict(written(tmp_path, source, name), PROBLEM, tmp_path / "built")
+    said = check_on_cpu(write_kernel(tmp_path, source, name), PROBLEM, tmp_path / "built")
     assert said is None if pattern is None else re.match(pattern, said or ""), said
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*(name for name in CHEATS if name not in NOT_ON_A_CARD), "honest"])
-def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both commands find out, but for one cheat that only the timed number of images shows."""
+def test_a_cheat_is_caught_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both commands catch it; one cheat only ``bench``, with its many images."""
     expected = {"honest": 0, "reads_a_file": 2}.get(name, 1)
-    path = str(written(tmp_path, HONEST if name == "honest" else CHEATS[name].source, name))
+    path = str(write_kernel(tmp_path, HONEST if name == "honest" else CHEATS[name].source, name))
     assert main(["check", path]) == (0 if name == "repeated_images" else expected)
     assert main(["bench", path, "--shape", "3,12,12,8,5,1", "--batch", "1000", "--only", "direct"]) == expected
     assert ("WRONG" in capsys.readouterr().out) == (expected == 1)
@@ -214,10 +214,10 @@ def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("name", [*ODD, "the one that cheats are made of"])
 def test_an_honest_odd_kernel_is_accepted(name: str, tmp_path: Path) -> None:
     text, problem = ODD.get(name, (HONEST, PROBLEM))
-    assert verdict(written(tmp_path, text), problem, tmp_path / "built") is None
+    assert check_on_cpu(write_kernel(tmp_path, text), problem, tmp_path / "built") is None
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ODD)
-def test_it_is_accepted_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(written(tmp_path, ODD[name][0]))]) == 0, capsys.readouterr().out
+def test_odd_kernels_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(write_kernel(tmp_path, ODD[name][0]))]) == 0, capsys.readouterr().out
