@@ -41,7 +41,7 @@ class Clock:
     def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
         """Return the times in ms of the work that a call of ``enqueue()`` puts on the stream.
 
-        noise: relative error of the median at which to stop. actions: kernels and copies in a call, roughly. l2:
+        noise: relative error of the median at which to stop. actions: kernels and copies per call, roughly. l2:
         ``cold`` writes a buffer of twice the L2 cache's size before each run, outside of the events; ``warm`` enqueues
         short work several times between the events.
         """

@@ -67,7 +67,6 @@ class ItemTimer(Frozen):
         return Table(item.name, item.operation, item.is_single_convolution, images, item.problems, rows)
 
     def _time_rows(self, item: Item, images: int) -> list[Result]:
-        """Return the item's rows except the CPU's. Raises DeviceMemoryError if ``images`` images do not fit."""
         found: list[Result] = []
         pairs = item_variants(item, self.only, self.mine)
         problems = dict.fromkeys(

@@ -25,13 +25,7 @@ from app.kernels.problems import (
     Problem,
 )
 from app.kernels.variant import Variant
-from app.lab.bench.tolerance import (
-    Expected,
-    LayerProblem,
-    has_rounded_operands,
-    has_split_operands,
-    round_pair_operands,
-)
+from app.lab.bench.tolerance import Expected, WeightLayer, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
 from app.network.pruning import keep_greatest_two
 
@@ -86,7 +80,7 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
-def _layer_values_and_magnitudes(problem: LayerProblem, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
+def _layer_values_and_magnitudes(problem: WeightLayer, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
     """Return the arrays of ``Expected``: exact and magnitude; for rounded or split operands also plain."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
@@ -108,7 +102,7 @@ def _pair_values_and_magnitudes(problem: PairProblem, x: Array, *parameters: Arr
     exact = plain = x.astype(np.float64)
     scale = problem.pixel_scale if isinstance(problem, ConvPairProblem) else 1.0
     magnitude = None
-    halves: tuple[LayerProblem, ...] = (problem.first, problem.second)
+    halves: tuple[WeightLayer, ...] = (problem.first, problem.second)
     for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
         exact = exact * scale
         magnitude = _sum_absolute_terms(half, exact, w, bias)
@@ -140,7 +134,7 @@ def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Arra
 
 
 def _compute_layer_float64(
-    problem: LayerProblem,
+    problem: WeightLayer,
     x: Array,
     w: Array,
     bias: Array | None,
@@ -170,13 +164,13 @@ def _apply_activation(function: str, x: Array) -> Array:
     return activation_layer(function).reference(x, {}) if function else x
 
 
-def _sum_absolute_terms(problem: LayerProblem, x: Array, w: Array, bias: Array | None) -> Array:
+def _sum_absolute_terms(problem: WeightLayer, x: Array, w: Array, bias: Array | None) -> Array:
     """Return the sums of the terms' absolute values, without activation: the magnitude of rounding errors."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
     return _compute_layer_float64(replace(problem, activation=""), *magnitudes)
 
 
-def _product_factors(problem: LayerProblem, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
+def _product_factors(problem: WeightLayer, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
     """Yield the two factors of each term of the sums, as arrays to broadcast, in the kernels' order."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)

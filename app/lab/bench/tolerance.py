@@ -34,8 +34,8 @@ from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, Pa
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
 SLACK = 16  # roundings for bias, pooling, division and exponential
-ACTIVATION_ROUNDINGS = 8  # roundings of an activation such as tanh; ReLU has none
-LayerProblem = ConvProblem | LinearProblem  # a layer with parameters
+ACTIVATION = 8  # roundings of an activation such as tanh; ReLU has none
+WeightLayer = ConvProblem | LinearProblem  # a layer with parameters
 PAIR_ROUNDINGS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
 
 
@@ -93,7 +93,7 @@ def has_split_operands(problem: Problem) -> bool:
 
 
 def round_pair_operands(
-    problem: PairProblem, half: LayerProblem, x: Any, w: Any, narrow: Callable[[Any], Any]
+    problem: PairProblem, half: WeightLayer, x: Any, w: Any, narrow: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
     """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
 
@@ -121,7 +121,7 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     roundings = PAIR_ROUNDINGS if few else in_sum + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
     if activation_name(problem) not in ("", "relu"):
-        each = each + ACTIVATION_ROUNDINGS * ROUNDING[computed] * size
+        each = each + ACTIVATION * ROUNDING[computed] * size
     if ROUNDING[stored] > ROUNDING[computed]:
         each = each + ROUNDING[stored] * (size + each) + SUBNORMAL[stored]
     if expected.plain is None:

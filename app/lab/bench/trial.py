@@ -155,7 +155,6 @@ def _worst_error(
 
 
 def _check_rms(found: float, most: float, first: int) -> None:
-    """Raise WrongResult if an RMS error is above ``most``. first: index of the first image, for the text."""
     if not found <= most:
         raise WrongResult(f"wrong: from image {first} on the RMS error is {found:.3g}, must be at most {most:.3g}")
 

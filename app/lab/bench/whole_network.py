@@ -48,8 +48,7 @@ def time_whole_program(
 ) -> list[Program]:
     """Return the time of the network by precision and kernel, from page-locked images to readable labels.
 
-    Small batches are also timed on the CPU. known: tuned settings. only: names of convolution kernels, None for all.
-    step: called after each pair.
+    Small batches: also on the CPU. known: tuned settings. only: convolutions, None for all. step: called for each.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []

@@ -15,7 +15,6 @@ from app.lab.calls.callers import KINDS, NETWORK, TorchPool, open_classifier, pa
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date
-from app.network.graph import Graph
 from app.records.calls import Calls
 from app.records.parts import Card
 from app.terminal.console import Parser, run_guarded, whole_number_type
@@ -88,27 +87,21 @@ def make_card_setup(*, quick: bool) -> Setup:
     import cupy
 
     from app.cuda.memory import pinned_array, pinned_copy
+    from app.engine.opening import open_engine
     from app.lab.batch import load_batch
+    from app.planning.matching import Choices
 
     batch = load_batch(NETWORK, max(kind.images for kind in KINDS))
     images = batch.images.copy()  # pageable
 
     @cache
-    def labels(precision: str) -> np.ndarray:
-        return engine_labels(batch.graph, images, precision)
+    def engine_labels(precision: str) -> np.ndarray:
+        with open_engine(batch.graph, Choices(precision), device="cuda") as engine:
+            return engine.run(images).labels
 
     peers = TorchPool(batch.graph, pinned_array, quick=quick)
     synchronize = cupy.cuda.runtime.deviceSynchronize
-    return Setup(images, labels, open_classifier, peers, pinned_copy, to_card_tensor, synchronize)
-
-
-def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarray:
-    """Classify images (N, C, H, W) by the main job's engine on the GPU; return the labels, (N,) uint8."""
-    from app.engine.opening import open_engine
-    from app.planning.matching import Choices
-
-    with open_engine(graph, Choices(precision), device="cuda") as engine:
-        return engine.run(images).labels
+    return Setup(images, engine_labels, open_classifier, peers, pinned_copy, to_card_tensor, synchronize)
 
 
 def to_card_tensor(array: np.ndarray) -> object:

@@ -23,8 +23,7 @@ STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the c
 
 
 class Kind(Frozen):
-    """A kind of call of ``Classifier``. source: where the images lie. resident: whether a resident kernel
-    answers the call.
+    """A kind of call of ``Classifier``. source: where the images lie. resident: with a resident kernel.
 
     enqueues: whether the call returns labels on the GPU without waiting for them.
     """

@@ -54,9 +54,7 @@ def _report_rows(document: Report) -> Iterator[TimedRow | None]:
         )
     for layer in document["layers"]:
         yield _timed_row(layer["name"], layer)
-    for layer in (
-        document["op_times"] if document["device"]["kind"] == "cuda" else ()
-    ):  # on the CPU these are the layers again
+    for layer in document["op_times"] if document["device"]["kind"] == "cuda" else ():  # on the CPU: layers again
         yield _timed_row(f"{layer['name']} alone", layer)
 
 

@@ -17,8 +17,7 @@ from app.network.network import LayerStep
 def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
     """Return a function from images (N, C, H, W) uint8 to labels (N,) uint8.
 
-    half: whether to compute in float16. channels_last: memory layout of activations. Raises UserError for an unknown
-    layer.
+    half: compute in float16. channels_last: memory layout of activations. Raises UserError for an unknown layer.
     """
     dtype = torch.float16 if half else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format

@@ -42,8 +42,7 @@ def first_kernel_shares(execution: ExecutionPlan, images: int, multiprocessors: 
 def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dict[str, Any]:
     """Time the batch without stamps and with them; return the ``timeline`` part of the profile document.
 
-    images: page-locked, (N, C, H, W) uint8. shares: of ``first_kernel_shares``. Raises RuntimeError if the labels
-    differ.
+    images: page-locked, (N, C, H, W) uint8. Raises RuntimeError if the stamps change the labels.
     """
     with GpuEngine(execution, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))

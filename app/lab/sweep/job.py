@@ -35,9 +35,7 @@ def sweep(request: SweepRequest) -> int:
         if request.plot is not None:
             svg.check_chart_folder(request.plot)
         graph = network_graph(request.network)
-        request = replace(
-            request, network=graph.network.name
-        )  # documents and plots show the name, not the path of a file
+        request = replace(request, network=graph.network.name)  # the name instead of a file's path
         arch, card = choices.resolve_target(None, otherwise=ASSUMED_ARCH)
         known = tuning.load(card)
     if request.kernel_option is None:

@@ -17,11 +17,7 @@ from app.main_job.result import Timing
 from app.main_job.statistics import has_enough_samples
 
 CHECKED = 1 / 3  # share of the timed runs whose outputs are compared
-POISONS = (
-    0xFF,
-    0x00,
-    None,
-)  # bytes for outputs: NaN or an invalid label; zeros; None leaves what the previous run wrote
+POISONS = (0xFF, 0x00, None)  # byte to fill outputs with; None leaves the results of the previous run
 ALWAYS = len(POISONS)  # the first runs, all compared, one with each poison
 
 
@@ -33,10 +29,7 @@ class Judge(Trial):
         super().__init__(problem, images, arch, seed=int(self.rng.integers(2**31)))
 
     def check_and_time(self, launch: Launch, noise: float, l2: str) -> tuple[float, Timing]:
-        """Run the launch until its median is steady; return the worst error ÷ the allowed error, and the times in ms.
-
-        noise, l2: as for ``Clock.time_enqueued_work``. Raises WrongResult.
-        """
+        """Return the worst error ÷ the allowed one, and times in ms until the median is steady. Raises WrongResult."""
         actions = len(launch.kernel.config.actions)
         samples: list[float] = []
         worst, compared, run = 0.0, True, 0

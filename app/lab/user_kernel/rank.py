@@ -124,8 +124,7 @@ def _median_ms(kernel: RankedKernel) -> float:
     return kernel["row"]["ms"]
 
 
-Cell = Callable[[RankedKernel], str]
-# Columns of the tables, each with the function that formats its cell.
+Cell = Callable[[RankedKernel], str]  # formats the cell of a column
 NAMES: tuple[tuple[Column, Cell], ...] = (
     (Column("place"), lambda one: str(one["place"])),
     (Column("kernel", left=True), lambda one: _join_names(each["file"] for each in one["handed_in"])),

@@ -111,5 +111,4 @@ def contains_ptx(text: str) -> bool:
 
 
 def _raise_refusal(name: str, text: str, at: int, what: str) -> None:
-    """Raise UserError that the text has ``what`` in the line of index ``at``."""
     raise UserError(f"{name}:{text[:at].count(chr(10)) + 1}: has {what}")
