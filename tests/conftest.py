@@ -96,7 +96,7 @@ def pytest_collection(session: pytest.Session) -> None:
             import_module(name)
 
 
-def _cases() -> None:
+def _do_nothing() -> None:
     """Do nothing, in place of all cases of a GPU test where there is no GPU."""
 
 
@@ -107,7 +107,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
     marks = [*collector.iter_markers("gpu"), *(mark for mark in getattr(obj, "pytestmark", ()) if mark.name == "gpu")]
     if not marks or why_no_gpu() is None:
         return None
-    item = pytest.Function.from_parent(collector, name=name, callobj=_cases)
+    item = pytest.Function.from_parent(collector, name=name, callobj=_do_nothing)
     item.add_marker(pytest.mark.gpu)
     return item
 

@@ -72,7 +72,7 @@ class SharedData:
         self.labels: dict[str, np.ndarray] = {}
         self.logits: dict[str, np.ndarray] = {}
         for name, execution in self.plans.items():
-            with _engine(execution, chunk=POOL, streams=1) as engine:
+            with _open_engine(execution, chunk=POOL, streams=1) as engine:
                 outputs = engine.allocate_outputs(POOL, logits=True)
                 engine.run(self.images, outputs)
                 self.labels[name], self.logits[name] = outputs.labels.copy(), outputs.logits.copy()
@@ -100,7 +100,7 @@ class Worker:
                 "streams": int(self._rng.integers(1, MOST_STREAMS + 1)),
                 "always_in_chunks": bool(self._rng.integers(2)),
             }
-            with _engine(self._shared.plans[self._plan], **settings) as engine:
+            with _open_engine(self._shared.plans[self._plan], **settings) as engine:
                 routes = (self._run_pinned, self._run_pageable, self._repeat, self._stream, self._run_to_new)
                 for index in self._rng.integers(0, len(routes), self._rng.integers(1, 8)):
                     routes[index](engine)
@@ -115,7 +115,7 @@ class Worker:
 
     def _run(self, engine: Any, images: np.ndarray, outputs: Any, items: np.ndarray, route: str) -> None:
         """Run a batch into outputs filled with invalid values, and compare the results."""
-        engine.run(images, _poisoned(outputs))
+        engine.run(images, _poison(outputs))
         self._compare(route, items, outputs.labels, self._shared.labels[self._plan])
         if outputs.logits is not None:
             self._compare(f"{route}, logits", items, outputs.logits, self._shared.logits[self._plan])
@@ -155,7 +155,7 @@ class Worker:
 
     def _use_cublas(self) -> None:
         """Create, use and destroy cuBLAS handles, if it is installed; destroying waits for the whole device."""
-        with suppress(UserError), _engine(self._shared.library, chunk=100, streams=2) as engine:
+        with suppress(UserError), _open_engine(self._shared.library, chunk=100, streams=2) as engine:
             engine.run(self._shared.images, engine.allocate_outputs(POOL))
             self.batches["cuBLAS"] += 1
 
@@ -169,9 +169,7 @@ class Worker:
         return pinned_copy(self._shared.images[items])
 
     def _make_outputs(self, engine: Any, count: int, *, logits: bool | None = None) -> Any:
-        return _poisoned(
-            engine.allocate_outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits)
-        )
+        return _poison(engine.allocate_outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits))
 
     def _compare(self, what: str, items: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         wanted = expected[items]
@@ -180,7 +178,7 @@ class Worker:
             self.differences.append(f"{self._plan}, {what}: {rows.sum()} of {len(items)} images differ")
 
 
-def _poisoned(outputs: Any) -> Any:
+def _poison(outputs: Any) -> Any:
     outputs.labels.fill(255)
     if outputs.logits is not None:
         outputs.logits.fill(np.nan)
@@ -199,7 +197,7 @@ def _run_on_card(engine: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarra
         return labels.get(stream=stream), logits.get(stream=stream)
 
 
-def _engine(execution: ExecutionPlan, **settings: Any) -> Any:
+def _open_engine(execution: ExecutionPlan, **settings: Any) -> Any:
     from app.engine.gpu import GpuEngine
 
     return GpuEngine(execution, **settings)

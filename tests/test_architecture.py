@@ -147,7 +147,7 @@ def test_lab_and_ladder_are_started_by_name(upper: str, users: tuple[str, ...]) 
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Also within packages, and wherever in a file the import stands."""
+    """The rule holds within packages, too, and wherever in a file an import stands."""
     known = {module_name(path).removesuffix(".__init__"): path for path in PROGRAM}
     faces = {name for name, path in known.items() if path.name == "__init__.py"}
     graph = {name: (imported_modules(path) & known.keys()) - faces for name, path in known.items()}
@@ -168,7 +168,7 @@ def test_what_runs_without_a_gpu_needs_no_cupy(room: str) -> None:
 
 
 def test_files_and_folders_are_small() -> None:
-    """At most 2 files at the top of app/, 26 in a folder, 300 lines a file."""
+    """The limits are 2 files at the top of app/, 26 files in a folder, and 300 lines in a file."""
     assert len([*(ROOT / "app").glob("*.py")]) <= 2
     for folder in {path.parent for path in (ROOT / "app").rglob("*.*")}:
         assert len([path for path in folder.iterdir() if path.is_file()]) <= 26, folder
@@ -179,7 +179,7 @@ def test_files_and_folders_are_small() -> None:
 
 
 def test_kernels_allocate_memory_in_one_module() -> None:
-    """For the workspaces of launches."""
+    """launch.py allocates the workspaces of launches."""
     users = {
         path.name for path in (ROOT / "app" / "kernels").rglob("*.py") if "app.cuda.memory" in imported_modules(path)
     }
@@ -194,7 +194,7 @@ def test_kernels_allocate_memory_in_one_module() -> None:
     ],
 )
 def test_each_clock_is_read_in_one_module(reads: str, places: set[str]) -> None:
-    """The host's clock, and the device's by events."""
+    """One module reads the host's clock, another the device's time by events."""
     paths = [ROOT / "main.py", *PROGRAM, *(ROOT / "docs").rglob("*.py")]
     found = {path for path in paths if re.search(reads, path.read_text(encoding="utf-8"))}
     assert {path.relative_to(ROOT).as_posix() for path in found} == places

@@ -126,7 +126,7 @@ def test_child_processes_block_signals() -> None:
 
 @pytest.mark.parametrize("before", [True, False], ids=["that ended before", "that ends after"])
 def test_a_process_ends_with_its_parent(before: bool) -> None:
-    """Before or after the child's call of ``end_with_parent``. A running child keeps standard output open."""
+    """The parent ends before or after ``end_with_parent`` is called. A running child keeps standard output open."""
     child = (
         "import sys, time; from app.base.processes import end_with_parent\n"
         "if sys.argv[2] == 'True': sys.stdin.read()\n"  # to the parent's end

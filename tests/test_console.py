@@ -134,7 +134,7 @@ OTHER_VALUES = {**dict.fromkeys(SHARES, "0.5"), "--device": "cuda"}
 
 
 def test_no_option_can_be_given_twice() -> None:
-    """Every other option is a switch, or collects all its values."""
+    """Switches and options that collect values are excepted."""
     for name, parser in every_parser().items():
         for action in parser._actions:
             if isinstance(action, NOT_ONE_VALUE) or not action.option_strings:

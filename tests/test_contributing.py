@@ -188,7 +188,7 @@ def test_the_document_lists_the_changed_files(copy: Path) -> None:
 
 
 def test_the_copy_compiles_and_plans_and_its_tests_include_the_activation(copy: Path) -> None:
-    """In tests of layers, of fusing and of gradients."""
+    """The tests of layers, fusing and gradients find the activation by themselves."""
     (copy / CHECK_NAME).write_text(CHECK, encoding="utf-8")
     done = run_python(copy, *PYTEST, "-k", "softsign or Softsign", CHECK_NAME, *TESTS)
     assert done.returncode == 0, done.stdout
@@ -198,7 +198,7 @@ def test_the_copy_compiles_and_plans_and_its_tests_include_the_activation(copy: 
 
 @pytest.mark.gpu
 def test_gpu_kernels_with_the_activation_equal_the_reference(copy: Path, request: pytest.FixtureRequest) -> None:
-    """On all shapes, or on the sample of this run. The new kernel runs in test_add_a_variant.py."""
+    """They run on all shapes, or on the sample of this run. test_add_a_variant.py runs the new kernel."""
     seed = request.config.getoption("sample")
     sample = [] if seed is None else ["--sample", str(seed)]
     done = run_python(copy, *PYTEST, *sample, "-k", "softsign and not conv_99", *CARD)

@@ -45,7 +45,7 @@ def test_warns():
 """
 
 
-def item(name: str, mark: str = "gpu", **params: object) -> Any:
+def fake_item(name: str, mark: str = "gpu", **params: object) -> Any:
     """Return a fake of pytest's item, with the attributes that sampling reads."""
     return SimpleNamespace(
         nodeid=name, callspec=SimpleNamespace(params=params), get_closest_marker=lambda name: name == mark or None
@@ -55,7 +55,7 @@ def item(name: str, mark: str = "gpu", **params: object) -> Any:
 @pytest.fixture(scope="module")
 def grid() -> list[Any]:
     """Return an item for each case in the whole grid of GPU tests, which takes a second."""
-    return [item(f"test_grid[{at}]", case=case) for at, case in enumerate((*small_cases(), *tuned_cases()))]
+    return [fake_item(f"test_grid[{at}]", case=case) for at, case in enumerate((*small_cases(), *tuned_cases()))]
 
 
 def cases_of(items: list[Any]) -> list[Case]:
@@ -91,13 +91,13 @@ def test_a_sample_depends_on_the_seed_alone(grid: list[Any]) -> None:
 
 
 def test_small_tests_and_cpu_tests_are_not_sampled() -> None:
-    few = [item(f"test_few[{at}]", at=at) for at in range(WHOLE)]
-    cpu = [item(f"test_cpu[{at}]", mark="", at=at) for at in range(500)]
-    many = [item(f"test_many[{at}]", at=at) for at in range(500)]
+    few = [fake_item(f"test_few[{at}]", at=at) for at in range(WHOLE)]
+    cpu = [fake_item(f"test_cpu[{at}]", mark="", at=at) for at in range(500)]
+    many = [fake_item(f"test_many[{at}]", at=at) for at in range(500)]
     assert chosen([*few, *cpu, *many], 1, (1, 1))[: len(few) + len(cpu)] == [*few, *cpu]
     assert len({*sampled(many, 1)}) == 125
     assert chosen(many, None, (1, 1)) == many
-    slow = [item(f"test_slow[{at}]", mark="grid", at=at) for at in range(12)]
+    slow = [fake_item(f"test_slow[{at}]", mark="grid", at=at) for at in range(12)]
     assert len({*sampled(slow, 1)}) == 3
 
 

@@ -93,7 +93,7 @@ def run_with_signal(event: int, number: signal.Signals) -> tuple[int, str, str]:
 
 
 def test_signals_at_moments_since_the_first_line() -> None:
-    """At logarithmic distances to the interpreter's end: in imports, arguments, work, output and clean-up."""
+    """The moments have logarithmic distances and lie in imports, arguments, work, output and clean-up."""
     code, whole, err = run_with_signal(0, signal.SIGINT)
     ours, events = map(int, err.split())
     assert code == 0 and whole.count("\n") > 5 and 0 < ours < events / 10

@@ -115,7 +115,7 @@ def test_commands_of_the_program() -> None:
 
 
 def test_commands_without_their_interpreter() -> None:
-    """Such as ``main.py networks``; prose may follow."""
+    """Texts have commands such as ``main.py networks``, which prose may follow."""
     found = [one for one in find_commands(r"(?<!python )\bmain\.py ") if one.words]
     assert len(found) > 10
     for one in found:
@@ -262,7 +262,7 @@ def test_named_files_exist() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    """To a file, and with an anchor to a heading in it."""
+    """They lead to a file and, with an anchor, to a heading in it."""
     for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path

@@ -93,7 +93,7 @@ echo "$2 sees $8"
 
 @pytest.mark.parametrize("technique", STEPS)
 def test_planted_errors_compile_and_are_checked(technique: str) -> None:
-    """The script expects each of them."""
+    """tests.sanitize has a check for each of them."""
     row = planted(technique)
     assert compile_kernel(row.path, row.launch_config(ActivationProblem(77, "relu")).defines, "sm_90a").startswith(
         b"\x7fELF"

@@ -29,7 +29,7 @@ CAPS = {
 }
 
 
-def files(*endings: str) -> dict[str, str]:
+def read_files(*endings: str) -> dict[str, str]:
     """Return name → text of the program's files with the endings."""
     paths = [path for folder in ("app", "data_tools") for end in endings for path in (ROOT / folder).rglob(f"*.{end}")]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
@@ -60,7 +60,7 @@ SINGLE_PLACES = {
 @pytest.mark.parametrize("thing", SINGLE_PLACES)
 def test_each_mechanism_has_one_place(thing: str) -> None:
     pattern, places = SINGLE_PLACES[thing]
-    found = [name for name, text in files("py", "cu", "cuh", "html", "json").items() if re.search(pattern, text)]
+    found = [name for name, text in read_files("py", "cu", "cuh", "html", "json").items() if re.search(pattern, text)]
     assert {place for place in places for name in found if name.startswith(place)} == set(places)
     assert not [name for name in found if not name.startswith(places)]
 
@@ -68,7 +68,7 @@ def test_each_mechanism_has_one_place(thing: str) -> None:
 def repetitions(lines: int, *endings: str) -> Iterator[tuple[str, ...]]:
     """Yield the names of files that share ``lines`` consecutive lines of code."""
     seen = defaultdict(set)
-    for name, text in files(*endings).items():
+    for name, text in read_files(*endings).items():
         stripped = (line.strip() for line in re.sub(r"^from .* import \([^)]*\)", "", text, flags=re.M).splitlines())
         code = [line for line in stripped if len(line) > 3 and not line.startswith(("//", "#", "import ", "from "))]
         for first in range(len(code) - lines + 1):
@@ -77,7 +77,7 @@ def repetitions(lines: int, *endings: str) -> Iterator[tuple[str, ...]]:
 
 
 def test_no_passage_stands_in_two_files() -> None:
-    """Except in kernels of lessons."""
+    """Kernels of lessons are excepted."""
     repeated = {
         pair for pair in repetitions(8, "py", "cu", "cuh") if not all((ROOT / one).parent in LESSONS for one in pair)
     }
@@ -98,7 +98,7 @@ def long_sentences(value: Any) -> Iterator[str]:
 def test_a_step_of_the_ladder_is_described_once() -> None:
     """docs/kernels.md is generated from the steps' texts; no other file may have their sentences."""
     documents = [path for path in (ROOT / "docs").glob("*.md") if path.name != "kernels.md"]
-    texts = {**files("py", "cu", "cuh"), **{path.name: path.read_text(encoding="utf-8") for path in documents}}
+    texts = {**read_files("py", "cu", "cuh"), **{path.name: path.read_text(encoding="utf-8") for path in documents}}
     plain = {name: " ".join(re.sub(r"^\s*(//|#)", "", text, flags=re.M).split()) for name, text in texts.items()}
     said = [
         one

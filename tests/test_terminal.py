@@ -65,7 +65,7 @@ def test_a_remark_fills_the_columns_of_missing_cells() -> None:
 
 
 def test_a_remark_is_kept_whatever_columns_are_shown() -> None:
-    """Also in the last column, which is then as wide as its other cells, and left of columns without text."""
+    """This holds in the last column, which is then as wide as its other cells, and left of columns without text."""
     rows = [["13 register-patch", "1.5210", "0.0021", "33.12", ""], ["direct", "20.75", "0.1", "stopped by hand"]]
     assert table(COLUMNS, rows, 41)[2:] == [
         "  direct              20.75  stopped by",
@@ -154,7 +154,7 @@ CONTROL = re.compile("[\0-\\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with images, weights and reports; the folder and its files are named EVIL."""
     folder = tmp_path / EVIL
     folder.mkdir()
@@ -211,15 +211,15 @@ def check_printable(text: str) -> None:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_no_error_has_a_control_character(what: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_error_has_a_control_character(what: str, cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with suppress(SystemExit):  # raised by the parser
         (data_tools_main if what == "data_tools" else main)(REFUSED[what])
     check_printable("".join(capfd.readouterr()))
 
 
-def test_no_answer_has_a_control_character(place: Path) -> None:
+def test_no_answer_has_a_control_character(cwd: Path) -> None:
     """The commands run in a child process."""
-    done = python(ONE_BY_ONE, json.dumps(ANSWERED), cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = python(ONE_BY_ONE, json.dumps(ANSWERED), cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)})
     answers = done.stdout.split("@@")[1:]
     assert [answer.partition("\n")[0] for answer in answers] == [*ANSWERED], done.stderr
     for answer in answers:
@@ -243,7 +243,7 @@ def run_on_terminal(command: Sequence[str], code: int = 0) -> bytes:
     return found
 
 
-def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(place: Path) -> None:
+def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(cwd: Path) -> None:
     words = ["predict", f"{EVIL}.npy", EVIL, "--device", "cpu", "--out", "-"]
     assert EVIL in run_command(words)[0]
     shown = run_on_terminal([str(ROOT / "main.py"), *words]).decode()
@@ -254,8 +254,8 @@ def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(place: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "line"), [("auto", b"looking for a GPU\r\n"), ("cuda", b"starting the GPU\r\n"), ("cpu", b"")]
 )
-def test_a_line_says_that_the_gpu_is_started(device: str, line: bytes, place: Path) -> None:
-    """Only on a terminal, and before CuPy is loaded, which takes long."""
+def test_a_line_says_that_the_gpu_is_started(device: str, line: bytes, cwd: Path) -> None:
+    """The line appears only on a terminal, before CuPy is loaded, which takes long."""
     words = ["--device", device, "--data", "absent"]
     first, *_ = run_on_terminal([str(ROOT / "main.py"), *words], 2).splitlines(keepends=True)
     assert first == line if line else first.startswith(b"error: ")

@@ -45,7 +45,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
 
 
-def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Table:
+def make_table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Table:
     """Return the table of a convolution, with made-up times."""
     problems = {"float32": problem, "float16": replace(problem, dtype="float16", output_dtype="float16")}
     rows = (
@@ -61,9 +61,9 @@ def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Tabl
     return Table(name, "conv", True, 100, problems, rows)
 
 
-def document() -> dict[str, Any]:
+def make_document() -> dict[str, Any]:
     """Return a bench document of two convolutions and two batch sizes."""
-    tables = [table("conv1"), table("conv2", ConvProblem(32, 12, 12, 64, 5), scale=2.0)]
+    tables = [make_table("conv1"), make_table("conv2", ConvProblem(32, 12, 12, 64, 5), scale=2.0)]
     programs: list[dict[str, Any]] = [
         {"precision": "fp32", "conv": "direct", "ms": 9.0, "spread_ms": None, "runs": 9, "nodes": ["conv1: direct"]},
         {"precision": "fp16", "conv": "cublas", "ms": None, "spread_ms": None, "runs": 0, "reason": "no cuBLAS"},
@@ -186,7 +186,7 @@ def test_rates_say_which_limit_is_nearer() -> None:
 
 
 def test_ratios_to_library_and_previous_step() -> None:
-    rows: dict[str, Any] = {row["name"]: row["rates"] for row in table_document(table("conv1"), PEAKS)["rows"]}
+    rows: dict[str, Any] = {row["name"]: row["rates"] for row in table_document(make_table("conv1"), PEAKS)["rows"]}
     assert rows["direct"]["library_ratio"] == 0.5  # cuBLAS rather than cuDNN
     assert rows["direct"]["previous_ratio"] is None  # step 1 did not run
     assert rows["shared-tile"]["previous_ratio"] == 4.0
@@ -196,7 +196,7 @@ def test_ratios_to_library_and_previous_step() -> None:
 
 
 def test_only_complete_totals_have_a_sum() -> None:
-    first, second = table("conv1"), table("conv2", scale=2.0)
+    first, second = make_table("conv1"), make_table("conv2", scale=2.0)
     rows = {(row["name"], row["dtype"]): row for row in convolution_totals([first, second])}
     assert rows["direct", "float32"]["sum_ms"] == 24.0
     assert rows["shared-tile", "float32"]["previous_ratio"] == 4.0
@@ -206,7 +206,7 @@ def test_only_complete_totals_have_a_sum() -> None:
 
 
 def test_text_contains_every_row() -> None:
-    text = check_widths(as_text, document())
+    text = check_widths(as_text, make_document())
     for part in ("Some Card", "the rule", "grid's limit", "10 images, scaled", "TILE=16", "conv1+conv2", "no cuBLAS"):
         assert part in text, part
     assert "note: something" in text
@@ -217,14 +217,14 @@ def test_text_contains_every_row() -> None:
 
 
 def test_only_times_of_registry_variants_are_stored_for_tuning() -> None:
-    found = job.tuned_times([table("conv1")])
+    found = job.tuned_times([make_table("conv1")])
     assert set(found[CONV]) == {"cublas", "direct", "shared-tile"}
     assert found[CONV]["shared-tile"].parameters == {"TILE": 16}
     assert len(found) == 2
 
 
 def test_bars_and_points_of_the_charts() -> None:
-    found = document()
+    found = make_document()
     (bar,) = (bar for bar in journey.bars_from_bench(found, "conv1") if bar.name == "shared-tile")
     assert (bar.label, bar.dtype, bar.ms) == ("3 shared-tile", "float32", 2.0)
     labels = {(point.label, point.dtype) for point in roofline.roofline_points(found, "conv1")}
@@ -234,7 +234,7 @@ def test_bars_and_points_of_the_charts() -> None:
 
 def test_charts_are_written(tmp_path: Path) -> None:
     svg.create_chart_folder(tmp_path / "new")
-    paths = plots.draw_charts(document(), tmp_path / "new")
+    paths = plots.draw_charts(make_document(), tmp_path / "new")
     names = {f"{what}{item}.svg" for what in ("ladder", "roofline") for item in ("_conv1", "_conv2")}
     assert {path.name for path in paths} == names | {"ladder.svg", "batch_sizes.svg"}
     for path in paths:

@@ -121,7 +121,7 @@ CASES: tuple[Problem, ...] = (
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+def cpu_modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """Return the modules ``oracle`` and ``trial``, the latter with NumPy in place of CuPy."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.lab.bench import oracle, trial
@@ -130,17 +130,17 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     return oracle, trial
 
 
-def data(problem: Problem) -> tuple[np.ndarray, list[np.ndarray | None]]:
+def random_data(problem: Problem) -> tuple[np.ndarray, list[np.ndarray | None]]:
     """Return x (images, elements), and each layer's w and bias, as ``Trial`` draws them."""
     rng = np.random.default_rng(3)
     return random_images(rng, problem.arguments()[0], IMAGES), random_parameters(rng, problem)
 
 
 @pytest.mark.parametrize("problem", CASES, ids=tuning_key)
-def test_oracle_agrees_with_that_of_the_tests(problem: Problem, modules: tuple[Any, Any]) -> None:
-    """On exact results, magnitudes of errors and, for pairs, results of a plain implementation."""
-    oracle, trial = modules
-    x, arrays = data(problem)
+def test_oracle_agrees_with_that_of_the_tests(problem: Problem, cpu_modules: tuple[Any, Any]) -> None:
+    """Both compute exact results, magnitudes of errors and, for pairs, results of a plain implementation."""
+    oracle, trial = cpu_modules
+    x, arrays = random_data(problem)
     names = ("layer1", "layer1_bias", "layer2", "layer2_bias") if len(arrays) == 4 else ("layer", "layer_bias")
     given = {
         name: a.transpose(1, 2, 0, 3) if a.ndim == 4 else a
@@ -172,11 +172,11 @@ def test_oracle_agrees_with_that_of_the_tests(problem: Problem, modules: tuple[A
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tfloat32", "float16"])
-def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: tuple[Any, Any]) -> None:
-    oracle, trial = modules
+def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, cpu_modules: tuple[Any, Any]) -> None:
+    oracle, trial = cpu_modules
     stored = storage_dtype(dtype)
     problem = LinearProblem(400, 60, input_dtype=stored, dtype=dtype, output_dtype=stored)
-    x, (w, _) = data(problem)
+    x, (w, _) = random_data(problem)
     assert w is not None
     found = oracle.expected_results(problem, x, w)
     rounded_x, rounded_w = (oracle._operand_rounder(dtype)(array.astype(np.float64)) for array in (x, w))
@@ -203,8 +203,8 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
         trial._check_rms(rms(even - found.exact), most_rms, 7)
 
 
-def test_wrong_labels_are_found(modules: tuple[Any, Any]) -> None:
-    _, trial = modules
+def test_wrong_labels_are_found(cpu_modules: tuple[Any, Any]) -> None:
+    _, trial = cpu_modules
     values = np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]])
     slack = np.full_like(values, 1e-3)
     trial._check_labels(np.array([1, 1], np.uint8), values, slack, 0)

@@ -83,7 +83,7 @@ def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 STORED = json.loads((FIGURES / CALLS).read_text(encoding="utf-8"))
 
 
-def document(*rows: Any) -> Any:
+def make_document(*rows: Any) -> Any:
     """Return the stored document with these rows."""
     return STORED | {"rows": [*rows]}
 
@@ -105,12 +105,13 @@ def test_fp32x_is_compared_with_fp32_and_tf32() -> None:
 
 
 def test_wrong_labels_are_reported() -> None:
-    """Those of ``Classifier`` at the check and in timed calls; a peer with wrong labels has no times."""
+    """``Classifier`` gives them at the check and in timed calls; a peer that gives them has no times."""
     row = measure_kind(ONE, fake_setup(lambda _: fake_caller([], spoils=5)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["reason"] == "3 labels are not the engine's"
     row = measure_kind(ONE, fake_setup(lambda _: fake_caller([], spoils=ARRAYS + 8)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["unsteady"] == 7
-    assert "gave other labels in 7 timed calls" in as_text(document(row)) and "WRONG LABELS" in as_text(document(row))
+    text = as_text(make_document(row))
+    assert "gave other labels in 7 timed calls" in text and "WRONG LABELS" in text
     bad = {"plain": partial(fake_caller, [], 0)}
     row = measure_kind(ONE, fake_setup(lambda _: fake_caller([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
     assert not row["wrong"] and row["best"] == COMPILE
@@ -125,7 +126,7 @@ def test_callers_that_cannot_run_have_a_reason() -> None:
     assert row["callers"][0]["reason"] == "needs Hopper" and row["ratio"] is None and row["callers"][1]["ms"]
     row = measure_kind(Kind("card", 5, "fp16", CARD), fake_setup(lambda _: fake_caller([])), 1, lambda _: None)
     assert {caller["reason"] for caller in row["callers"]} == {"PyTorch is not installed"}
-    assert "no comparison" in as_text(document(row))
+    assert "no comparison" in as_text(make_document(row))
     with pytest.raises(ValueError, match="bug"):
         measure_kind(ONE, fake_setup(lambda _: (_ for _ in ()).throw(ValueError("bug"))), 1, lambda _: None)
 
@@ -138,8 +139,8 @@ def test_text_and_table_of_the_documents(tmp_path: Path) -> None:
             caller["ms"]["p50"] = ms
     rows[0]["callers"][1]["changed"] = 3
     assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
-    store(document(*rows), tmp_path / CALLS)
-    text = as_text(document(*rows))
+    store(make_document(*rows), tmp_path / CALLS)
+    text = as_text(make_document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())
     assert "1: PyTorch eager fp16 gave 3 labels that are not the engine's" in text
@@ -167,7 +168,7 @@ def test_help_and_errors_of_the_command(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_all_pytorch_callers_give_equal_labels() -> None:
-    """For images in pageable memory, staged or not, and in a tensor."""
+    """They classify images in pageable memory, staged or not, and in a tensor."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     graph = random_graph(LENET5)
     pool, found = TorchPool(graph, np.empty, "cpu"), []

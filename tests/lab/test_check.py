@@ -127,7 +127,7 @@ def test_wide_shows_every_error() -> None:
 def test_check_works_with_fortify_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ubuntu's g++ sets it, and jumps are then checked. All code is compiled for a single kernel."""
+    """Ubuntu's g++ sets it, so that jumps are checked. All code is compiled for this single kernel."""
     skip_without_compiler()
     compiler = tmp_path / "g++"
     compiler.write_text(f'#!/bin/sh\nexec {program.COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
@@ -153,7 +153,7 @@ def test_every_kernel_runs_on_the_cpu_or_says_why_not() -> None:
 
 
 def test_the_first_wrong_output_is_described() -> None:
-    """An output of each kind of layer, and a label."""
+    """It may be an output of a matrix product or of pooling, or a label."""
     products = Case(row_of("gemm", "naive"), LinearProblem(45, 10, argmax=True), 4)
     exact, _ = products.expected_and_tolerance
     labels = exact.argmax(axis=1).astype(np.uint8)

@@ -24,7 +24,7 @@ from app.planning import tuning
 from app.records.parts import Peaks
 from app.tools import machine_code, precompile, resources
 from app.tools.machine_code import CLASSES, OTHER, hottest_loop, parse_functions
-from tests.lab.test_bench import document
+from tests.lab.test_bench import make_document
 from tests.support.shell import user_error
 
 
@@ -167,7 +167,7 @@ def test_each_instruction_family_has_its_peak(problem: ConvProblem, instructions
 
 
 def test_split_operands_are_multiplied_several_times() -> None:
-    """Three products for each multiplication; two if one factor is exact in float16, one if both are."""
+    """The card executes three products for one, two if one factor is exact in float16, and one if both are."""
     first = ConvProblem(1, 28, 28, 32, 5, activation="relu", pool=2, input_dtype="uint8", dtype="float16x2")
     second = replace(CONV, activation="relu", pool=2, dtype="float16x2")
     pair = ConvPairProblem(first, second)
@@ -211,7 +211,7 @@ def test_every_peak_loop_compiles(arch: str, tmp_path: Path, monkeypatch: pytest
 
 def test_charts_and_text_name_every_peak() -> None:
     assert [short_peak_name(name) for name in PEAKS["tflops"]] == ["fp32", "tf32", "fp16", "fp16 hfma2", "fp16 wgmma"]
-    found = document() | {"peaks": {"tflops": dict(PEAKS["tflops"]), "gbytes_per_s": 3000.0}}
+    found = make_document() | {"peaks": {"tflops": dict(PEAKS["tflops"]), "gbytes_per_s": 3000.0}}
     described = plots.roofline_chart(found, "conv1").partition("<desc")[2].partition("</desc>")[0]
     assert all(
         f"{short_peak_name(name)} {svg.format_number(peak)} TFLOP/s" in described

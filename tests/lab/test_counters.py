@@ -1,4 +1,4 @@
-"""Test hardware counters of ``profile``, for a run and for every step: Nsight Compute's table, and its failures."""
+"""Test that ``profile`` reads hardware counters from Nsight Compute's table, and says why there are none."""
 
 import json
 from pathlib import Path

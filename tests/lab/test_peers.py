@@ -181,7 +181,7 @@ def test_a_batch_of_a_network_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize("network", [name for name in NETWORKS if shipped.weights_path(name).exists()])
 @pytest.mark.parametrize("count", [1, 100])
 def test_peers_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eager PyTorch and the fastest settings, where installed and known, and ours in every precision."""
+    """The command times this program in every precision, eager PyTorch, and the fastest known settings of peers."""
     path = tmp_path / "peers.json"
     options = f"--network {network} --batch {count} --rounds 1 --json {path}"
     assert main(["bench", "--peers", *options.split()]) == 0

@@ -43,7 +43,7 @@ def temporary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def searches(**software: dict[str, str]) -> Searches:
+def open_searches(**software: dict[str, str]) -> Searches:
     return Searches(CARD_NAME, SOFTWARE | software)
 
 
@@ -61,20 +61,20 @@ def read_stored() -> Any:
 
 
 def test_times_are_stored_at_once_and_found_again() -> None:
-    first = searches()
+    first = open_searches()
     first.add(lookup(first), SLOW, [1.23456789, 2.0], "")
     first.add(lookup(first), BROKEN, [], "no such layout")
     (one,) = read_stored()["searches"]
     assert (one["ms"], one["failed"]) == ({SLOW: [1.23457, 2.0]}, {BROKEN: "no such layout"})
     assert (one["network"], one["digest"], one["software"]) == ("lenet5", LENET5.digest, SOFTWARE["torch"])
-    assert lookup(searches()) == one == lookup(first)
+    assert lookup(open_searches()) == one == lookup(first)
     assert oct((cache_dir() / "peers" / "some_card.json").stat().st_mode)[-3:] == "600"
 
 
 def test_times_are_found_only_for_equal_versions_networks_precisions_and_batches() -> None:
-    first = searches()
+    first = open_searches()
     first.add(lookup(first), SLOW, [1.0, 2.0], "")
-    newer = searches(torch={"torch": "3.0", "triton": "9"})
+    newer = open_searches(torch={"torch": "3.0", "triton": "9"})
     others = [
         lookup(newer),
         lookup(first, "jax"),
@@ -84,23 +84,23 @@ def test_times_are_found_only_for_equal_versions_networks_precisions_and_batches
     ]
     assert not [one for one in others if one["ms"] or one["failed"]]
     newer.add(lookup(newer), FAST, [0.5, 1.0], "")
-    assert lookup(searches())["ms"] == {SLOW: [1.0, 2.0]}, "the times of older versions stay"
+    assert lookup(open_searches())["ms"] == {SLOW: [1.0, 2.0]}, "the times of older versions stay"
     assert len(read_stored()["searches"]) == 2
 
 
 def test_the_users_times_override_the_shipped_times(temporary_cache: Path) -> None:
-    first = searches()
+    first = open_searches()
     first.add(lookup(first), SLOW, [9.0, 9.0], "")
     first.add(lookup(first), FAST, [1.0, 2.5], "")
     (cache_dir() / "peers" / "some_card.json").rename(temporary_cache / "peers_some_card.json")
-    assert lookup(searches())["ms"] == {SLOW: [9.0, 9.0], FAST: [1.0, 2.5]}
-    second = searches()
+    assert lookup(open_searches())["ms"] == {SLOW: [9.0, 9.0], FAST: [1.0, 2.5]}
+    second = open_searches()
     second.add(lookup(second), SLOW, [2.0, 2.0], "")
-    assert lookup(searches())["ms"] == {SLOW: [2.0, 2.0], FAST: [1.0, 2.5]} == read_stored()["searches"][0]["ms"]
+    assert lookup(open_searches())["ms"] == {SLOW: [2.0, 2.0], FAST: [1.0, 2.5]} == read_stored()["searches"][0]["ms"]
 
 
 def test_two_searches_at_once_keep_all_times() -> None:
-    one, other = searches(), searches()
+    one, other = open_searches(), open_searches()
     mine = lookup(one)
     one.add(mine, SLOW, [1.0, 2.0], "")
     other.add(lookup(other), FAST, [3.0, 4.0], "")
@@ -114,15 +114,15 @@ def test_two_searches_at_once_keep_all_times() -> None:
 
 @pytest.mark.parametrize("content", ["{", '{"schema": "other/1"}'])
 def test_a_damaged_file_is_refused_in_one_line(content: str) -> None:
-    first = searches()
+    first = open_searches()
     first.add(lookup(first), SLOW, [1.0, 2.0], "")
     (cache_dir() / "peers" / "some_card.json").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=r"some_card.json .*delete it, and search again$"):
-        searches()
+        open_searches()
 
 
 def test_the_fastest_of_all_peers_by_each_measurement() -> None:
-    first = searches()
+    first = open_searches()
     for engine, setting in chain(*([(engine, one) for one in settings] for engine, settings in FEW.items())):
         if setting != BROKEN:
             first.add(lookup(first, engine), setting, TIMES[setting], "")
@@ -156,7 +156,7 @@ def batch(few_runs: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
     return found
 
 
-def factories(batch: Batch, diary: list[str], check_card: Any = lambda: None) -> EngineFactories:
+def make_factories(batch: Batch, diary: list[str], check_card: Any = lambda: None) -> EngineFactories:
     def make(
         kind: type[FakeEngine], name: str, _: Any, __: Any, labels: np.ndarray, precision: str, sparse: bool = True
     ) -> Engine:
@@ -171,19 +171,19 @@ def factories(batch: Batch, diary: list[str], check_card: Any = lambda: None) ->
 JOB = Job(["lenet5"], ["fp32", "fp32x", "fp16"], [20, 40], ["ours", "torch", "jax"])
 
 
-def closed(diary: list[str]) -> list[str]:
+def closed_names(diary: list[str]) -> list[str]:
     return [entry.removesuffix(" closed") for entry in diary if entry.endswith("closed")]
 
 
 def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     diary: list[str] = []
     steps: list[str] = []
-    first = searches()
-    found = [*search_settings(JOB, factories(batch, diary), first, steps.append)]
+    first = open_searches()
+    found = [*search_settings(JOB, make_factories(batch, diary), first, steps.append)]
     assert [(one["images"], one["precision"], one["engine"]) for one in found] == [
         (images, precision, engine) for engine in FEW for images in (20, 40) for precision in ("fp32", "fp16")
     ]
-    assert closed(diary) == [*chain(*(4 * settings for settings in FEW.values()))] and len(steps) == 20
+    assert closed_names(diary) == [*chain(*(4 * settings for settings in FEW.values()))] and len(steps) == 20
     assert steps[0] == f"lenet5, 20: torch {EAGER} fp32"
     for one in found:
         assert [*one["ms"], *one["failed"]] == [name for name in FEW[one["engine"]] if name != BROKEN] + [BROKEN] * (
@@ -192,7 +192,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     text = check_widths(search_text, first.to_document(found))
     assert text.count(f"torch fp32, {BROKEN}: no such layout") == 1
     again: list[str] = []
-    assert [*search_settings(JOB, factories(batch, again), searches(), steps.append)] == found and not again
+    assert [*search_settings(JOB, make_factories(batch, again), open_searches(), steps.append)] == found and not again
 
 
 def test_an_interrupted_search_is_resumed(batch: Batch) -> None:
@@ -209,37 +209,40 @@ def test_an_interrupted_search_is_resumed(batch: Batch) -> None:
     one = Job(["lenet5"], ["fp32"], [40], ["torch", "jax"])
     diary: list[str] = []
     with pytest.raises(Interrupt):
-        next(search_settings(one, factories(batch, diary), searches(), stop))
-    assert len(lookup(searches())["ms"]) + len(lookup(searches())["failed"]) == 3
-    assert len([*search_settings(one, factories(batch, diary), searches(), lambda _: None)]) == 2
-    assert closed(diary) == [*chain(*FEW.values())]
+        next(search_settings(one, make_factories(batch, diary), open_searches(), stop))
+    assert len(lookup(open_searches())["ms"]) + len(lookup(open_searches())["failed"]) == 3
+    assert len([*search_settings(one, make_factories(batch, diary), open_searches(), lambda _: None)]) == 2
+    assert closed_names(diary) == [*chain(*FEW.values())]
 
 
 def test_a_setting_that_breaks_the_card_is_stored_and_ends_the_search(batch: Batch) -> None:
     """Otherwise all later settings would seem to fail."""
 
     def check() -> None:
-        if lookup(searches())["failed"]:
+        if lookup(open_searches())["failed"]:
             raise RuntimeError("illegal address")
 
     with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
         [
             *search_settings(
-                Job(["lenet5"], ["fp32"], [40], ["torch"]), factories(batch, [], check), searches(), lambda _: None
+                Job(["lenet5"], ["fp32"], [40], ["torch"]),
+                make_factories(batch, [], check),
+                open_searches(),
+                lambda _: None,
             )
         ]
-    assert (set(lookup(searches())["ms"]), set(lookup(searches())["failed"])) == ({EAGER, SLOW}, {BROKEN})
+    assert (set(lookup(open_searches())["ms"]), set(lookup(open_searches())["failed"])) == ({EAGER, SLOW}, {BROKEN})
 
 
 def test_a_comparison_times_the_fastest_settings_and_eager(batch: Batch) -> None:
     """All settings are known for 40 images in fp32; elsewhere only eager is timed, and there is no ratio."""
-    first = searches()
+    first = open_searches()
     for engine, settings in FEW.items():
         for setting in settings:
             first.add(lookup(first, engine), setting, TIMES.get(setting, []), "no such layout")
     first.add(lookup(first), "of another version of this program", [0.1, 0.1], "")
     diary: list[str] = []
-    small, large = compare_all(JOB, factories(batch, diary), first, 1, lambda _: None)
+    small, large = compare_all(JOB, make_factories(batch, diary), first, 1, lambda _: None)
     assert [(row["engine"], row["setting"], row["precision"]) for row in large["rows"]] == [
         *(("ours", "", "fp32"), ("ours", "", "fp32x")),
         *(("torch", FAST, "fp32"), ("torch", SLOW, "fp32"), ("torch", EAGER, "fp32")),
@@ -257,7 +260,7 @@ def test_a_comparison_times_the_fastest_settings_and_eager(batch: Batch) -> None
 
 def test_a_peer_that_breaks_the_card_ends_the_comparison(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the peer, not this program, which then cannot free its arrays; the next run skips the setting."""
-    first = searches()
+    first = open_searches()
     for setting, ms in {BROKEN: [0.5, 0.5], EAGER: [3.0, 4.0], FAST: [1.0, 1.0], SLOW: [2.0, 2.0]}.items():
         first.add(lookup(first), setting, ms, "")
     first.add(lookup(first, "jax"), "jit", [], "no JAX")
@@ -269,16 +272,16 @@ def test_a_peer_that_breaks_the_card_ends_the_comparison(batch: Batch, monkeypat
         raise RuntimeError("illegal address")
 
     with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
-        next(compare_all(job, factories(batch, [], broken_card), first, 1, lambda _: None))
-    for one in (first, searches()):
+        next(compare_all(job, make_factories(batch, [], broken_card), first, 1, lambda _: None))
+    for one in (first, open_searches()):
         assert [*lookup(one)["ms"]] == [EAGER, FAST, SLOW] and [*lookup(one)["failed"]] == [BROKEN], "one verdict each"
-    assert fastest_settings([lookup(one, engine) for one in (first, searches()) for engine in FEW], FEW) == [
+    assert fastest_settings([lookup(one, engine) for one in (first, open_searches()) for engine in FEW], FEW) == [
         ("torch", FAST)
     ]
 
 
 def test_search_command(batch: Batch, some_card: None, run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_engine_factories", lambda *_: factories(batch, []))
+    monkeypatch.setattr(peers, "find_engine_factories", lambda *_: make_factories(batch, []))
     code, text, document = run_bench("--peers --search --batch 40 --precision fp32x")
     assert code == 0 and document["schema"] == "lenet5-inference/peer-settings/1"
     assert [one["engine"] for one in document["searches"]] == ["torch", "jax"] and document["card"] == CARD["name"]

@@ -158,7 +158,7 @@ DIRECTIONS = {1: "h2d", 2: "d2h", 3: "d2d"}  # CUDA's numbers
     ids=["fp32", "fp16"],
 )
 def test_every_copy_and_launch_of_a_run_has_a_span_between_two_events(chosen: Choices, special: str) -> None:
-    """On a fake card that computes nothing; the second run reuses the events of the first."""
+    """The card is a fake that computes nothing; the second run reuses the events of the first."""
     execution = plan(random_graph(LENET5, bias=False), ARCHITECTURE, chosen)
     seen: list[set[int]] = []
     with fake_card() as card, GpuEngine(execution, chunk=2, streams=2) as engine:

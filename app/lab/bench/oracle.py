@@ -171,7 +171,7 @@ def _sum_absolute_terms(problem: WeightLayer, x: Array, w: Array, bias: Array | 
 
 
 def _product_factors(problem: WeightLayer, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the two factors of each term of the sums, as arrays to broadcast, in the kernels' order."""
+    """Yield the two factors of each product that a layer sums, as arrays to broadcast, in the kernels' order."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
         for k in range(problem.inputs):

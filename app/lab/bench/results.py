@@ -140,7 +140,7 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
     """Return the time in ms of the last timed step of the ladder before row ``index``, in the same type.
 
-    results: in the order of the ladder. A debug row stands behind the row of the same kernel.
+    results: in the order of the ladder. A debug row follows the row of the same kernel.
     """
     row = results[index]
     if row.step is None or row.kind not in (OURS, DEBUG):

@@ -24,7 +24,7 @@ def _describe_row(table: Table, mine: Row, rows: Sequence[Row]) -> str:
     where = f"{mine['name']} on {table['item']}, {SHORT[mine['dtype']]}: "
     if mine["ms"] is None or mine["rates"] is None:
         return f"{where}{'WRONG: ' if mine['wrong'] else 'not timed: '}{mine['reason']}"
-    faster, slower = split_steps(rows, mine)
+    faster, slower = split_faster_and_slower(rows, mine)
     place = f"place {len(faster) + 1} of {len(faster) + len(slower) + 1}"
     told = [f"{format_ms(mine['ms'])} ms, {place}; every output is right"]
     if slower:
@@ -53,7 +53,7 @@ def _bound_sentence(mine: TimedRow) -> str:
     return f"{least}: neither arithmetic nor memory, but {other}"
 
 
-def split_steps(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], list[TimedRow]]:
+def split_faster_and_slower(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], list[TimedRow]]:
     """Return the ladder's timed rows in the type of ``mine``, those at least as fast and the slower ones, by time."""
     steps = [row for row in rows if row["dtype"] == mine["dtype"] and row["kind"] in (OURS, LIBRARY)]
     timed = sorted(

@@ -119,7 +119,7 @@ class Trial:
         return self._expected_with_tolerances(None)
 
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """Return, for the block, exact values, the error allowed for each, and the RMS allowed for all errors.
+        """Return the block's exact results, the error allowed for each, and the RMS allowed for all errors.
 
         row: kernel whose error bound replaces the default, if it has one.
         """

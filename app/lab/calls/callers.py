@@ -148,7 +148,7 @@ class TorchPool:
         self._made: dict[tuple[bool, int, str, Setting], TorchCalls] = {}
 
     def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        """Return for each of PyTorch's settings a function that makes a caller for this kind of call."""
+        """Return setting → function that makes a caller for this kind of call, for all settings of an engine."""
         settings = [
             setting
             for setting in torch.SETTINGS

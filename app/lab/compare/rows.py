@@ -129,7 +129,7 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
     return {**document["settings"], "workers": document["workers"]}
 
 
-class Kind(Frozen):
+class Reader(Frozen):
     """Functions that read one kind of report for a comparison.
 
     rows: yields the timed rows, None for a missing time. settings, machine: return what must be equal in all reports.
@@ -144,14 +144,14 @@ class Kind(Frozen):
 
 # Schema → how to read it.
 KINDS = {
-    "lenet5-inference/report/4": Kind(_report_rows, _run_settings),
-    "lenet5-inference/bench/1": Kind(_bench_rows, _make_field_getter("subject", "images", "settings")),
-    "lenet5-inference/peers/2": Kind(_peers_rows, _make_field_getter()),
-    "lenet5-inference/train/1": Kind(_train_rows, _train_settings, _make_field_getter(), _make_field_getter()),
-    "lenet5-inference/sweep/1": Kind(
+    "lenet5-inference/report/4": Reader(_report_rows, _run_settings),
+    "lenet5-inference/bench/1": Reader(_bench_rows, _make_field_getter("subject", "images", "settings")),
+    "lenet5-inference/peers/2": Reader(_peers_rows, _make_field_getter()),
+    "lenet5-inference/train/1": Reader(_train_rows, _train_settings, _make_field_getter(), _make_field_getter()),
+    "lenet5-inference/sweep/1": Reader(
         _sweep_rows, _make_field_getter("network", "operation", "variant", "precision", "fused", "images")
     ),
-    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline_rows, _make_field_getter("network", "precision", "images")),
+    "lenet5-inference/pipeline-sweep/1": Reader(_pipeline_rows, _make_field_getter("network", "precision", "images")),
 }
 
 

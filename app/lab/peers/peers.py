@@ -254,7 +254,7 @@ def compare_all(
 
 
 def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
-    """Return why the peers' fastest settings are unknown; empty if known. settings: peer → its settings."""
+    """Return why the fastest settings are unknown; empty if known. known: a search per peer. settings: peer → names."""
     if not known:
         return "no peer was timed"
     total = sum(len(settings[one["engine"]]) for one in known)

@@ -123,7 +123,7 @@ class Entrant:
     def run_round(self) -> None:
         """Time the engine's runs of one round, unless it has failed. Sets ``reason`` if it fails."""
         if self.engine is not None:
-            self._attempt(self._run_timed_turn)
+            self._attempt(self._time_round)
 
     def try_briefly(self, batch: Batch) -> list[float]:
         """Prepare the engine, time a few runs and close it; return the median ms on the card and end to end.
@@ -171,7 +171,7 @@ class Entrant:
         with self.engine.settings_context():
             return [median([self._time_measurement(name) for _ in range(TRIES)]) for name in (ON_CARD, END_TO_END)]
 
-    def _run_timed_turn(self) -> None:
+    def _time_round(self) -> None:
         assert self.engine is not None
         with self.engine.settings_context():
             for name, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
@@ -232,7 +232,7 @@ def measure_in_turn(
     failed; raises an error if the card no longer answers.
     """
 
-    def take_turn(entrant: Entrant, what: str, turn: Callable[[], object]) -> None:
+    def call_and_check(entrant: Entrant, what: str, turn: Callable[[], object]) -> None:
         show_step(entrant.candidate.title + what)
         turn()
         if entrant.reason and not entrant.is_ours:
@@ -240,11 +240,11 @@ def measure_in_turn(
 
     try:
         for entrant in entrants:
-            take_turn(entrant, "", partial(entrant.prepare, batch))
+            call_and_check(entrant, "", partial(entrant.prepare, batch))
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                take_turn(entrant, f", round {index + 1}", entrant.run_round)
+                call_and_check(entrant, f", round {index + 1}", entrant.run_round)
     except BaseException:
         for entrant in entrants:
             with suppress(Exception):  # a card that no longer answers frees nothing; the first error says why

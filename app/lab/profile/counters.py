@@ -169,6 +169,6 @@ def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[
 
 
 def normalize_count(name: str, value: float, outputs: float) -> float:
-    """Return a counter's value as events per output element of a layer with ``outputs`` of them; percent unchanged."""
+    """Return a counter's events ÷ ``outputs``, the number of output elements of the layer; percentages unchanged."""
     unit = COUNTERS[name].unit
     return value if unit == "%" else value * WEIGHTS[unit] / outputs

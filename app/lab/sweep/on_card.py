@@ -64,5 +64,5 @@ class PointTimer:
 
 
 def _compile_into_cache(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
-    """Compile the row into the cache on disk, without keeping its machine code in memory."""
+    """Compile the kernel into the cache on disk, without keeping its machine code in memory."""
     compile_kernel(row.path, row.launch_config(problem, parameters).defines, arch)

@@ -87,7 +87,7 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint
 def as_document(
     request: SweepRequest, card: str, points: Sequence[PipelinePoint], total: int, default: Setting
 ) -> PipelineSweep:
-    """Return the JSON document: the measured points, the best point and the default one."""
+    """Return the JSON document of these points, the best and the default one. total: number of points to measure."""
     measured = [point for point in points if point["ms"] is not None]
     best = min(measured, key=lambda point: point["ms"] or 0.0, default=None)
     usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)

@@ -71,7 +71,7 @@ def unsupported_feature_reason(without: Sequence[str], problem: Any) -> str | No
     return None if missing is None else f"is without {missing}"
 
 
-def constant_values(header: Header, problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
+def evaluate_constants(header: Header, problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
     """Return the values of the header's constants, and of all names in its expressions. Raises Unfit."""
     names, constants = problem_sizes(problem), {}
     for name, expression in header.constants.items():
@@ -79,9 +79,9 @@ def constant_values(header: Header, problem: Problem) -> tuple[dict[str, int], d
     return constants, names
 
 
-def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
+def configure_from_header(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
     """Return the launch that the header describes, for a problem. Raises Unfit if it is impossible."""
-    constants, names = constant_values(header, problem)
+    constants, names = evaluate_constants(header, problem)
     block = [_evaluate(header, "block", one, names, 1, MAX_BLOCK) for one in header.expressions["block"]]
     block += [1] * (3 - len(block))
     if prod(block) > MAX_BLOCK:
@@ -126,12 +126,12 @@ def _evaluate(header: Header, key: str, expression: ast.expr, names: Mapping[str
 
 def default_parameters_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
     """Return the default parameters of the registry's ``row``; the header's constants replace them. Raises Unfit."""
-    constants, _ = constant_values(header, problem)
+    constants, _ = evaluate_constants(header, problem)
     return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
 
 
-def configure_like(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
+def configure_like_row(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
     """Return the launch of the registry's ``row``, with the header's other constants added. Raises Unfit."""
     config = row.configure(problem, parameters)
-    constants, _ = constant_values(header, problem)
+    constants, _ = evaluate_constants(header, problem)
     return replace(config, defines={**config.defines, **{k: v for k, v in constants.items() if k not in row.tunables}})

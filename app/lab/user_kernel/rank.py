@@ -12,7 +12,7 @@ from app.commands.rank import RankRequest
 from app.drawing.page import html_page, html_table
 from app.files.reading import may_exist
 from app.files.writing import replace_atomically
-from app.lab.bench.standing import split_steps, step_name
+from app.lab.bench.standing import split_faster_and_slower, step_name
 from app.lab.document import describe_card
 from app.lab.user_kernel.record import read_record, source_sha256, timed_rows
 from app.lab.user_kernel.source import read_source
@@ -97,7 +97,7 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
 
 def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
     """Return an entry of the ranking with a provisional place. name: of the record's file. beside: its source, too."""
-    faster, slower = split_steps(layer["rows"], row)
+    faster, slower = split_faster_and_slower(layer["rows"], row)
     bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
     return {
         "place": 1,

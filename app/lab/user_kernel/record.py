@@ -58,7 +58,7 @@ def write_record(bench: Bench, source: Source, author: str, path: Path, *, overw
 
 
 def read_record(path: Path) -> KernelRecord:
-    """Read a record. Raises UserError if the file is none, or if its figures do not agree with each other."""
+    """Read a record. Raises UserError if the file is no record, or if its figures do not agree with each other."""
     return cast(KernelRecord, read_json(path, _check_record, REMEDY))
 
 

@@ -14,8 +14,8 @@ from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
+from app.lab.user_kernel import launches
 from app.lab.user_kernel.header import KINDS, SIZES, Header, check_names, read_header
-from app.lab.user_kernel.launches import configure, configure_like, default_parameters_like, unsupported_feature_reason
 from app.lab.user_kernel.source import blank_comments, contains_ptx, read_source
 
 _BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
@@ -98,8 +98,8 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
             raise UserError(f"{name}: types: {row.name} has no {other[0]}: leave the line out")
         given = {one.name: getattr(row, one.name) for one in fields(row)} | told
         given |= {"since": row.name, "dtypes": dtypes or row.dtypes}
-        given["defaults"] = partial(default_parameters_like, header, row)
-        given["configure"] = partial(configure_like, header, row)
+        given["defaults"] = partial(launches.default_parameters_like, header, row)
+        given["configure"] = partial(launches.configure_like_row, header, row)
         return UserVariant(**given)
     if INTEGERS in dtypes:
         raise UserError(f"{name}: types: no kernel of a single layer computes in {INTEGERS}: name another type")
@@ -109,9 +109,9 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
         0,
         file.stem,
         "a user's file",
-        partial(configure, header),
+        partial(launches.configure_from_header, header),
         dtypes or ("float32",),
-        refuses=partial(unsupported_feature_reason, header.words.get("without", ())),
+        refuses=partial(launches.unsupported_feature_reason, header.words.get("without", ())),
         min_arch=_MIN_ARCH.get(instructions, 75),
         only_arch=90 if instructions == "wgmma" else None,
         instructions=instructions,

@@ -28,7 +28,7 @@ class FileTimer:
         self._loss: str | None = None
 
     def time(self, problem: Problem, images: int, noise: float, l2: str) -> Result:
-        """Check and time the kernel on a problem; return the result, or why there is none. Raises DeviceMemoryError."""
+        """Check and time the kernel on a problem; the result has a time or a reason. Raises DeviceMemoryError."""
         result = Result(FILE, self.row.name, problem.dtype)
         if (reason := self.row.refusal_reason(problem, self._arch)) is not None:
             return replace(result, reason=reason)

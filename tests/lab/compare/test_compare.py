@@ -95,12 +95,12 @@ Side = dict[str, Any] | list[dict[str, Any]]  # one report, or several
 Compare = Callable[..., tuple[int, str, dict[str, Any]]]
 
 
-def slowed(value: Any, factor: float) -> Any:
+def scale_times(value: Any, factor: float) -> Any:
     """Return the document with every time multiplied by the factor."""
     if isinstance(value, dict):
-        return {name: slowed(inner, factor) for name, inner in value.items()}
+        return {name: scale_times(inner, factor) for name, inner in value.items()}
     if isinstance(value, list):
-        return [slowed(inner, factor) for inner in value]
+        return [scale_times(inner, factor) for inner in value]
     return value * factor if isinstance(value, float) else value
 
 
@@ -139,7 +139,7 @@ def test_every_kind_and_current_version_is_tested() -> None:
 def test_slower_and_faster_rows_are_found(kind: str, run_compare: Compare) -> None:
     document, names = DOCUMENTS[kind]
     for factor, expected in ((1.0, "same"), (1.5, "slower run"), (0.5, "faster run")):
-        code, out, found = run_compare(kind, document, slowed(document, factor), "--fail-above", "3%")
+        code, out, found = run_compare(kind, document, scale_times(document, factor), "--fail-above", "3%")
         assert {row["name"] for row in found["rows"]} == names
         assert {row["verdict"] for row in found["rows"]} == {expected}
         assert all(row["percent"] == pytest.approx(100 * factor - 100) for row in found["rows"])
@@ -213,20 +213,20 @@ def test_reports_without_common_times_are_refused(tmp_path: Path, refuses: Refus
     refuses(["compare", good, good, "--json", good], "same file")
 
 
-def noisy(document: dict[str, Any], rng: random.Random, spread: float, factor: float = 1) -> dict[str, Any]:
+def simulate_run(document: dict[str, Any], rng: random.Random, spread: float, factor: float = 1) -> dict[str, Any]:
     """Return the document with all times multiplied by one random factor, as in another run."""
-    return slowed(document, factor * rng.uniform(1 - spread, 1 + spread))
+    return scale_times(document, factor * rng.uniform(1 - spread, 1 + spread))
 
 
 def test_several_reports_are_judged_by_the_scatter_between_runs(run_compare: Compare) -> None:
     """Samples scatter by 2 % within a run, runs of one program by 20 %: two single runs would seem different."""
     rng = random.Random(1)
-    runs = [noisy(REPORT, rng, 0.2) for _ in range(10)]
+    runs = [simulate_run(REPORT, rng, 0.2) for _ in range(10)]
     code, out, found = run_compare("report/4", runs[:5], runs[5:], "--fail-above", "3%")
     assert code == 0 and {row["verdict"] for row in found["rows"]} == {"same"} and found["noise"] == "runs"
     assert "PASSED: no row became slower by over 3 %" in out and "two runs" not in out
     assert "in at most 5 % of cases, over all rows together" in out
-    slower = [noisy(REPORT, rng, 0.2, 2.0) for _ in range(5)]
+    slower = [simulate_run(REPORT, rng, 0.2, 2.0) for _ in range(5)]
     code, out, found = run_compare("report/4", runs[:5], slower, "--fail-above", "3%")
     assert code == 1 and {row["verdict"] for row in found["rows"]} == {"slower"}
     assert "FAILED: slower by over 3 %: on the card, end to end, conv1+relu1, conv1 alone" in out
@@ -243,7 +243,7 @@ def test_runs_without_samples_are_compared_by_their_medians(run_compare: Compare
 
 def test_rows_and_settings_that_some_reports_lack(tmp_path: Path, run_compare: Compare, refuses: Refuses) -> None:
     rng = random.Random(2)
-    runs = [noisy(REPORT, rng, 0.01) for _ in range(5)]
+    runs = [simulate_run(REPORT, rng, 0.01) for _ in range(5)]
     runs[1]["op_times"], runs[4]["layers"] = [], []
     _, out, found = run_compare("report/4", runs[:3], runs[3:])
     assert [row["name"] for row in found["rows"]] == ["on the card", "end to end"]
@@ -258,7 +258,7 @@ def test_rows_and_settings_that_some_reports_lack(tmp_path: Path, run_compare: C
 
 def test_sides_are_lists_of_different_runs(tmp_path: Path, refuses: Refuses) -> None:
     rng = random.Random(3)
-    a, b, c, d = (store(tmp_path / name, "report/4", noisy(REPORT, rng, 0.1)) for name in "abcd")
+    a, b, c, d = (store(tmp_path / name, "report/4", simulate_run(REPORT, rng, 0.1)) for name in "abcd")
     copy = tmp_path / "copy"
     copy.write_bytes(a.read_bytes())
     refuses(["compare", a], "one list of 1 reports: name two, or two lists")

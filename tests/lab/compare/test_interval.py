@@ -41,7 +41,7 @@ def excludes_zero(bounds: Bounds | None) -> bool:
     return not bounds[0] <= 0 <= bounds[1]
 
 
-def correlated(share: float) -> Draw:
+def draw_correlated(share: float) -> Draw:
     """Return a function that draws normal noise of which each value keeps ``share`` of the previous one."""
 
     def draw(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -63,8 +63,8 @@ SAMPLES: dict[str, tuple[Draw, int]] = {
     "skewed": (lambda rng, count: 1 + 0.2 * rng.exponential(1, count), 20),
     "skewed, far outliers": (lambda rng, count: 1 + 0.05 * rng.pareto(1.5, count), 20),
     "steps of the clock": (lambda rng, count: np.round(20 + 0.5 * rng.standard_normal(count)), 20),
-    "correlated, many": (lambda rng, count: np.exp(0.05 * correlated(0.9)(rng, count)), 100),
-    "correlated and skewed": (lambda rng, count: 1 + 0.05 * np.exp(correlated(0.7)(rng, count)), 20),
+    "correlated, many": (lambda rng, count: np.exp(0.05 * draw_correlated(0.9)(rng, count)), 100),
+    "correlated and skewed": (lambda rng, count: 1 + 0.05 * np.exp(draw_correlated(0.7)(rng, count)), 20),
     "in blocks": (draw_in_blocks, 20),
 }
 
@@ -84,7 +84,7 @@ def test_false_alarms_of_one_report_per_side(name: str, rows: int, commands: int
 
 
 def changed_rows(rng: np.random.Generator, draw: Draw, runs: int, rows: int, common: bool, slower: float) -> list[bool]:
-    """Return which rows are found to have changed. runs: per side. common: whether all rows of a run deviate alike."""
+    """Return which rows are found changed. common: all rows of a run deviate alike. slower: true change in percent."""
     levels = np.stack([draw(rng, 2 * runs) for _ in range(rows)])
     if common:
         levels = levels[:1] + 0.001 * rng.standard_normal(levels.shape)
@@ -112,7 +112,7 @@ def test_false_alarms_of_five_reports_per_side(name: str, rows: int) -> None:
 
 
 def test_three_percent_are_found_by_five_reports_a_side() -> None:
-    """With 1 % of noise between runs: in one row, and in each of ten rows that deviate alike in a run."""
+    """Runs scatter by 1 %. The change is found in a single row, and in each of ten rows that deviate alike in a run."""
     for rows, common, least in ((1, False, 190), (10, True, 180)):
         rng = np.random.default_rng(3)
         finds = [changed_rows(rng, LEVELS["normal"], 5, rows, common, slower=3) for _ in range(200)]

@@ -245,7 +245,7 @@ def test_a_report_of_a_real_card_agrees_with_itself() -> None:
 
 @pytest.mark.gpu
 def test_records_made_on_the_card(mine: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A record of the same code as ``direct``, and none of a wrong kernel."""
+    """A copy of ``direct`` gets a record, a wrong kernel none."""
     path, text = folder / "ada.json", mine.read_text()
     options = ["--batch", "2000", "--only", "direct", "--record", str(path)]
     assert main(["bench", str(mine), *options]) == 0
