@@ -202,7 +202,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_remedy_is_noticed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_command_in_a_text_is_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     more = (*command_texts(), ("here:1", f"it is missing: {text}; or not"))
     monkeypatch.setitem(globals(), "command_texts", lambda: more)
     with pytest.raises(AssertionError, match="here:1"):

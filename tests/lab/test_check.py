@@ -108,7 +108,7 @@ def test_a_syntax_error_is_one_line(plant: Plant, capsys: pytest.CaptureFixture[
     [
         {"conv": "im2col-gemm", "shape": WORKS},  # several launches and a workspace
         {"fc": "warpgroup", "shape": "72,33"},  # Hopper's instructions
-        {"conv": "warpgroup-sparse", "shape": "16,7,9,43,3,1"},  # filters that it serves alone
+        {"conv": "warpgroup-sparse", "shape": "16,7,9,43,3,1"},  # the only filters that it supports
         {"pool": "shared", "layer": "pool1"},
     ],
 )

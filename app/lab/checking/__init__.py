@@ -1,1 +1,1 @@
-"""Compare kernels with correct results on small problems: their definition, and runs on the GPU."""
+"""Check kernels: small problems with known results, and runs of a kernel on the GPU."""

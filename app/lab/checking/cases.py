@@ -53,7 +53,7 @@ SHAPES: dict[str, Sequence[Single]] = {
 IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, which are the rows of a matrix product
 # Operation → the sizes that --shape takes.
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
-# Two bytes whose repetition is a NaN in every type → what an output with this NaN tells.
+# Two bytes whose repetition is a NaN in every type → what this NaN in an output means.
 NANS = {
     b"\xff\xff": "nothing was written, or only added (outputs begin as NaN)",
     b"\xfe\xff": "found NaN from shared memory that no thread had written",  # by the emulation
@@ -183,7 +183,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     for dtype in row.dtypes:
         problems = [problem_in_type(row, problem, dtype) for problem in SHAPES[row.operation]]
         served = [problem for problem in problems if row.refusal_reason(problem, arch) is None]
-        if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
+        if not served and dtype == "float16x2":  # such a kernel reads only numbers in the range of float16
             single = [problem for problem in problems if isinstance(problem, ConvProblem)]
             bounded = [replace(problem, bounded=True, exact=exact) for exact in (False, True) for problem in single]
             served = [problem for problem in bounded if row.refusal_reason(problem, arch) is None]

@@ -214,7 +214,7 @@ def compare_all(
 ) -> Iterator[Comparison]:
     """Time this program, the peers' fastest settings and eager PyTorch in turn; yield a comparison for each batch.
 
-    Raises UserError if a peer leaves the card unusable; its setting is then stored as one that failed.
+    Raises UserError if a peer leaves the card unusable, after storing its setting as failed.
     """
     for batch in _iterate_batches(job, checked=True):
         network, images = batch.graph.network, len(batch.images)

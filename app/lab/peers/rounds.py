@@ -27,10 +27,10 @@ from app.records.peers import Row
 OURS = "ours"
 DENSE = "dense"  # setting of ours: 2:4 sparse weights run on dense kernels
 LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within these limits
-WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each turn
-TURN_MS = 60.0  # per measurement and turn
+WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each round
+TURN_MS = 60.0  # per engine, measurement and round
 LEAST_RUNS, MOST_RUNS = 5, 300
-LEAST_SERIES = 3  # series of passes per turn
+LEAST_SERIES = 3  # series of passes per engine and round
 TRIES = 9  # timed runs of each setting in a search
 ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
 MEASUREMENTS = (END_TO_END, ON_CARD)
@@ -102,7 +102,7 @@ class Entrant:
     candidate: Candidate
     host_labels: np.ndarray
     engine: Engine | None = None
-    runs: int = LEAST_RUNS  # end to end, per turn
+    runs: int = LEAST_RUNS  # end to end, per round
     passes: int = 1  # per series
     note: str = ""
     reason: str = ""
@@ -228,7 +228,7 @@ def measure_in_turn(
 ) -> None:
     """Prepare all entrants, time them in ``rounds`` rounds, each beginning with another entrant, and close them.
 
-    show_step: called with a description before each preparation and each turn. check_after: called with a peer that
+    show_step: called with a description before each preparation and each round. check_after: called with a peer that
     failed; raises an error if the card no longer answers.
     """
 

@@ -43,7 +43,7 @@ HOST, CARD = 1, 2  # process numbers in the trace
 
 
 def profile(request: ProfileRequest) -> int:
-    """Profile the main job, or with ``--every-step`` each kernel of the ladder; print. Return 0. Raises UserError."""
+    """Profile the main job, or with ``--every-step`` each kernel of the ladder. Return 0. Raises UserError."""
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
     if request.every_step:

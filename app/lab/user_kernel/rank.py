@@ -96,7 +96,7 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
 
 
 def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
-    """Return an entry of the ranking with a provisional place. name: of the record's file. beside: its source, too."""
+    """Return an entry of the ranking with place 1. name: file of the record. beside: whether its source is there."""
     faster, slower = split_faster_and_slower(layer["rows"], row)
     bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
     return {

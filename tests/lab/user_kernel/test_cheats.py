@@ -142,7 +142,7 @@ __global__ void later(const float *x, const float *w, const float *bias, float *
     ),
     # Leaves out the last tap, whose product is small among many.
     "forgets_a_channel": edit_honest("image 0, map 0, row 0, column 0: found", WITHOUT_LAST_TAP),
-    # Computes in eleven bits, and says that it computes in float32.
+    # Computes with 11 significant bits, though its type is float32.
     "coarse_numbers": edit_honest(
         "image 0, map 0, row 0, column",
         COARSE_SUM,
