@@ -143,6 +143,7 @@ def test_command_without_peers(
     assert as_text(document) + "\n" == text and ("WRONG" in text) == wrong and "torch is left out: broken" in text
     assert main(["bench", "--peers", "--rounds", "1", "--json", "-"]) == int(wrong)
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
+    assert main(["bench", "--peers", "--only", "torch"]) == 2 and "torch is left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -101,14 +101,15 @@ def test_the_users_times_override_the_shipped_times(temporary_cache: Path) -> No
 
 def test_two_searches_at_once_keep_all_times() -> None:
     one, other = open_searches(), open_searches()
-    mine = lookup(one)
+    mine, of_jax = lookup(one), lookup(one, "jax")
     one.add(mine, SLOW, [1.0, 2.0], "")
     other.add(lookup(other), FAST, [3.0, 4.0], "")
     other.add(lookup(other, "jax"), "jit", [5.0, 6.0], "")
     one.add(mine, EAGER, [7.0, 8.0], "")
+    one.add(of_jax, "jit, pieces", [9.0, 9.0], "")
     assert [search["ms"] for search in read_stored()["searches"]] == [
         {SLOW: [1.0, 2.0], FAST: [3.0, 4.0], EAGER: [7.0, 8.0]},
-        {"jit": [5.0, 6.0]},
+        {"jit": [5.0, 6.0], "jit, pieces": [9.0, 9.0]},
     ]
 
 

@@ -65,9 +65,8 @@ class Job(Frozen):
 class EngineFactories(NamedTuple):
     """Functions that make engines. ours: makes this program's engine. peers: peer → setting → function.
 
-    missing: why peers do not run here. check_card: function that raises an error if the card no longer answers.
-    runs_sparse: function that returns whether this program runs a graph in a precision on kernels for 2:4 sparse
-    weights. Dense kernels are then timed, too, as the peers have no others.
+    missing: why peers do not run here. check_card: raises an error if the card no longer answers. runs_sparse: returns
+    whether kernels for 2:4 sparse weights run a graph in a precision; dense kernels are then timed, too.
     """
 
     ours: Callable[..., Engine]
@@ -103,6 +102,8 @@ def compare(request: BenchRequest) -> int:
     with device.translate_gpu_errors(), redirect_output_to_stderr():
         factories = find_engine_factories(job.engines, partial(OurEngine, **here), deviceSynchronize)
         factories = factories._replace(runs_sparse=partial(runs_sparse_kernels, **here))
+        if not (request.search or factories.peers or OURS in job.engines):
+            raise UserError(f"--only {request.only}: {'; '.join(factories.missing)}: name {OURS}, too")
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
             def show_step(what: str) -> None:
@@ -176,9 +177,8 @@ def find_engine_factories(
     why = {torch.TORCH: cudnn.why_no_cudnn, jax.JAX: jax.why_no_jax}
     missing = {name: reason for name in PEERS if name in engines and (reason := why[name]()) is not None}
     peers = {name: found[name] for name in PEERS if name in engines and name not in missing}
-    return EngineFactories(
-        ours, peers, [f"{name} is left out: {reason}" for name, reason in missing.items()], check_card
-    )
+    reasons = [f"{name} is left out: {reason}" for name, reason in missing.items()]
+    return EngineFactories(ours, peers, reasons, check_card)
 
 
 def search_settings(

@@ -48,7 +48,9 @@ class Searches:
 
         Times that other processes stored meanwhile for cards of the same name stay in the file.
         """
-        self._found.setdefault(_search_key(search), search)
+        known = self._found.get(_search_key(search), search)  # another object, if it was read after ``find``
+        search["ms"], search["failed"] = known["ms"] | search["ms"], known["failed"] | search["failed"]
+        self._found[_search_key(search)] = search
         self._merge(self._path)
         if ms:
             search["ms"][setting] = [round(one, 5) for one in ms]
