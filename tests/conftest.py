@@ -114,10 +114,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the chosen sample and part, of those that -m and -k select.
-
-    Skip GPU tests where there is no GPU, with the reason that the program would print.
-    """
+    """Keep the tests of the chosen sample and part. Without a GPU, skip GPU tests with the program's reason."""
     kept = chosen(items, config.getoption("sample"), config.getoption("part"))
     names = {item.nodeid for item in kept}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
@@ -148,10 +145,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_reader() -> Iterator[None]:
-    """Read the HDF5 files of all tests in one process: one for each file would take a minute in all.
-
-    Compile the code that all emulated kernels share once, even for a single kernel.
-    """
+    """Read all HDF5 files in one process, and compile what emulated kernels share only once: this saves minutes."""
     with Reader() as reader, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
         patch.setattr(hdf5_start, "start_children_early", lambda paths: None)

@@ -127,7 +127,7 @@ def test_wide_shows_every_error() -> None:
 def test_check_works_with_fortify_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ubuntu's g++ sets it, so that jumps are checked. All code is compiled for this single kernel."""
+    """Ubuntu's g++ sets _FORTIFY_SOURCE, which checks jumps. All code is compiled for this single kernel."""
     skip_without_compiler()
     compiler = tmp_path / "g++"
     compiler.write_text(f'#!/bin/sh\nexec {program.COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')

@@ -70,7 +70,7 @@ def find_targets(
     if row is None:
         raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
     values = parse_settings(request.set or (), row)
-    precision = sweep_precision(row, request.precision)
+    precision = choose_sweep_precision(row, request.precision)
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
@@ -95,7 +95,7 @@ def find_targets(
     return targets, notes
 
 
-def sweep_precision(row: Variant, wanted: str | None) -> str:
+def choose_sweep_precision(row: Variant, wanted: str | None) -> str:
     """Return the precision in which to sweep a kernel: ``wanted``; if that is None, fp32 or the kernel's first.
 
     Raises UserError if the kernel does not support ``wanted``; a plan would silently use another kernel.
