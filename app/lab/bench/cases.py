@@ -113,7 +113,7 @@ def _has_matrix_operation(steps: Sequence[LayerStep]) -> bool:
 
 
 def _input_dtype(steps: Sequence[LayerStep], at: int, stored: str) -> str:
-    """Return the dtype of the input of step ``at``.
+    """Return the dtype of the input of step ``at``. stored: dtype of activations between layers.
 
     Images are bytes. Scores after the last matrix product are never stored in half precision.
     """

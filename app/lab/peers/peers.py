@@ -169,7 +169,7 @@ def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[st
 def find_engine_factories(
     engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]
 ) -> EngineFactories:
-    """Return functions that make the peers among ``engines``, why others are missing, and the other two arguments."""
+    """Return factories of the peers in ``engines`` that run here, why others do not, ``ours`` and ``check_card``."""
     found: dict[str, Mapping[str, Callable[..., Engine]]] = {
         torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
         jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
