@@ -210,7 +210,7 @@ def test_modules_are_imported_where_they_belong(module: str) -> None:
 
 @pytest.mark.parametrize("extra", [*EXTRAS, "app.cluster.runner"])
 def test_extras_are_imported_only_when_they_are_needed(extra: str) -> None:
-    """They are imported inside functions, as is app.cluster, which needs Dask: commands must start without them."""
+    """Commands must start without extras, so functions import them, and app.cluster, which needs Dask."""
     for path in {*(ROOT / "app").rglob("*.py")} - {*(ROOT / "app" / "cluster").glob("*.py")}:
         assert not any(is_within(name, extra) for name in read_imports(path).at_once), path
 

@@ -250,7 +250,7 @@ def test_exit_codes_with_closed_and_full_error_streams(body: str, code: int) -> 
 
 
 def test_a_file_never_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
-    """Otherwise messages of this program or a library would go into the file."""
+    """If it did, messages of this program or a library would go into the file."""
     script = (
         "import os, sys\n"
         "from app.terminal.console import run_guarded\n"

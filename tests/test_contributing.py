@@ -198,7 +198,7 @@ def test_the_copy_compiles_and_plans_and_its_tests_include_the_activation(copy: 
 
 @pytest.mark.gpu
 def test_gpu_kernels_with_the_activation_equal_the_reference(copy: Path, request: pytest.FixtureRequest) -> None:
-    """They run on all shapes, or on the sample of this run. test_add_a_variant.py runs the new kernel."""
+    """All shapes are tested, or the sample of this run. test_add_a_variant.py runs the new kernel."""
     seed = request.config.getoption("sample")
     sample = [] if seed is None else ["--sample", str(seed)]
     done = run_python(copy, *PYTEST, *sample, "-k", "softsign and not conv_99", *CARD)

@@ -227,7 +227,7 @@ def needs(command: str) -> list[pytest.MarkDecorator]:
     "command", [pytest.param(line, marks=needs(line)) for line in SHOWN if line.startswith("python ")]
 )
 def test_python_commands(command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run in this process, in which most modules are loaded."""
+    """Python commands of the README run in this process, in which most modules are loaded."""
     monkeypatch.chdir(ROOT)
     _, program, *words = shlex.split(command, comments=True)
     code = {"main.py": main, "-m": lambda words: data_tools_main(words[1:])}[program](words)
@@ -262,7 +262,7 @@ def test_named_files_exist() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    """They lead to a file and, with an anchor, to a heading in it."""
+    """Links in documents lead to a file and, with an anchor, to a heading in it."""
     for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path

@@ -90,7 +90,7 @@ def test_two_outputs_must_be_different_files(names: tuple[str, str], cwd: Path, 
 
 @pytest.mark.parametrize("option", OUTPUTS)
 def test_existing_files_are_replaced_only_on_request(option: str, cwd: Path) -> None:
-    """This holds for files of this program and dangling links, too. ``--init`` never replaces a file."""
+    """Files of this program and dangling links are no exception. ``--init`` never replaces a file."""
     remedy = "remove it first" if option == "init" else "replace it with --overw"
     (cwd / "old").write_text('{"schema": "lenet5-inference/bench/1"}')
     (cwd / "link").symlink_to(cwd / "nothing")

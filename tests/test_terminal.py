@@ -65,7 +65,7 @@ def test_a_remark_fills_the_columns_of_missing_cells() -> None:
 
 
 def test_a_remark_is_kept_whatever_columns_are_shown() -> None:
-    """This holds in the last column, which is then as wide as its other cells, and left of columns without text."""
+    """The last column, as wide as its other cells, may have a remark, and so may one left of columns without text."""
     rows = [["13 register-patch", "1.5210", "0.0021", "33.12", ""], ["direct", "20.75", "0.1", "stopped by hand"]]
     assert table(COLUMNS, rows, 41)[2:] == [
         "  direct              20.75  stopped by",

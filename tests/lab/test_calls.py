@@ -168,7 +168,7 @@ def test_help_and_errors_of_the_command(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_all_pytorch_callers_give_equal_labels() -> None:
-    """They classify images in pageable memory, staged or not, and in a tensor."""
+    """The images lie in pageable memory, staged or not, or in a tensor."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     graph = random_graph(LENET5)
     pool, found = TorchPool(graph, np.empty, "cpu"), []

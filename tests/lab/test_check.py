@@ -153,7 +153,7 @@ def test_every_kernel_runs_on_the_cpu_or_says_why_not() -> None:
 
 
 def test_the_first_wrong_output_is_described() -> None:
-    """It may be an output of a matrix product or of pooling, or a label."""
+    """The error is in an output of a matrix product or of pooling, or in a label."""
     products = Case(row_of("gemm", "naive"), LinearProblem(45, 10, argmax=True), 4)
     exact, _ = products.expected_and_tolerance
     labels = exact.argmax(axis=1).astype(np.uint8)
@@ -174,7 +174,7 @@ def test_the_first_wrong_output_is_described() -> None:
     assert said.startswith("image 1, map 1, row 1, column 4: found ") and "first of 77 wrong among 540" in said
 
 
-def test_without_a_compiler_or_a_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_compiler_or_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(job, "COMPILER", None)
     with pytest.raises(UserError, match=r"g\+\+ is not installed: .*apt install g\+\+"):
         run_check(capsys, conv="direct")

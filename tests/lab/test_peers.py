@@ -80,7 +80,7 @@ def test_ratios_to_the_fastest_peers() -> None:
 
 
 def test_without_the_fastest_setting_there_is_no_ratio() -> None:
-    """Otherwise the ratio would be to a slower setting."""
+    """A ratio to a slower setting would be too large."""
     broken = row_of("torch", "max-autotune, contiguous", "fp32", None, reason="out of memory")
     (found,) = speedups_over_peers([*ROWS[:3], broken], KNOWN)
     assert found["on_card_ms"] is None and found["reason"] == "max-autotune, contiguous: out of memory"

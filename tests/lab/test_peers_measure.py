@@ -93,7 +93,7 @@ def test_bugs_of_this_program_are_raised(batch: Batch) -> None:
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_wrong_labels_are_counted(batch: Batch, ours: bool) -> None:
-    """They make the command fail only in rows of this program."""
+    """Wrong labels make the command fail only in rows of this program."""
     answer = batch.truth.copy()
     answer[3] = (answer[3] + 1) % 10
     (row,) = measured_rows(batch, fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours))

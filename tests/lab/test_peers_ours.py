@@ -28,7 +28,7 @@ def _make(kind: Any, **attributes: Any) -> Any:
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_every_array_that_a_run_writes_is_overwritten_before(in_place: bool) -> None:
-    """These are buffers and workspaces of every stream, or of the whole batch that is read in place, and no others."""
+    """A run writes buffers and workspaces of every stream, or of the whole batch that is read in place."""
     arrays = [Mock(nbytes=16 + index) for index in range(7)]
     launches = [SimpleNamespace(workspace=[array]) for array in arrays[:3]]
     stream_buffers = [

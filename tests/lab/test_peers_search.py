@@ -217,7 +217,7 @@ def test_an_interrupted_search_is_resumed(batch: Batch) -> None:
 
 
 def test_a_setting_that_breaks_the_card_is_stored_and_ends_the_search(batch: Batch) -> None:
-    """Otherwise all later settings would seem to fail."""
+    """If the search went on, all later settings would seem to fail."""
 
     def check() -> None:
         if lookup(open_searches())["failed"]:

@@ -132,7 +132,7 @@ def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_kernel_of_auto_is_measured_in_the_same_run(
     stored: dict[Problem, dict[str, TunedResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise only the swept kernel would have a time from this run, and ``auto`` would choose it, even if slow."""
+    """If only the swept kernel had a time from this run, ``auto`` would choose it, even if it is slow."""
     monkeypatch.setattr(registry, "TABLES", {"conv": ["tests"]})
     monkeypatch.setattr(registry, "module_variants", lambda _: [ROW, RIVAL])
     tuning.store(CARD, stored)

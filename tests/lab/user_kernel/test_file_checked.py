@@ -116,7 +116,7 @@ def test_a_named_shape_needs_no_feature_that_the_kernel_lacks(cwd: Path, capsys:
 
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:split-k", "conv:unrolled"])
 def test_copies_of_other_kernels_pass(row: str, cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They use tensor cores, several launches or packed filters; test_check.py has one with Hopper's instructions."""
+    """The copies use tensor cores, several launches or packed filters; test_check.py has one for Hopper."""
     (cwd / "mine.cu").write_text(kernel_template(find_row(row), "mine.cu"))
     code, text, _ = run_check(capsys, "mine.cu", "--shape", "1,6,9,3,3,1" if row.startswith("conv") else "72,33")
     assert code == 0 and "WRONG" not in text
@@ -179,7 +179,7 @@ def test_code_that_only_gxx_compiles_is_reported(
 def test_a_program_that_waits_is_stopped(
     cwd: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It uses no CPU time, so only the limit of wall-clock time ends it."""
+    """The program uses no CPU time, so only the limit of wall-clock time ends it."""
     monkeypatch.setattr(program, "WAIT", 1)
     asleep = SQUARE.replace('extern "C"', 'extern "C" unsigned sleep(unsigned);\nextern "C"', 1)
     (cwd / "mine.cu").write_text(asleep.replace("float sum = 0;", "float sum = 0; sleep(100);"))
