@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Chunks, not the matrix library, are what the CPU route runs in parallel; as in main.py.
+# The CPU route runs chunks in parallel, so the matrix library gets one thread, as in main.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("LENET_CPU_ENGINE", "numpy")  # the reference; the tests pass with onnxruntime, too
 os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")  # JAX gives device memory back to the other processes
@@ -34,43 +34,43 @@ from tests.support.training_for_tests import Refused, Train, last_of_each, write
 
 __all__ = ["bundled", "cache", "release"]  # fixtures, too
 
-# Programs inherit what is ignored, and tests send them both: SIGINT is ignored behind a shell's &, SIGHUP under nohup.
+# Child processes inherit ignored signals, and tests send them: a shell's & ignores SIGINT, nohup ignores SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# On a busy machine drawing examples takes its time: that is no fault of a test.
+# On a busy machine drawing examples is slow; no test should fail for that.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What is asked for by hand runs whole; ``make test`` asks for a sample."""
+    """Add the options that choose among the tests; without them all run, in their short form."""
     parser.addoption("--sample", type=int, metavar="SEED", help="of large grids run a sample")
     parser.addoption("--long", action="store_true", help="every architecture of a kernel, more broken files and photos")
     parser.addoption("--part", type=part_of, default=(1, 1), metavar="K/N", help="run one part of N (make test-all)")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Name the seed, so that a sample can be repeated."""
+    """Return a line with the seed of the sample, so that it can be repeated; None without a sample."""
     seed = config.getoption("sample")
     return None if seed is None else HEADER.format(seed)
 
 
 @pytest.fixture(scope="session")
 def long_form(request: pytest.FixtureRequest) -> bool:
-    """Whether tests with a short and a long form run the long one (make test-all, or --long)."""
+    """Return whether tests with a short and a long form run the long one (make test-all, or --long)."""
     return bool(request.config.getoption("--long"))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: on a machine with a GPU its memory counts, too."""
+    """Return the number of processes for ``-n auto``, which also depends on the GPU's memory."""
     return worker_count()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The usual umask: what tests put into caches by themselves may not be writable by others."""
+    """Set the usual umask, since others must not be able to write to caches, and make a folder for g++ builds."""
     os.umask(0o022)
     if not hasattr(config, "workerinput"):
         folder = TemporaryDirectory(prefix="lenet5-builds-")
@@ -80,9 +80,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Of several processes that collect all tests, each begins elsewhere: each file is compiled once, not by all.
+    """Let each worker import the test files in another order, so that each file is compiled once and not by all.
 
-    Thousands of tests stay: walking over them again and again would take a quarter of the time.
+    Turn garbage collection off meanwhile: visiting thousands of tests repeatedly would take a quarter of the time.
     """
     gc.disable()
     worker = getattr(session.config, "workerinput", None)
@@ -96,28 +96,25 @@ def pytest_collection(session: pytest.Session) -> None:
             import_module(name)
 
 
-def _cases() -> None:
-    """Stands for all cases of a test that needs a GPU, where there is none."""
+def _do_nothing() -> None:
+    """Do nothing, in place of all cases of a GPU test where there is no GPU."""
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Function | None:
-    """Collect GPU tests by one item each where there is no GPU: nobody needs ten thousand cases that are skipped."""
+    """Return a single item for all cases of a GPU test where there is no GPU, as all are skipped; otherwise None."""
     if not (isinstance(collector, pytest.Module) and name.startswith("test_") and callable(obj)):
         return None
     marks = [*collector.iter_markers("gpu"), *(mark for mark in getattr(obj, "pytestmark", ()) if mark.name == "gpu")]
     if not marks or why_no_gpu() is None:
         return None
-    item = pytest.Function.from_parent(collector, name=name, callobj=_cases)
+    item = pytest.Function.from_parent(collector, name=name, callobj=_do_nothing)
     item.add_marker(pytest.mark.gpu)
     return item
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the sample and the part that are asked for, of what -m and -k leave.
-
-    Skip GPU tests where there is no GPU, each with the same reason that the program would print.
-    """
+    """Keep the tests of the chosen sample and part. Without a GPU, skip GPU tests with the program's reason."""
     kept = chosen(items, config.getoption("sample"), config.getoption("part"))
     names = {item.nodeid for item in kept}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
@@ -130,28 +127,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if marked and reason is None and os.environ.get("LENET_NO_POOL"):
         import cupy
 
-        cupy.cuda.set_allocator(None)  # a checker then sees the exact bounds of every array
+        cupy.cuda.set_allocator(None)  # compute-sanitizer then sees the exact bounds of every array
 
 
 def pytest_collection_finish() -> None:
-    """From here on no garbage collection walks over what was collected."""
+    """Exclude the collected tests from garbage collection, and turn it on again."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Name cases by their network, and by options as they are written; pytest numbers the others."""
-    if isinstance(val, dict) and " at 0x" not in str(val):  # an address, which all workers have another of
+    """Return the name of a case: that of a network, or options as written; None if pytest should number it."""
+    if isinstance(val, dict) and " at 0x" not in str(val):  # no addresses, which differ between workers
         return str(val)
     return val.name if isinstance(val, Network) else None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_reader() -> Iterator[None]:
-    """One process reads the HDF5 files of all tests: to start one for each file would take a minute in all.
-
-    And what g++ compiles for all kernels is compiled once, even for a single one.
-    """
+    """Read all HDF5 files in one process, and compile what emulated kernels share only once: this saves minutes."""
     with Reader() as reader, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
         patch.setattr(hdf5_start, "start_children_early", lambda paths: None)
@@ -162,7 +156,7 @@ def one_reader() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def freed_device_memory() -> Iterator[None]:
-    """Many processes test on one GPU: none keeps the memory that its tests needed."""
+    """Free unused device memory after each test file, as many processes test on one GPU."""
     yield
     if "cupy" in sys.modules and why_no_gpu() is None:
         sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
@@ -172,7 +166,7 @@ def freed_device_memory() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
-    """Notes what tries to fetch something, by this process or by one that it starts."""
+    """Yield a recorder of attempts to use the network, by this process or one that it starts."""
     found = Outside(tmp_path_factory.mktemp("outside"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in found.environment().items():
@@ -182,7 +176,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
 
 @pytest.fixture(autouse=True)
 def seclusion(outside: Outside, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test: it fails if it, or a process of its own, tries to fetch anything."""
+    """Fail every test that tries to use the network, itself or in a child process; hide the user's files from it."""
     images = None
     if request.node.get_closest_marker("fashion_mnist") is not None:
         images = fashion_mnist_folder()
@@ -194,7 +188,7 @@ def seclusion(outside: Outside, request: pytest.FixtureRequest) -> Iterator[None
 
 @pytest.fixture
 def refuses(capsys: pytest.CaptureFixture[str]) -> Refuses:
-    """Runs a command, given as words or in one string, and checks its exit code and its one line of error."""
+    """Return a function that runs a command, words or one string, which must fail with one line of error."""
     from app.cli import main
 
     def check(command: str | Sequence[object], pattern: str, program: Callable[[list[str]], int] = main) -> None:
@@ -207,7 +201,7 @@ def refuses(capsys: pytest.CaptureFixture[str]) -> Refuses:
 
 @pytest.fixture
 def interrupt_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From the call on, Ctrl-C comes when half of a text has been written."""
+    """Return a function after whose call Ctrl-C comes when half of a text file is written."""
 
     def interrupted(path: Path, text: str, encoding: str) -> None:
         path.write_bytes(text[: len(text) // 2].encode(encoding))
@@ -218,13 +212,13 @@ def interrupt_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def first_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fashion-MNIST has only its first hundred test images, everywhere in this process."""
+    """Reduce Fashion-MNIST to its first hundred test images, everywhere in this process."""
     first_hundred_alone(monkeypatch)
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with images and labels to train on."""
+    """Return the working directory, with images and labels to train on."""
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path)
     return tmp_path
@@ -232,7 +226,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
-    """Runs the command on the CPU unless told otherwise; returns exit code, output and errors. No process is left."""
+    """Return a function that runs ``train``, usually on the CPU, and returns exit code, output and errors."""
     from app.cli import main
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -245,10 +239,7 @@ def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
 
 @pytest.fixture
 def refused(train: Train, place: Path) -> Refused:
-    """Runs the command ``train``, which must refuse with the pattern in its one line, and leave all files as they were.
-
-    Options come as words or in one string.
-    """
+    """Return a function that runs ``train`` with wrong options: it must fail in one line and change no file."""
 
     def check(options: str | Sequence[str], pattern: str) -> None:
         before = listing(place)

@@ -18,13 +18,13 @@ from app.terminal.console import Parser, run_guarded, whole_number_type
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "finished"  # make clean removes it
-NOTHING_SELECTED = 5  # pytest's exit code for a part without a test
+NOTHING_SELECTED = 5  # pytest's exit code if a part has no test
 
 
 class Finished:
-    """Names of what a program has finished for these files, this Python and this GPU, in a file of the folder.
+    """The names of a program's finished parts or checks, stored in the folder for this tree, Python and GPU.
 
-    again: forget them.
+    again: whether to forget them.
     """
 
     def __init__(self, program: str, folder: Path, *, again: bool = False, root: Path = ROOT) -> None:
@@ -36,31 +36,31 @@ class Finished:
         return self.path.exists() and name in self.path.read_text(encoding="utf-8").splitlines()
 
     def add(self, name: str) -> None:
-        """Remember it, also if the program is killed in the next moment."""
+        """Store a name at once, so that it is kept if the program is killed."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{name}\n")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add where to remember it, and whether to forget."""
+    """Add the options for ``Finished``."""
     parser.add_argument("--again", action="store_true", help="also what is finished")
     parser.add_argument("--record", type=Path, default=FOLDER, metavar="DIR", help="of what is finished: where")
 
 
 def tree_digest(root: Path) -> str:
-    """Return a number for all that results depend on; of the tree all but what is hidden, built or compiled."""
+    """Return a hash of Python, GPU and all files of the tree but hidden, built and compiled ones."""
     gpu = "none" if why_no_gpu() is not None else describe_gpu()["name"]
     digest = hashlib.sha256(f"{sys.version} {gpu}".encode())
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not _is_made(name))
+        folders[:] = sorted(name for name in folders if not _is_generated(name))
         for path in sorted(Path(folder, name) for name in names):
             if path.is_file():
                 digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
 
 
-def _is_made(name: str) -> bool:
+def _is_generated(name: str) -> bool:
     return name.startswith(".") or name in ("build", "__pycache__") or name.endswith(".egg-info")
 
 
@@ -73,7 +73,7 @@ def commands(count: int, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]
 
 
 def run(count: int, paths: Sequence[str], finished: Finished) -> list[str]:
-    """Run what is not finished; return the names of the parts that failed."""
+    """Run the parts that are not finished; return the names of those that failed."""
     failed = []
     for name, arguments in commands(count, paths):
         if (known := f"pytest {' '.join(arguments)}") in finished:
@@ -92,7 +92,7 @@ def run(count: int, paths: Sequence[str], finished: Finished) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     parser = Parser(prog="python -m tests.parts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--parts", type=whole_number_type(1), default=8, metavar="N", help="how many (default: 8)")
     add_options(parser)

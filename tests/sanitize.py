@@ -38,12 +38,12 @@ TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")  # the slowest first
 KINDS = ("jobs", "training", "kernels", "planted")
 PLANTED = {"out_of_bounds": "memcheck", "race": "racecheck", "uninitialised": "initcheck"}
 PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "-p", "no:randomly")
-SMALL = "test_small or numpy or nan"  # of every kernel's tests
-AT_ONCE = 20  # small tests of a process
+SMALL = "test_small or numpy or nan"  # selects the small tests of every kernel
+AT_ONCE = 20  # small tests per process
 CAUGHT = re.compile(r"[A-Z]+ SUMMARY: [1-9].*")
 
 Program = tuple[str, tuple[str, ...]]
-"""What it is, and Python's arguments."""
+"""A description, and arguments of Python."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Check:
         return f"{'planted: ' * self.planted}{self.tool}: {self.name}"
 
     def run(self, stop: Event) -> tuple[bool, str]:
-        """Return whether it went as it must, and what to print. stop: ends it."""
+        """Run the program under the tool; return whether the result is as expected, and a text. stop: ends the run."""
         tool = ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "9", sys.executable]
         code, said = run_alone([*tool, *self.arguments], stop)
         if not self.planted:
@@ -70,10 +70,10 @@ class Check:
 
 
 def run_alone(command: Sequence[str], stop: Event) -> tuple[int, str]:
-    """Run a command in a process group of its own, of which nothing is left. Return its exit code and what it said.
+    """Run a command in a new process group, then kill that group; return exit code and output. stop: ends it.
 
-    So what a tool sends to its group does not reach the caller's; compute-sanitizer, ended by a signal, leaves a helper
-    process behind. stop: ends the command.
+    A signal that a tool sends to its group then does not reach the caller. When a signal ends compute-sanitizer, it
+    leaves a helper process behind.
     """
     said: str | None = None
     process = subprocess.Popen(
@@ -95,11 +95,11 @@ def run_alone(command: Sequence[str], stop: Event) -> tuple[int, str]:
     return process.returncode, said or ""
 
 
-def jobs() -> Iterator[Program]:
-    """Main jobs, fused and not."""
+def main_jobs() -> Iterator[Program]:
+    """Yield main jobs: several networks and precisions, fused and unfused."""
     base = ("main.py", "--device", "cuda", "--repeat", "1", "--warmup", "1")
     few = ("--batch", "7", "--chunk", "3")
-    # Blocks of pairs go round twice, and a last group is one image; products' last block has seven.
+    # Blocks of pair kernels take two rounds and a last group of one image; the last block of products has seven images.
     many = ("--batch", "1687", "--chunk", "1687")
     for precision in ("fp16", "fp32x", *(["int8"] if _serves_int8() else [])):
         yield f"1,687 images, {precision}", (*base, *many, "--precision", precision)
@@ -115,8 +115,8 @@ def _serves_int8() -> bool:
     return subprocess.run(asked, cwd=ROOT, capture_output=True).returncode == 0
 
 
-def training(folder: Path, tool: str) -> Iterator[Program]:
-    """The kernels' own tests, and a training of every network: batches of 8, 8 and 3; 5 images to evaluate."""
+def training_programs(folder: Path, tool: str) -> Iterator[Program]:
+    """Yield the training kernels' tests, and a training of every network in batches of 8, 8 and 3 images."""
     yield "training kernels", (*PYTEST, "tests/training/test_gpu_training_kernels.py")
     data = ("--data", str(folder / "images"), "--labels", str(folder / "labels"))
     short = ("--images", "24", "--validation", "5", "--batch-size", "8", "--epochs", "1")
@@ -125,8 +125,8 @@ def training(folder: Path, tool: str) -> Iterator[Program]:
         yield f"train {network}", ("main.py", "train", "--device", "cuda", "--network", network, *short, *data, *output)
 
 
-def kernels() -> Iterator[Program]:
-    """Every kernel's small tests."""
+def kernel_tests() -> Iterator[Program]:
+    """Yield groups of every kernel's small tests."""
     tests = "tests/kernels/test_gpu_kernels.py"
     listed = subprocess.run(
         [sys.executable, *PYTEST, "--collect-only", "-k", SMALL, tests], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -139,11 +139,12 @@ def kernels() -> Iterator[Program]:
         yield f"small tests {first + 1} to {first + len(some)}", (*PYTEST, *some)
 
 
-def checks(tools: Sequence[str], kinds: Sequence[str], folder: Path) -> Iterator[Check]:
-    """Yield what the kinds consist of, the longest first. folder: has images and labels to train on."""
-    small = [*kernels()] if "kernels" in kinds else []
+def list_checks(tools: Sequence[str], kinds: Sequence[str], folder: Path) -> Iterator[Check]:
+    """Yield the checks of these tools and kinds, the longest first. folder: has images and labels to train on."""
+    small = [*kernel_tests()] if "kernels" in kinds else []
     for tool in tools:
-        programs = [*(jobs() if "jobs" in kinds else ()), *(training(folder, tool) if "training" in kinds else ())]
+        programs = [*main_jobs()] if "jobs" in kinds else []
+        programs += training_programs(folder, tool) if "training" in kinds else ()
         yield from (Check(tool, *program) for program in [*programs, *small])
     if "planted" in kinds:
         for error, tool in PLANTED.items():
@@ -167,12 +168,12 @@ def run(todo: Sequence[Check], at_once: int, finished: Finished) -> int:
             failed += not good
     finally:
         stop.set()
-        pool.shutdown(cancel_futures=True)  # else all that are left would run first
+        pool.shutdown(cancel_futures=True)  # otherwise all queued checks would still run
     return failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     parser = Parser(prog="python -m tests.sanitize", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=whole_number_type(1), metavar="N", help="checks at once (default: what fits)")
     parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
@@ -185,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     part, parts = options.part
     with tempfile.TemporaryDirectory() as name:
         write_images(Path(name))
-        todo = [*checks(options.tools, options.kinds, Path(name))][part - 1 :: parts]
+        todo = [*list_checks(options.tools, options.kinds, Path(name))][part - 1 :: parts]
         failed = run(todo, options.jobs or worker_count(), Finished("sanitize", options.record, again=options.again))
     planted = sum(check.planted for check in todo)
     good = f"{len(todo) - planted} checks clean, {planted} planted errors caught"

@@ -27,9 +27,9 @@ from app.terminal.console import Parser, run_guarded, whole_number_type
 from tests.support.networks_for_tests import random_graph, random_images, rounded
 from tests.support.requests import named_choices
 
-POOL = 700  # different images
-# Without biases, as lenet5's shipped weights: only then a kernel reads its images over the bus. Those of minidnn86 are
-# enlarged on the card; mlp's are copied at once.
+POOL = 700  # number of different images
+# lenet5 has no biases, like its shipped weights: only then a kernel reads images from host memory. Images of minidnn86
+# are resized on the card; those of mlp are copied in one piece.
 GRAPHS: dict[str, Callable[[int], Graph]] = {
     "lenet5": lambda seed: random_graph(LENET5, seed=seed, bias=False),
     "lenet5 exact": lambda seed: rounded(random_graph(LENET5, seed=seed, bias=False)),
@@ -48,14 +48,14 @@ PLANS = {
 }
 CHUNKS = (9, 32, 100, 1000)
 MOST_STREAMS = 4
-TIMES = 4  # that a batch comes again after its graph was captured
-OF_A_GRAPH = ("chunks replayed", "read by the first kernel", "copied at once")
-ROUTES = ("page-locked", "pageable", *OF_A_GRAPH, "streamed", "to new outputs", "on the card", "cuBLAS")
+TIMES = 4  # runs of a batch after its graph was captured
+GRAPH_ROUTES = ("chunks replayed", "read by the first kernel", "copied at once")
+ROUTES = ("page-locked", "pageable", *GRAPH_ROUTES, "streamed", "to new outputs", "on the card", "cuBLAS")
 SHOWN = 10  # differences that are printed
 
 
-class Soak:
-    """What all threads share: plans, images and, for each plan, what one thread alone made of every image."""
+class SharedData:
+    """Data of all threads: plans, images and, for each plan, every image's label and logits by a single thread."""
 
     def __init__(self, seed: int) -> None:
         from app.cuda.device import describe_gpu
@@ -72,27 +72,27 @@ class Soak:
         self.labels: dict[str, np.ndarray] = {}
         self.logits: dict[str, np.ndarray] = {}
         for name, execution in self.plans.items():
-            with _engine(execution, chunk=POOL, streams=1) as engine:
+            with _open_engine(execution, chunk=POOL, streams=1) as engine:
                 outputs = engine.allocate_outputs(POOL, logits=True)
                 engine.run(self.images, outputs)
                 self.labels[name], self.logits[name] = outputs.labels.copy(), outputs.logits.copy()
 
 
-class Thread:
-    """One thread's engines. batches: by route; differences: a line each."""
+class Worker:
+    """The work of one thread. batches: route → number of batches. differences: a line for each."""
 
-    def __init__(self, soak: Soak, number: int) -> None:
-        self._soak, self._number = soak, number
-        self._rng = np.random.default_rng([soak.seed, number])
+    def __init__(self, shared: SharedData, number: int) -> None:
+        self._shared, self._number = shared, number
+        self._rng = np.random.default_rng([shared.seed, number])
         self._plan = ""
         self.batches: Counter[str] = Counter()
         self.differences: list[str] = []
 
     def work(self, deadline: float, stop: Event) -> None:
-        """Build engines, run random batches and close them again until the deadline, or until told to stop."""
+        """Open engines, run random batches and close the engines until the deadline, or until ``stop`` is set."""
         while monotonic() < deadline and not stop.is_set():
             if self._rng.random() < 0.1:
-                self._library()
+                self._use_cublas()
                 continue
             self._plan = str(self._rng.choice(list(PLANS)))
             settings = {
@@ -100,78 +100,76 @@ class Thread:
                 "streams": int(self._rng.integers(1, MOST_STREAMS + 1)),
                 "always_in_chunks": bool(self._rng.integers(2)),
             }
-            with _engine(self._soak.plans[self._plan], **settings) as engine:
-                routes = (self._page_locked, self._pageable, self._again, self._streamed, self._to_new_outputs)
+            with _open_engine(self._shared.plans[self._plan], **settings) as engine:
+                routes = (self._run_pinned, self._run_pageable, self._repeat, self._stream, self._run_to_new)
                 for index in self._rng.integers(0, len(routes), self._rng.integers(1, 8)):
                     routes[index](engine)
 
-    def _page_locked(self, engine: Any) -> None:
-        items = self._items()
-        self._run(engine, self._pinned(items), self._outputs(engine, len(items)), items, "page-locked")
+    def _run_pinned(self, engine: Any) -> None:
+        items = self._draw_items()
+        self._run(engine, self._pin_images(items), self._make_outputs(engine, len(items)), items, "page-locked")
 
-    def _pageable(self, engine: Any) -> None:
-        items = self._items()
-        self._run(engine, self._soak.images[items], self._outputs(engine, len(items)), items, "pageable")
+    def _run_pageable(self, engine: Any) -> None:
+        items = self._draw_items()
+        self._run(engine, self._shared.images[items], self._make_outputs(engine, len(items)), items, "pageable")
 
     def _run(self, engine: Any, images: np.ndarray, outputs: Any, items: np.ndarray, route: str) -> None:
-        """Run a batch into poisoned outputs and compare them."""
-        engine.run(images, _poisoned(outputs))
-        self._compare(route, items, outputs.labels, self._soak.labels[self._plan])
+        """Run a batch into outputs filled with invalid values, and compare the results."""
+        engine.run(images, _poison(outputs))
+        self._compare(route, items, outputs.labels, self._shared.labels[self._plan])
         if outputs.logits is not None:
-            self._compare(f"{route}, logits", items, outputs.logits, self._soak.logits[self._plan])
+            self._compare(f"{route}, logits", items, outputs.logits, self._shared.logits[self._plan])
         self.batches[route] += 1
 
-    def _again(self, engine: Any) -> None:
-        """A batch in the same arrays: enqueued, captured, then replayed with other images in them."""
-        items = self._items(most=9 * 60)  # as many chunks as a graph may have
-        images, outputs = self._pinned(items), self._outputs(engine, len(items))
+    def _repeat(self, engine: Any) -> None:
+        """Run a batch in the same arrays: enqueued, captured as a graph, then replayed with other images in them."""
+        items = self._draw_items(most=9 * 60)  # as many chunks as a graph may have
+        images, outputs = self._pin_images(items), self._make_outputs(engine, len(items))
         for _ in range(2):
             self._run(engine, images, outputs, items, "page-locked")
         route = "chunks replayed" if engine.direct is None else engine.direct.how
         if not engine.replays_graph_for(images, outputs):
             self.differences.append(f"{self._plan}: a batch of {len(items)} images was not captured")
         for _ in range(TIMES):
-            items = self._items(count=len(items))
-            images[:] = self._soak.images[items]
+            items = self._draw_items(count=len(items))
+            images[:] = self._shared.images[items]
             self._run(engine, images, outputs, items, route)
 
-    def _streamed(self, engine: Any) -> None:
-        items = self._items()
-        pair = self._outputs(engine, len(items), logits=False), self._outputs(engine, len(items), logits=False)
+    def _stream(self, engine: Any) -> None:
+        items = self._draw_items()
+        one, other = (self._make_outputs(engine, len(items), logits=False) for _ in range(2))
         batch = int(self._rng.integers(1, 4 * len(items)))
-        for labels in engine.stream(repeat_images(self._pinned(items), batch), pair):
-            self._compare("streamed", items[: len(labels)], labels, self._soak.labels[self._plan])
+        for labels in engine.stream(repeat_images(self._pin_images(items), batch), (one, other)):
+            self._compare("streamed", items[: len(labels)], labels, self._shared.labels[self._plan])
             self.batches["streamed"] += 1
 
-    def _to_new_outputs(self, engine: Any) -> None:
-        """From the host's memory, then from the card's: the same kernels and weights, but other buffers."""
-        items = self._items()
-        images = self._soak.images[items]
-        found = [("to new outputs", engine.run(images)), ("on the card", _on_card(engine, images))]
+    def _run_to_new(self, engine: Any) -> None:
+        """Run images in host memory, then in device memory; both use the same kernels and weights."""
+        items = self._draw_items()
+        images = self._shared.images[items]
+        found = [("to new outputs", engine.run(images)), ("on the card", _run_on_card(engine, images))]
         for route, (labels, logits) in found:
-            self._compare(route, items, labels, self._soak.labels[self._plan])
-            self._compare(f"{route}, logits", items, logits, self._soak.logits[self._plan])
+            self._compare(route, items, labels, self._shared.labels[self._plan])
+            self._compare(f"{route}, logits", items, logits, self._shared.logits[self._plan])
             self.batches[route] += 1
 
-    def _library(self) -> None:
-        """Handles of cuBLAS made, used and destroyed, which waits for the whole device; where it is installed."""
-        with suppress(UserError), _engine(self._soak.library, chunk=100, streams=2) as engine:
-            engine.run(self._soak.images, engine.allocate_outputs(POOL))
+    def _use_cublas(self) -> None:
+        """Create, use and destroy cuBLAS handles, if it is installed; destroying waits for the whole device."""
+        with suppress(UserError), _open_engine(self._shared.library, chunk=100, streams=2) as engine:
+            engine.run(self._shared.images, engine.allocate_outputs(POOL))
             self.batches["cuBLAS"] += 1
 
-    def _items(self, *, count: int | None = None, most: int = POOL) -> np.ndarray:
-        """Which of the images, so many or up to ``most``."""
+    def _draw_items(self, *, count: int | None = None, most: int = POOL) -> np.ndarray:
+        """Return random indices of images, ``count`` or at most ``most``."""
         return self._rng.integers(0, POOL, count or self._rng.integers(1, most + 1))
 
-    def _pinned(self, items: np.ndarray) -> np.ndarray:
+    def _pin_images(self, items: np.ndarray) -> np.ndarray:
         from app.cuda.memory import pinned_copy
 
-        return pinned_copy(self._soak.images[items])
+        return pinned_copy(self._shared.images[items])
 
-    def _outputs(self, engine: Any, count: int, *, logits: bool | None = None) -> Any:
-        return _poisoned(
-            engine.allocate_outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits)
-        )
+    def _make_outputs(self, engine: Any, count: int, *, logits: bool | None = None) -> Any:
+        return _poison(engine.allocate_outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits))
 
     def _compare(self, what: str, items: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         wanted = expected[items]
@@ -180,15 +178,15 @@ class Thread:
             self.differences.append(f"{self._plan}, {what}: {rows.sum()} of {len(items)} images differ")
 
 
-def _poisoned(outputs: Any) -> Any:
+def _poison(outputs: Any) -> Any:
     outputs.labels.fill(255)
     if outputs.logits is not None:
         outputs.logits.fill(np.nan)
     return outputs
 
 
-def _on_card(engine: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and logits of images that lie on the card, by a stream of this call."""
+def _run_on_card(engine: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Copy images to the card and classify them there on a new stream; return labels and logits."""
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -199,16 +197,16 @@ def _on_card(engine: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return labels.get(stream=stream), logits.get(stream=stream)
 
 
-def _engine(execution: ExecutionPlan, **settings: Any) -> Any:
+def _open_engine(execution: ExecutionPlan, **settings: Any) -> Any:
     from app.engine.gpu import GpuEngine
 
     return GpuEngine(execution, **settings)
 
 
 def soak(seconds: float, *, threads: int = 2, seed: int = 0) -> tuple[Counter[str], list[str]]:
-    """Batches by route, and the differences found. Raises what a thread raises."""
-    shared = Soak(seed)
-    workers = [Thread(shared, number) for number in range(threads)]
+    """Run the threads for some seconds; return route → number of batches, and differences. Raises as a thread does."""
+    shared = SharedData(seed)
+    workers = [Worker(shared, number) for number in range(threads)]
     deadline, stop = monotonic() + seconds, Event()
     with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(worker.work, deadline, stop) for worker in workers]
@@ -225,7 +223,7 @@ def soak(seconds: float, *, threads: int = 2, seed: int = 0) -> tuple[Counter[st
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return its exit code."""
     parser = Parser(prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "--seconds", type=whole_number_type(1), default=600, metavar="N", help="how long (default: 600)"

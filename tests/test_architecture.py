@@ -1,4 +1,4 @@
-"""The rules of the house: what may import what, where precisions stand, and the placeholders that must be filled."""
+"""Test the architecture: which packages may import which, sizes of files, and where precisions are described."""
 
 import ast
 import re
@@ -15,10 +15,9 @@ from app.kernels import registry
 from tests.support.syntax import statements
 
 ROOT = Path(__file__).parent.parent
-# From the ground up: a room imports only what stands before it in this list. lab and ladder stand above all that serves
-# people with pictures: nothing but the command line starts them, by name (BODY in app/commands). Documents are written
-# from outside the application.
-FLOORS = (
+# Packages from the lowest to the highest: each imports only packages that stand before it in this list. Only commands
+# start lab and ladder, by name (BODY in app/commands).
+PACKAGES = (
     "app.base",
     "app.files",
     "app.terminal",
@@ -58,8 +57,7 @@ WITHOUT_CUPY = (
 )
 SOURCES = ("", "app/**/", "data_tools/**/", "docs/**/", "tests/**/")
 PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
-# What only measuring, training and foreign files need, and where it may be imported; names of commands' modules are
-# no imports.
+# Optional packages → the folders or files that may import them.
 EXTRAS = {
     "torch": ("app/lab", "app/interchange"),
     "safetensors": ("app/interchange",),
@@ -75,20 +73,20 @@ EXTRAS = {
     "pygments": ("app/ladder",),
     "markdown_it": ("app/ladder",),
 }
-# Parsed options stay at the door: bodies of commands take typed requests, which the type checker sees through.
+# Only parsers use argparse: the commands take typed requests, which the type checker checks.
 USERS = {**EXTRAS, "argparse": ("app/commands/", "app/terminal/console.py", "data_tools/")}
 
 
 class Imports(NamedTuple):
-    """The modules that a file imports: anywhere in it, and as it is loaded."""
+    """The modules that a file imports: anywhere in it, and while it is loaded."""
 
     anywhere: set[str]
     at_once: set[str]
 
 
 @cache
-def imports(path: Path) -> Imports:
-    """Read them from the file's syntax tree, which is not kept: collecting garbage would walk over all trees."""
+def read_imports(path: Path) -> Imports:
+    """Return the imports of a file, read from its syntax tree."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = Imports(set(), set())
     for node in statements(tree):
@@ -105,72 +103,72 @@ def imports(path: Path) -> Imports:
     return found
 
 
-def imported(path: Path) -> set[str]:
-    """Every module that the file imports, anywhere in it."""
-    return imports(path).anywhere
+def imported_modules(path: Path) -> set[str]:
+    """Return every module that the file imports, anywhere in it."""
+    return read_imports(path).anywhere
 
 
-def within(name: str, package: str) -> bool:
-    """Whether a dotted name is the package or below it."""
+def is_within(name: str, package: str) -> bool:
+    """Return whether a dotted name is the package or below it."""
     return name == package or name.startswith(f"{package}.")
 
 
-def floor_of(name: str) -> str | None:
-    """The longest entry of ``FLOORS`` that the dotted name is or lies in."""
-    return max((floor for floor in FLOORS if within(name, floor)), key=len, default=None)
+def package_of(name: str) -> str | None:
+    """Return the longest entry of PACKAGES that the dotted name is or lies in, or None."""
+    return max((package for package in PACKAGES if is_within(name, package)), key=len, default=None)
 
 
-def modules(floor: str) -> list[Path]:
-    """The files of a floor, without those of floors inside it."""
-    place = ROOT / floor.replace(".", "/")
+def package_files(package: str) -> list[Path]:
+    """Return the files of an entry of PACKAGES, without those of entries inside it."""
+    place = ROOT / package.replace(".", "/")
     paths = [*place.rglob("*.py")] if place.is_dir() else [place.with_suffix(".py")]
-    return [path for path in paths if floor_of(dotted(path)) == floor]
+    return [path for path in paths if package_of(module_name(path)) == package]
 
 
-def dotted(path: Path) -> str:
-    """``app/files/cache.py`` → ``app.files.cache``."""
+def module_name(path: Path) -> str:
+    """Return the dotted name of a file: ``app/files/cache.py`` → ``app.files.cache``."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def test_a_room_imports_only_rooms_below_it() -> None:
-    for at, floor in enumerate(FLOORS):
-        assert modules(floor), floor
-        for path in modules(floor):
-            above = [name for name in imported(path) if floor_of(name) in FLOORS[at + 1 :]]
+def test_a_package_imports_only_lower_packages() -> None:
+    for at, package in enumerate(PACKAGES):
+        assert package_files(package), package
+        for path in package_files(package):
+            above = [name for name in imported_modules(path) if package_of(name) in PACKAGES[at + 1 :]]
             assert not above, f"{path}: {above}"
 
 
-@pytest.mark.parametrize(("shelf", "users"), [("app.lab", ("app.lab", "app.ladder")), ("app.ladder", ("app.ladder",))])
-def test_the_shelves_are_started_by_name(shelf: str, users: tuple[str, ...]) -> None:
-    """What classifies must start without lessons and measurements."""
+@pytest.mark.parametrize(("upper", "users"), [("app.lab", ("app.lab", "app.ladder")), ("app.ladder", ("app.ladder",))])
+def test_lab_and_ladder_are_started_by_name(upper: str, users: tuple[str, ...]) -> None:
+    """Classifying must not import lessons and measurements."""
     for path in (ROOT / "main.py", *PROGRAM):
-        if not dotted(path).startswith(users):
-            assert not any(within(name, shelf) for name in imported(path)), path
+        if not module_name(path).startswith(users):
+            assert not any(is_within(name, upper) for name in imported_modules(path)), path
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Within rooms, too, and wherever in a file the import stands."""
-    known = {dotted(path).removesuffix(".__init__"): path for path in PROGRAM}
+    """The rule holds within packages, too, and wherever in a file an import stands."""
+    known = {module_name(path).removesuffix(".__init__"): path for path in PROGRAM}
     faces = {name for name, path in known.items() if path.name == "__init__.py"}
-    graph = {name: (imported(path) & known.keys()) - faces for name, path in known.items()}
+    graph = {name: (imported_modules(path) & known.keys()) - faces for name, path in known.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
 
 
-def test_every_module_has_its_floor() -> None:
+def test_every_module_is_in_a_package() -> None:
     for path in PROGRAM:
-        assert floor_of(dotted(path)) or path.name == "__init__.py", path
+        assert package_of(module_name(path)) or path.name == "__init__.py", path
 
 
 @pytest.mark.parametrize("room", WITHOUT_CUPY)
 def test_what_runs_without_a_gpu_needs_no_cupy(room: str) -> None:
-    paths = [path for path in PROGRAM if within(dotted(path), room)]
+    paths = [path for path in PROGRAM if is_within(module_name(path), room)]
     assert paths
     for path in paths:
-        assert not any(within(name, "cupy") for name in imported(path)), path
+        assert not any(is_within(name, "cupy") for name in imported_modules(path)), path
 
 
-def test_the_house_is_small_enough_to_see() -> None:
-    """At most 2 files at the top of app/, 26 in a folder, 300 lines a file."""
+def test_files_and_folders_are_small() -> None:
+    """The limits are 2 files at the top of app/, 26 files in a folder, and 300 lines in a file."""
     assert len([*(ROOT / "app").glob("*.py")]) <= 2
     for folder in {path.parent for path in (ROOT / "app").rglob("*.*")}:
         assert len([path for path in folder.iterdir() if path.is_file()]) <= 26, folder
@@ -180,9 +178,11 @@ def test_the_house_is_small_enough_to_see() -> None:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 300, path
 
 
-def test_the_gate_may_know_of_memory() -> None:
-    """Scratch arrays are the only thing that kernels' launches take from above, and only there."""
-    users = {path.name for path in (ROOT / "app" / "kernels").rglob("*.py") if "app.cuda.memory" in imported(path)}
+def test_kernels_allocate_memory_in_one_module() -> None:
+    """launch.py allocates the workspaces of launches."""
+    users = {
+        path.name for path in (ROOT / "app" / "kernels").rglob("*.py") if "app.cuda.memory" in imported_modules(path)
+    }
     assert users == {"launch.py"}
 
 
@@ -194,7 +194,7 @@ def test_the_gate_may_know_of_memory() -> None:
     ],
 )
 def test_each_clock_is_read_in_one_module(reads: str, places: set[str]) -> None:
-    """The host's, and the device's by events; ages of files are no timing."""
+    """One module reads the host's clock, another the device's time by events."""
     paths = [ROOT / "main.py", *PROGRAM, *(ROOT / "docs").rglob("*.py")]
     found = {path for path in paths if re.search(reads, path.read_text(encoding="utf-8"))}
     assert {path.relative_to(ROOT).as_posix() for path in found} == places
@@ -202,7 +202,7 @@ def test_each_clock_is_read_in_one_module(reads: str, places: set[str]) -> None:
 
 @pytest.mark.parametrize("module", USERS)
 def test_modules_are_imported_where_they_belong(module: str) -> None:
-    users = [path for path in PROGRAM if any(within(name, module) for name in imported(path))]
+    users = [path for path in PROGRAM if any(is_within(name, module) for name in imported_modules(path))]
     assert users, f"nothing imports {module}: is this test looking in the right place?"
     for user in users:
         assert user.relative_to(ROOT).as_posix().startswith(USERS[module]), user
@@ -210,9 +210,9 @@ def test_modules_are_imported_where_they_belong(module: str) -> None:
 
 @pytest.mark.parametrize("extra", [*EXTRAS, "app.cluster.runner"])
 def test_extras_are_imported_only_when_they_are_needed(extra: str) -> None:
-    """Inside functions: a command must answer without them. The room of Dask's extra is imported so itself."""
+    """Commands must start without extras, so functions import them, and app.cluster, which needs Dask."""
     for path in {*(ROOT / "app").rglob("*.py")} - {*(ROOT / "app" / "cluster").glob("*.py")}:
-        assert not any(within(name, extra) for name in imports(path).at_once), path
+        assert not any(is_within(name, extra) for name in read_imports(path).at_once), path
 
 
 def test_warnings_are_errors_in_tests() -> None:
@@ -221,7 +221,7 @@ def test_warnings_are_errors_in_tests() -> None:
 
 
 NAMES = {*BY_NAME, *BY_DTYPE}
-# Where two or more types may stand together, and why that is no table of precisions.
+# Files in which two or more types may stand together → why that describes no precision.
 EXCEPTIONS = {
     "app/kernels": "what each kernel is in its types stands in its row, beside its .cu file",
     "app/network/weights.py": "how weights lie in their files",
@@ -232,8 +232,8 @@ EXCEPTIONS = {
 }
 
 
-def copies(text: str) -> list[int]:
-    """Lines of the dicts with two or more precisions or types as keys, and of other literals with so many in them."""
+def find_precision_tables(text: str) -> list[int]:
+    """Return the lines of dicts with two or more precisions or types as keys, and of lists with as many in them."""
     found: list[int] = []
     if sum(f'"{name}"' in text for name in NAMES) < 2:  # nearly every file: nothing to parse
         return found
@@ -250,20 +250,20 @@ def copies(text: str) -> list[int]:
     return found
 
 
-def excepted(name: str) -> str | None:
-    """The exception that the file falls under."""
+def find_exception(name: str) -> str | None:
+    """Return the entry of EXCEPTIONS that applies to the file, or None."""
     return next((place for place in EXCEPTIONS if name == place or name.startswith(f"{place}/")), None)
 
 
-def test_what_a_precision_is_stands_in_one_file() -> None:
+def test_precisions_are_described_in_one_file() -> None:
     used = set()
     for folder in ("app", "docs/generate", "data_tools"):
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
-            lines = copies(path.read_text(encoding="utf-8"))
+            lines = find_precision_tables(path.read_text(encoding="utf-8"))
             if lines:
-                assert excepted(name), f"{name}, lines {lines}: read app/base/precision.py"
-                used.add(excepted(name))
+                assert find_exception(name), f"{name}, lines {lines}: read app/base/precision.py"
+                used.add(find_exception(name))
     assert used == set(EXCEPTIONS), "an exception that nothing needs"
 
 
@@ -278,8 +278,8 @@ def test_what_a_precision_is_stands_in_one_file() -> None:
         *((text, set()) for text in ('{"fp16": 1}', '("auto", "fp32")', '{"a": "fp32", "b": "fp16"}')),
     ],
 )
-def test_a_copy_is_found_and_a_single_mention_is_none(text: str, found: set[int]) -> None:
-    assert set(copies(text)) == found
+def test_precision_tables_are_found(text: str, found: set[int]) -> None:
+    assert set(find_precision_tables(text)) == found
 
 
 def test_rows_agree_with_each_other_and_with_the_kernels() -> None:

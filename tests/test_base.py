@@ -1,4 +1,4 @@
-"""app/base: frozen classes behave as dataclasses; processes share cores, end together, and how they ended is told."""
+"""Test app/base: frozen classes, ends of processes and their exit codes, and how processes divide cores."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ from app.base.processor import core_count, core_numbers, divide_cores, format_co
 
 
 class Ours(Frozen):
-    """Fields of every kind."""
+    """Has fields of every kind."""
 
     name: str
     kind: ClassVar[str] = "a kind"
@@ -29,14 +29,14 @@ class Ours(Frozen):
 
 
 class Older(Ours, kw_only=True):
-    """Adds a field that is only given by name."""
+    """Adds a keyword-only field."""
 
     age: int = 0
 
 
 @dataclass(frozen=True)
 class Theirs:
-    """As ``Ours``."""
+    """A dataclass with the fields of ``Ours``."""
 
     name: str
     kind: ClassVar[str] = "a kind"
@@ -47,7 +47,7 @@ class Theirs:
 
 @dataclass(frozen=True, kw_only=True)
 class TheirOlder(Theirs):
-    """As ``Older``."""
+    """A dataclass with the fields of ``Older``."""
 
     age: int = 0
 
@@ -63,7 +63,7 @@ GIVEN: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
 
 @PAIRS
 @pytest.mark.parametrize(("values", "named"), GIVEN)
-def test_an_instance_is_as_a_dataclass_makes_it(
+def test_instances_equal_those_of_a_dataclass(
     ours: Any, theirs: Any, values: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     one, other = ours(*values, **named), theirs(*values, **named)
@@ -87,7 +87,7 @@ def test_wrong_values_are_refused(ours: Any, theirs: Any, values: tuple[Any, ...
             kind(*values, **named)
 
 
-def test_nothing_changes_afterwards() -> None:
+def test_instances_cannot_be_changed() -> None:
     one = Ours("a")
     assert Ours("a").hidden is not one.hidden
     for change in (lambda: setattr(one, "name", "b"), lambda: setattr(one, "new", 1), lambda: delattr(one, "name")):
@@ -109,11 +109,11 @@ ROOT = Path(__file__).parents[1]
         (None, "ended in an unknown way"),
     ],
 )
-def test_the_end_in_words(code: int | None, words: str) -> None:
+def test_exit_codes_are_described(code: int | None, words: str) -> None:
     assert describe_exit_code(code) == words
 
 
-def test_only_the_first_process_reacts_to_ctrl_c() -> None:
+def test_child_processes_block_signals() -> None:
     with block_signals():
         process = get_context("spawn").Process(target=signal.pause, daemon=True)
         process.start()
@@ -125,8 +125,8 @@ def test_only_the_first_process_reacts_to_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["that ended before", "that ends after"])
-def test_a_process_ends_with_the_one_that_started_it(before: bool) -> None:
-    """Whether that ends before or after ``end_with_parent``. The child holds standard output as long as it lives."""
+def test_a_process_ends_with_its_parent(before: bool) -> None:
+    """The parent ends before or after ``end_with_parent`` is called. A running child keeps standard output open."""
     child = (
         "import sys, time; from app.base.processes import end_with_parent\n"
         "if sys.argv[2] == 'True': sys.stdin.read()\n"  # to the parent's end
@@ -145,7 +145,7 @@ def test_a_process_ends_with_the_one_that_started_it(before: bool) -> None:
         assert (said + process.stdout.read(), process.wait(30)) == (b"" if before else b"on\n", -signal.SIGKILL)
 
 
-def test_own_cores() -> None:
+def test_core_numbers_are_those_of_the_process() -> None:
     assert core_numbers() == sorted(os.sched_getaffinity(0)) and core_count() == len(core_numbers())
 
 
@@ -163,5 +163,5 @@ def test_processes_share_cores_where_there_are_too_few() -> None:
 
 
 @pytest.mark.parametrize(("cores", "text"), [([3], "3"), ([0, 1, 2, 3], "0-3"), ([8, 0, 1, 3], "0-1,3,8"), ([], "")])
-def test_cores_are_named_by_ranges(cores: list[int], text: str) -> None:
+def test_core_numbers_are_formatted_as_ranges(cores: list[int], text: str) -> None:
     assert format_cores(cores) == text

@@ -1,6 +1,6 @@
-"""Exit codes: 2 for what the user can put right, 3 for a bug; 1 is kept for a failed accuracy check.
+"""Test exit codes: 2 for errors that the user can correct, 3 for a bug, 1 for a failed accuracy check.
 
-That is so, too, where standard output and error are closed, full or no longer read.
+They hold, too, if standard output and error are closed, full or no longer read.
 """
 
 import argparse
@@ -27,18 +27,18 @@ from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import COMMAND, ROOT, check_error, parsers, shell, write_good_files
 
 
-def fails_with(error: BaseException) -> int:
+def run_failing(error: BaseException) -> int:
     def body() -> NoReturn:
         raise error
 
     return run_guarded(body)
 
 
-def test_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
     assert [run_guarded(lambda code=code: code) for code in (0, 1)] == [0, 1]  # type: ignore[misc]
-    assert fails_with(UserError("wrong; do this")) == 2
+    assert run_failing(UserError("wrong; do this")) == 2
     assert capsys.readouterr().err == "error: wrong; do this\n"
-    assert fails_with(ModuleNotFoundError("No module named 'numpy'", name="numpy")) == 2
+    assert run_failing(ModuleNotFoundError("No module named 'numpy'", name="numpy")) == 2
     assert capsys.readouterr().err == ("error: numpy is not installed here: run make run, then . .venv/bin/activate\n")
 
 
@@ -50,16 +50,16 @@ def test_a_bug_is_one_line_that_says_where_and_a_traceback_on_request(
     bug: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LENET_TRACEBACK", raising=False)
-    assert fails_with(bug) == 3
+    assert run_failing(bug) == 3
     err = capsys.readouterr().err
     assert err.startswith(f"error: a bug in this program: {type(bug).__name__}: ") and err.count("\n") == 1
     assert f" at {__file__}:" in err and err.endswith("; LENET_TRACEBACK=1 shows the traceback\n")
     monkeypatch.setenv("LENET_TRACEBACK", "1")
-    assert fails_with(bug) == 3 and "Traceback" in capsys.readouterr().err
+    assert run_failing(bug) == 3 and "Traceback" in capsys.readouterr().err
 
 
 def test_a_long_message_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fails_with(RuntimeError("kernel.cu does not compile\n" + "line\n" * 1000)) == 3
+    assert run_failing(RuntimeError("kernel.cu does not compile\n" + "line\n" * 1000)) == 3
     err = capsys.readouterr().err
     assert "kernel.cu does not compile line" in err and len(err) < 600 and err.count("\n") == 1
 
@@ -80,7 +80,7 @@ SHORTAGES: dict[str, list[Exception]] = {
 
 @pytest.mark.parametrize(("said", "error"), [(said, error) for said in SHORTAGES for error in SHORTAGES[said]])
 def test_a_shortage_is_no_bug(said: str, error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    check_error(fails_with(error), *capsys.readouterr(), said)
+    check_error(run_failing(error), *capsys.readouterr(), said)
 
 
 RUN, RESIZE = "main.py --device cpu --data images --labels none", "-m data_tools resize --size 30 images new"
@@ -89,8 +89,8 @@ RUN, RESIZE = "main.py --device cpu --data images --labels none", "-m data_tools
 @pytest.mark.parametrize(
     ("command", "megabytes"), [(RUN, 40), (RUN, 140), (RUN, 160), (RUN, 240), (RESIZE, 100), (RESIZE, 150)]
 )
-def test_little_address_space(command: str, megabytes: int, tmp_path: Path) -> None:
-    """Where it gets no memory, the matrix library itself ends the process, with 1 or a signal."""
+def test_little_address_space_is_an_error_of_one_line(command: str, megabytes: int, tmp_path: Path) -> None:
+    """Without a check before, the matrix library would end the process itself, with 1 or a signal."""
     write_good_files(tmp_path)
     limit = f"ulimit -v {megabytes * 1024}; cd {tmp_path}; exec"
     python = f"{sys.executable} {command}".replace("main.py", str(ROOT / "main.py"))
@@ -101,7 +101,7 @@ def test_little_address_space(command: str, megabytes: int, tmp_path: Path) -> N
         check_error(done.returncode, done.stdout, done.stderr, "(memory|threads)")
 
 
-def test_the_reference_takes_as_many_threads_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_starts_as_many_threads_as_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def mapped(_: int, nbytes: int, **__: int) -> io.BytesIO:
         if nbytes > 2 * processor.THREAD_BYTES:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
@@ -133,8 +133,8 @@ SHARES = ("--smoothing", "--noise", "--min-accuracy", "--min-confidence")
 OTHER_VALUES = {**dict.fromkeys(SHARES, "0.5"), "--device": "cuda"}
 
 
-def test_no_option_of_any_command_wins_silently_over_itself() -> None:
-    """Every option takes one value, is a switch, or collects all that it is given."""
+def test_no_option_can_be_given_twice() -> None:
+    """Switches and options that collect values are excepted."""
     for name, parser in every_parser().items():
         for action in parser._actions:
             if isinstance(action, NOT_ONE_VALUE) or not action.option_strings:
@@ -147,7 +147,7 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
                 raise AssertionError(f"{name} {given}: {parser.parse_args(given)}")
 
 
-def test_what_is_mistyped_in_another_program() -> None:
+def test_mistyped_words_of_data_tools_get_a_suggestion() -> None:
     for arguments, nearest in ((["ftech"], "fetch"), (["info", "--splti", "test"], "--split")):
         with pytest.raises(UserError, match=rf"; did you mean {nearest}\?"):
             command_parser().parse_args(arguments)
@@ -166,7 +166,7 @@ COLOURED = "answers \033[32mPASSED\033[0m: 1; agreement \033[31mFAILED\033[0m, n
         (False, {}, False),
     ],
 )
-def test_colours(
+def test_verdicts_are_coloured_only_on_terminals(
     terminal: bool, variables: dict[str, str], coloured_too: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = "answers PASSED: 1; agreement FAILED, not FAILEDs"
@@ -188,8 +188,8 @@ def test_colours(
         ({"LC_ALL": "C", "PYTHONUTF8": "1"}, "2 × 3 → ±1… 中".encode()),
     ],
 )
-def test_what_the_locale_lacks(variables: dict[str, str], shown: bytes) -> None:
-    """Plain ASCII stands for it, on both streams; what has no plain form is escaped."""
+def test_characters_that_the_locale_lacks_are_replaced(variables: dict[str, str], shown: bytes) -> None:
+    """Plain ASCII replaces them, on both streams; those without a plain form are escaped."""
     code = "import sys; from app.terminal.console import colour_verdicts, run_guarded; text = '2 × 3 → ±1… 中'; "
     code += "run_guarded(lambda: print(text) or print(text, file=sys.stderr) or 0)"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
@@ -204,8 +204,8 @@ CHECK_FAILS = (
 )
 
 
-def ended(arguments: str, redirection: str, *before: str) -> subprocess.CompletedProcess[str]:
-    """The command with its streams sent there by the shell."""
+def run_redirected(arguments: str, redirection: str, *before: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with its streams redirected by the shell. before: words before the shell's command."""
     return shell(*arguments.split(), prefix=(*before, "sh", "-c", f'exec "$@" {redirection}', "sh"))
 
 
@@ -219,19 +219,19 @@ def ended(arguments: str, redirection: str, *before: str) -> subprocess.Complete
         *(("train --help", f">&- {errors}", 0) for errors in ("2>/dev/full", "0<&- 2>&-")),  # closed: not wanted
     ],
 )
-def test_errors_that_nobody_gets(arguments: str, redirection: str, code: int) -> None:
-    assert ended(arguments, redirection).returncode == code
+def test_exit_codes_with_closed_and_full_streams(arguments: str, redirection: str, code: int) -> None:
+    assert run_redirected(arguments, redirection).returncode == code
 
 
 @needs_full
 @pytest.mark.parametrize("arguments", ["cache --json -", "--help"])
 @pytest.mark.parametrize("buffering", [[], ["env", "PYTHONUNBUFFERED=1"]], ids=["buffered", "unbuffered"])
-def test_output_that_nobody_gets(arguments: str, buffering: list[str]) -> None:
-    done = ended(arguments, ">/dev/full", *buffering)
+def test_output_to_a_full_device_is_an_error(arguments: str, buffering: list[str]) -> None:
+    done = run_redirected(arguments, ">/dev/full", *buffering)
     check_error(done.returncode, "", done.stderr, "standard output .No space left .*; send it elsewhere")
 
 
-def test_errors_whose_reader_has_gone() -> None:
+def test_exit_code_if_nobody_reads_the_errors() -> None:
     process = subprocess.Popen([*COMMAND, "--nonsense"], stderr=subprocess.PIPE)
     assert process.stderr is not None
     process.stderr.close()
@@ -242,7 +242,7 @@ def test_errors_whose_reader_has_gone() -> None:
 @pytest.mark.parametrize(
     ("body", "code"), [("lambda: 1", 1), ("lambda: 1 // 0", 3), ("lambda: print('x', file=sys.stderr) or 1", 1)]
 )
-def test_the_code_of_a_failed_check_and_of_a_bug(body: str, code: int) -> None:
+def test_exit_codes_with_closed_and_full_error_streams(body: str, code: int) -> None:
     script = f"import sys; {CHECK_FAILS.format(body)}"
     for stream in ("2>&-", "2>/dev/full"):
         command = ["sh", "-c", f'exec "$@" {stream}', "sh", sys.executable, "-c", script]
@@ -250,7 +250,7 @@ def test_the_code_of_a_failed_check_and_of_a_bug(body: str, code: int) -> None:
 
 
 def test_a_file_never_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
-    """Else a message, ours or a library's, would go into it."""
+    """If it did, messages of this program or a library would go into the file."""
     script = (
         "import os, sys\n"
         "from app.terminal.console import run_guarded\n"

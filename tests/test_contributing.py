@@ -23,7 +23,7 @@ STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients
 ORACLE, EXPORT = "tests/support/network_oracle.py", "app/interchange/onnx_export.py"
 ROWS = "app/kernels/conv/rows/direct.py"
 NETWORK, KERNEL = "app/network/builtin/soft.toml", "app/kernels/conv/conv_99_my_own.cu"
-# By file, what to replace by what: Softsign in whole, and a kernel's row.
+# File → (old text, new text), to add the activation Softsign and a kernel's row.
 EDITS: dict[str, list[tuple[str, str]]] = {
     KINDS: [
         (
@@ -89,13 +89,13 @@ struct TANH {""",
         ("    Tanh: ", "    Softsign: lambda _, y: (1 - np.abs(y)) ** 2,\n    Tanh: "),
     ],
 }
-# A network that has it behind each kind of layer.
+# A network with Softsign behind each kind of layer.
 SOFT = "input = [1, 28, 28]\n" + layers_toml(
     *("conv2d maps=4 kernel=5", "softsign", "avgpool window=2", "softsign", "flatten"),
     *("linear outputs=12", "softsign", "linear outputs=10"),
 )
-# Tests for the copy. The activation is planned and fused by name alone, and compiled by every kernel that a plan or a
-# training asks for; the kernel is chosen by its name.
+# Tests for the copy: the activation, known by name alone, is planned, fused, and compiled in all kernels of a plan and
+# a training; the kernel is chosen by its name.
 CHECK_NAME = "test_softsign.py"
 CHECK = """
 from app.cuda.compiler import compile_kernel
@@ -133,21 +133,21 @@ CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_k
 
 
 def listed_files(title: str) -> set[str]:
-    """The files that the section ``title`` links to, by their paths from the root."""
+    """Return the files to which the section ``title`` links, as paths from the root."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (section,) = re.findall(rf"^## {title}\n(.*?)(?:^## |\Z)", text, re.DOTALL | re.MULTILINE)
     return set(re.findall(r"\]\(([^)]+)\)", section))
 
 
-def copied(place: Path) -> Path:
-    """The place, with the application and its tests in it."""
+def copy_tree(place: Path) -> Path:
+    """Copy the application and its tests into the folder; return the folder."""
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return place
 
 
-def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in the copy, with a compile cache of its own. Its pytest is no worker of the one that runs this."""
+def run_python(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the copy, with a separate compile cache and without the environment of the running pytest."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**own, "LENET_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(place)}
     command = [sys.executable, "-B", *arguments]
@@ -155,7 +155,7 @@ def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def changed_files(copy: Path) -> set[str]:
-    """The files in a copy of the tree that are new or differ from the original, without caches."""
+    """Return the files in a copy of the tree that are new or differ from the original, without caches."""
     paths = (path for folder in FOLDERS for path in (copy / folder).rglob("*") if path.is_file())
     names = {path.relative_to(copy).as_posix() for path in paths if "__pycache__" not in path.parts}
     return {
@@ -165,8 +165,8 @@ def changed_files(copy: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The application and its tests, with the edits and the kernel's file."""
-    place = copied(tmp_path_factory.mktemp("copy"))
+    """Return a copy of the tree with the edits, the network and the kernel."""
+    place = copy_tree(tmp_path_factory.mktemp("copy"))
     shutil.copy(ROOT / "pyproject.toml", place)
     for name, edits in EDITS.items():
         text = (place / name).read_text(encoding="utf-8")
@@ -179,36 +179,33 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_documents_list_these_files(copy: Path) -> None:
-    """In sections of their own: all that differ in the copy, which works, and nothing else."""
+def test_the_document_lists_the_changed_files(copy: Path) -> None:
+    """Each section links to exactly the files that its change needs."""
     assert changed_files(copy) == {*EDITS, NETWORK, KERNEL}
     assert listed_files("Add a kernel, a step of the ladder") == {ROWS}
     assert set(EDITS) - {ROWS} == listed_files("Add an activation")
     assert {str(Path(NETWORK).parent)} == listed_files("Add a network")
 
 
-def test_they_are_compiled_and_planned_and_tests_of_layers_and_gradients_take_it_up(copy: Path) -> None:
-    """Reference, fusing rules and gradient."""
+def test_the_copy_compiles_and_plans_and_its_tests_include_the_activation(copy: Path) -> None:
+    """The tests of layers, fusing and gradients find the activation by themselves."""
     (copy / CHECK_NAME).write_text(CHECK, encoding="utf-8")
-    done = run(copy, *PYTEST, "-k", "softsign or Softsign", CHECK_NAME, *TESTS)
+    done = run_python(copy, *PYTEST, "-k", "softsign or Softsign", CHECK_NAME, *TESTS)
     assert done.returncode == 0, done.stdout
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None and int(passed[1]) >= 8 + CHECK.count("def test_")
 
 
 @pytest.mark.gpu
-def test_its_kernels_equal_the_reference(copy: Path, request: pytest.FixtureRequest) -> None:
-    """In every kernel, on all shapes or the sample that is asked for, as for the activations that are here.
-
-    The kernel of its own runs in test_add_a_variant.py.
-    """
+def test_gpu_kernels_with_the_activation_equal_the_reference(copy: Path, request: pytest.FixtureRequest) -> None:
+    """All shapes are tested, or the sample of this run. test_add_a_variant.py runs the new kernel."""
     seed = request.config.getoption("sample")
     sample = [] if seed is None else ["--sample", str(seed)]
-    done = run(copy, *PYTEST, *sample, "-k", "softsign and not conv_99", *CARD)
+    done = run_python(copy, *PYTEST, *sample, "-k", "softsign and not conv_99", *CARD)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout
 
 
-def test_a_name_that_kernels_do_not_know_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_activation_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     row = variants("activation")[0]
     unknown = row.launch_config(ActivationProblem(77, "unheard_of")).defines

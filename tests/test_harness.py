@@ -1,4 +1,4 @@
-"""Test what is run of the tests, in how many processes, and that none fetches or finds anything of the user's."""
+"""Test the harness: samples and parts of the tests, number of processes, no network and no files of the user."""
 
 import os
 import re
@@ -45,8 +45,8 @@ def test_warns():
 """
 
 
-def item(name: str, mark: str = "gpu", **params: object) -> Any:
-    """What the sampling reads of pytest's item."""
+def fake_item(name: str, mark: str = "gpu", **params: object) -> Any:
+    """Return a fake of pytest's item, with the attributes that sampling reads."""
     return SimpleNamespace(
         nodeid=name, callspec=SimpleNamespace(params=params), get_closest_marker=lambda name: name == mark or None
     )
@@ -54,8 +54,8 @@ def item(name: str, mark: str = "gpu", **params: object) -> Any:
 
 @pytest.fixture(scope="module")
 def grid() -> list[Any]:
-    """Items for cases of every row; the GPU tests' whole grid takes a second to list."""
-    return [item(f"test_grid[{at}]", case=case) for at, case in enumerate((*small_cases(), *tuned_cases()))]
+    """Return an item for each case in the whole grid of GPU tests, which takes a second."""
+    return [fake_item(f"test_grid[{at}]", case=case) for at, case in enumerate((*small_cases(), *tuned_cases()))]
 
 
 def cases_of(items: list[Any]) -> list[Case]:
@@ -63,12 +63,12 @@ def cases_of(items: list[Any]) -> list[Case]:
 
 
 def problem_fact(name: str, case: Case) -> object:
-    """None where the problem has no such field."""
+    """Return a field of the case's problem; None if the problem lacks it."""
     return getattr(case.problem, name, None)
 
 
-def met(items: list[Any], fact: Callable[[Case], object]) -> set[tuple[str, object]]:
-    """Each kernel with the values of the fact that it has in the items."""
+def facts_of(items: list[Any], fact: Callable[[Case], object]) -> set[tuple[str, object]]:
+    """Return (kernel, value of ``fact``) of all items."""
     return {(case.row.source, fact(case)) for case in cases_of(items)}
 
 
@@ -79,9 +79,9 @@ def test_every_kernel_has_all_types_epilogues_and_parameters_in_a_sample(seed: i
     assert {case.row.source for case in cases_of(kept)} == {row.source for name in OPERATIONS for row in variants(name)}
     for name in ("dtype", "input_dtype", "output_dtype", "bias", "activation", "pool_is_max", "pool_ceil", "exact"):
         fact = partial(problem_fact, name)
-        assert met(kept, fact) == met(grid, fact), name
+        assert facts_of(kept, fact) == facts_of(grid, fact), name
     tuned = [found for found in grid if found.callspec.params["case"].parameters]
-    assert met(chosen(tuned, seed, (1, 1)), attrgetter("parameters")) == met(tuned, attrgetter("parameters"))
+    assert facts_of(chosen(tuned, seed, (1, 1)), attrgetter("parameters")) == facts_of(tuned, attrgetter("parameters"))
 
 
 def test_a_sample_depends_on_the_seed_alone(grid: list[Any]) -> None:
@@ -90,14 +90,14 @@ def test_a_sample_depends_on_the_seed_alone(grid: list[Any]) -> None:
     assert [found.nodeid for found in chosen(grid, 1, (1, 1))] == [f.nodeid for f in grid if f.nodeid in one]
 
 
-def test_small_tests_and_those_without_a_gpu_are_whole() -> None:
-    few = [item(f"test_few[{at}]", at=at) for at in range(WHOLE)]
-    cpu = [item(f"test_cpu[{at}]", mark="", at=at) for at in range(500)]
-    many = [item(f"test_many[{at}]", at=at) for at in range(500)]
+def test_small_tests_and_cpu_tests_are_not_sampled() -> None:
+    few = [fake_item(f"test_few[{at}]", at=at) for at in range(WHOLE)]
+    cpu = [fake_item(f"test_cpu[{at}]", mark="", at=at) for at in range(500)]
+    many = [fake_item(f"test_many[{at}]", at=at) for at in range(500)]
     assert chosen([*few, *cpu, *many], 1, (1, 1))[: len(few) + len(cpu)] == [*few, *cpu]
     assert len({*sampled(many, 1)}) == 125
     assert chosen(many, None, (1, 1)) == many
-    slow = [item(f"test_slow[{at}]", mark="grid", at=at) for at in range(12)]
+    slow = [fake_item(f"test_slow[{at}]", mark="grid", at=at) for at in range(12)]
     assert len({*sampled(slow, 1)}) == 3
 
 
@@ -108,7 +108,7 @@ def test_parts_cover_everything_once(grid: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "2", "1/0", "-1/4", "a/b", ""])
-def test_what_is_no_part(text: str) -> None:
+def test_wrong_parts_are_refused(text: str) -> None:
     assert part_of("4/4") == (4, 4)
     with pytest.raises(ValueError, match="is no part: give 2/4"):
         part_of(text)
@@ -128,8 +128,8 @@ def test_processes_fit_in_memory(
     assert worker_count() == count
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Pytest as it is called by hand."""
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest as a user does."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     paths = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
@@ -146,10 +146,10 @@ def test_the_seed_is_shown_and_stands_in_the_readme() -> None:
 
 
 def test_warnings_of_plugins_are_no_errors_and_those_of_tests_are(tmp_path: Path) -> None:
-    """As pytest-benchmark warns beside xdist, and pytest-asyncio always, while pytest starts: here and in workers."""
+    """Plugins such as pytest-benchmark and pytest-asyncio warn while pytest starts, here and in workers."""
     (tmp_path / "pytest_warns.py").write_text(PLUGIN, encoding="utf-8")
     (tmp_path / "test_own.py").write_text(TESTS, encoding="utf-8")
-    done = run(tmp_path, "-p", "pytest_warns", "-n", "1", "-c", "pyproject.toml", str(tmp_path / "test_own.py"))
+    done = run_pytest(tmp_path, "-p", "pytest_warns", "-n", "1", "-c", "pyproject.toml", str(tmp_path / "test_own.py"))
     assert done.returncode == 1 and "INTERNALERROR" not in done.stdout + done.stderr, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout and "DeprecationWarning: mend this" in done.stdout
 
@@ -163,13 +163,13 @@ FETCHES = {
 
 
 @pytest.mark.parametrize("how", FETCHES)
-def test_a_process_of_a_test_is_noticed(how: str, outside: Outside) -> None:
+def test_a_child_process_that_fetches_is_noticed(how: str, outside: Outside) -> None:
     with pytest.raises(AssertionError, match="tests fetch nothing"), secluded(outside):
         subprocess.run([sys.executable, "-c", FETCHES[how]], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "example.com"])
-def test_this_process_is_noticed(address: str, outside: Outside) -> None:
+def test_fetching_by_this_process_is_noticed(address: str, outside: Outside) -> None:
     def fetch() -> None:
         with pytest.raises(PermissionError):
             socket.create_connection((address, 80), timeout=5)
@@ -178,12 +178,12 @@ def test_this_process_is_noticed(address: str, outside: Outside) -> None:
         fetch()
 
 
-def test_servers_of_a_test_are_reached(outside: Outside) -> None:
+def test_local_servers_are_reached(outside: Outside) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, secluded(outside):
         socket.create_connection(server.getsockname()).close()
 
 
-def test_nothing_of_the_user_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_user_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "FASHION_MNIST_DIR" not in os.environ
     assert list(Path.home().iterdir()) == [] and cache_dir() == Path.home() / ".cache" / "lenet5-inference"
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP at any moment: one line, exit code 2, soon, and nothing half-written."""
+"""Test Ctrl-C, SIGTERM and SIGHUP at any moment: the program soon ends with one line, code 2 and whole files."""
 
 import io
 import os
@@ -20,15 +20,15 @@ from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
 from tests.support.shell import COMMAND, INTERRUPTIBLE, Refuses, listing, python, shell, started, write_good_files
 
-Own = tuple[list[str], dict[str, tuple[int, ...]]]
+Prepared = tuple[list[str], dict[str, tuple[int, ...]]]
 OLDER = '{"schema": "lenet5-inference/report/1"}'
 RUN = (
     *("--device", "cpu", "--data", "images", "--labels", "none", "--repeat", "500"),
     *("--json", "report.json", "--overwrite"),
 )
 SURELY_OURS = 1.0  # seconds after which the interpreter has long since started and our code classifies
-# Sends itself signal NUMBER at the AT-th call or return since main.py's first line; if AT is 0, prints after how many
-# SIGTERM and SIGHUP, which until then end the process without a word, have our handler, and how many there are.
+# A program that sends itself signal NUMBER at the AT-th call or return since main.py's first line. If AT is 0, it
+# prints after how many of these events our handlers are installed, and the number of all events.
 AT_AN_EVENT = """
 import os, runpy, sys
 at, number, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -52,7 +52,7 @@ except SystemExit:
     os.write(2, f"{ours} {events}".encode() * (at == 0))
     raise
 """
-# As C extensions do while they load.
+# A module that turns Ctrl-C into ImportError while it loads, as C extensions do.
 BAD_IMPORT = """
 import os, signal, time
 try:
@@ -66,7 +66,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("seconds", "number"), [(0.05, signal.SIGINT), (0.3, signal.SIGTERM), (SURELY_OURS, signal.SIGHUP)]
 )
-def test_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None:
+def test_signals_at_three_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None:
     write_idx(tmp_path / "images", random_images(LENET5, 5000)[:, 0])
     (tmp_path / "report.json").write_text(OLDER)
     before = listing(tmp_path)
@@ -86,15 +86,15 @@ def test_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None
         assert (process.returncode, err) == (2, f"{INTERRUPTED}\n")
 
 
-def at_event(event: int, number: signal.Signals) -> tuple[int, str, str]:
+def run_with_signal(event: int, number: signal.Signals) -> tuple[int, str, str]:
     arguments = [str(event), str(int(number)), os.path.realpath(COMMAND[1]), "graph", "--arch", "sm_80"]
     done = python(AT_AN_EVENT, *arguments, preexec_fn=INTERRUPTIBLE)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_every_moment_since_the_first_line() -> None:
-    """From there to the interpreter's end, evenly by the logarithm: imports, arguments, work, output, tidying up."""
-    code, whole, err = at_event(0, signal.SIGINT)
+def test_signals_at_moments_since_the_first_line() -> None:
+    """The moments have logarithmic distances and lie in imports, arguments, work, output and clean-up."""
+    code, whole, err = run_with_signal(0, signal.SIGINT)
     ours, events = map(int, err.split())
     assert code == 0 and whole.count("\n") > 5 and 0 < ours < events / 10
     moments = int(os.environ.get("LENET_SIGNALS", "7"))
@@ -103,7 +103,7 @@ def test_every_moment_since_the_first_line() -> None:
         number = SIGNALS[index % 3]
         first = 2 if number == signal.SIGINT else ours + 1
         event = round(first * (1.001 * events / first) ** (index / (moments - 1)))
-        code, out, err = at_event(event, number)
+        code, out, err = run_with_signal(event, number)
         if code == 0:
             assert (out, err) == (whole, "") and event > 0.9 * events, "only what has done its work may end well"
         else:
@@ -124,7 +124,7 @@ with raise_on_interrupt():
 """
 
 
-# What a module holds goes when Python has given up its signal handlers.
+# Python deletes the objects of modules after it has removed its signal handlers.
 AT_THE_VERY_END = """
 import os, sys
 from app.base.interrupts import SIGNALS, exit_ignoring_signals, install_exit_handlers
@@ -158,7 +158,7 @@ exit_ignoring_signals(run_guarded(body))
 
 
 ENDS = {
-    # An exception in a finaliser is printed and forgotten, KeyboardInterrupt, too.
+    # Python prints an exception in a finaliser and goes on, also after KeyboardInterrupt.
     "one that Python would pass over is obeyed": (IN_A_FINALISER, [], (2, "", f"{INTERRUPTED}\n")),
     "those while the interpreter ends change nothing": (AT_THE_VERY_END, [], (1, "late", "")),
     # As under nohup, or behind a shell's &.
@@ -172,23 +172,23 @@ def test_a_signal_in_a_program(code: str, arguments: list[str], end: tuple[int, 
     assert (done.returncode, done.stdout, done.stderr) == end
 
 
-def test_while_modules_load(tmp_path: Path) -> None:
+def test_ctrl_c_while_modules_load(tmp_path: Path) -> None:
     (tmp_path / "h5py.py").write_text(BAD_IMPORT)
     done = shell("graph", env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"})
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{INTERRUPTED}\n")
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Own:
-    """A run on small files of its own that would replace a report, and what lies there before it."""
+def prepared(tmp_path: Path) -> Prepared:
+    """Return a command that would replace a report, and the listing of its small files before it."""
     write_good_files(tmp_path)
     (tmp_path / "report.json").write_text(OLDER)
     files = f"--data {tmp_path}/images --labels none --json {tmp_path}/report.json --overwrite"
     return ["--device", "cpu", *files.split()], listing(tmp_path)
 
 
-def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
-    own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+def test_ctrl_c_while_threads_work_ends_the_next_step(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
     steps: list[str] = []
 
@@ -198,15 +198,15 @@ def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
         return Outputs(np.zeros(len(images), np.uint8))
 
     monkeypatch.setattr(CpuEngine, "run", interrupted)
-    command, before = own
+    command, before = prepared
     refuses(command, "interrupted; nothing half-written was left")
     assert steps and listing(tmp_path) == before
 
 
-def test_while_the_report_is_written(
-    own: Own, tmp_path: Path, interrupt_writing: Callable[[], None], capsys: pytest.CaptureFixture[str]
+def test_ctrl_c_while_the_report_is_written(
+    prepared: Prepared, tmp_path: Path, interrupt_writing: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, before = own
+    command, before = prepared
     interrupt_writing()
     assert main(command) == 2
     assert capsys.readouterr().err == f"{INTERRUPTED}\n"

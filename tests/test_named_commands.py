@@ -1,4 +1,4 @@
-"""Commands and files that messages, help texts and documents name exist, and those that need nothing run."""
+"""Test that commands and files exist that messages, help texts and documents name, and that some commands succeed."""
 
 import argparse
 import ast
@@ -26,26 +26,26 @@ from tests.support.shell import ROOT
 
 SOURCES = [ROOT / "main.py", *(path for room in ("app", "data_tools") for path in sorted((ROOT / room).rglob("*.py")))]
 BEGINS = re.compile(r"main\.py|python -m|pip |make |git ")
-HOLE = "\0"  # what a text has in the place of a value
-VALUES = ("1", "lenet5", "fp32", "test")  # for it, one after the other
+HOLE = "\0"  # stands in a text for an inserted value
+VALUES = ("1", "lenet5", "fp32", "test")  # tried in place of HOLE
 END = re.compile(r"[\n`\"…]|[;:,.)]+(?:\s|$)|\s+(?:#|&&|\||\()|  |[)\]]$")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-# Packages that no extra has, as most users want none of them.
+# Packages that are in no extra, because few users need them.
 PACKAGES = {"nvidia-cuda-nvdisasm", "nvidia-cuda-nvrtc-cu12"}
 READS_ONLY = ("networks", "kernels", "graph", "cache", "doctor")
 
 
-class Named(NamedTuple):
-    """A command in a text. place: file and line of the text."""
+class Command(NamedTuple):
+    """A command in a text. place: file and line of the text. words: after the beginning of the command."""
 
     place: str
     words: tuple[str, ...]
 
 
 @cache
-def texts() -> tuple[tuple[str, str], ...]:
-    """The place and content of every text that may name a command, but docstrings; a value in it is ``HOLE``."""
+def command_texts() -> tuple[tuple[str, str], ...]:
+    """Return place and content of every string, except docstrings, that may name a command; values are ``HOLE``."""
     found = []
     for path in SOURCES:
         content = path.read_text(encoding="utf-8")
@@ -68,22 +68,22 @@ def texts() -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def named(pattern: str) -> list[Named]:
-    """Every command that begins with the pattern; the words behind the beginning."""
+def find_commands(pattern: str) -> list[Command]:
+    """Return every command that begins with the pattern."""
     found = []
-    for place, text in texts():
+    for place, text in command_texts():
         for start in re.finditer(pattern, text):
             rest = END.split(text[start.end() :], maxsplit=1)[0]
             try:
                 words = shlex.split(rest)
-            except ValueError:  # a quotation mark that begins in the text
+            except ValueError:  # a quotation mark without its partner
                 words = rest.split()
-            found.append(Named(place, tuple(word.rstrip(HOLE) or HOLE for word in words)))
+            found.append(Command(place, tuple(word.rstrip(HOLE) or HOLE for word in words)))
     return found
 
 
-def parses(parser: Parser, words: tuple[str, ...]) -> bool:
-    """Whether the words are arguments, with some value in each hole; prose may follow the last option's value."""
+def accepts(parser: Parser, words: tuple[str, ...]) -> bool:
+    """Return whether the parser accepts the words, with values in place of HOLE and without prose at the end."""
     options = [at for at, word in enumerate(words) if word.startswith("-")]
     for end in range(len(words), (options or [-1])[-1], -1):
         holes = sum(HOLE in word for word in words[:end])
@@ -97,52 +97,52 @@ def parses(parser: Parser, words: tuple[str, ...]) -> bool:
     return False
 
 
-def check(one: Named, parser: Parser) -> None:
+def check_command(one: Command, parser: Parser) -> None:
     known = parser._option_string_actions
     options = [word.partition("=")[0] for word in one.words if word.startswith("--") and word != "--"]
     assert not [option for option in options if option not in known and HOLE not in option], one
-    assert not options or "--help" in options or parses(parser, one.words), one
+    assert not options or "--help" in options or accepts(parser, one.words), one
 
 
 def test_commands_of_the_program() -> None:
-    found = named(r"(?<! of )python main\.py(?= |`|$)")
+    found = find_commands(r"(?<! of )python main\.py(?= |`|$)")
     assert len(found) > 50
     for one in found:
         name = one.words[0] if one.words and not one.words[0].startswith("-") else "run"
         if name not in (HOLE, "COMMAND"):
             assert name in ("run", *COMMANDS), one
-            check(one._replace(words=one.words[name != "run" :]), load_parser(name))
+            check_command(one._replace(words=one.words[name != "run" :]), load_parser(name))
 
 
 def test_commands_without_their_interpreter() -> None:
-    """``main.py networks`` in a text; what follows may be prose."""
-    found = [one for one in named(r"(?<!python )\bmain\.py ") if one.words]
+    """Texts have commands such as ``main.py networks``, which prose may follow."""
+    found = [one for one in find_commands(r"(?<!python )\bmain\.py ") if one.words]
     assert len(found) > 10
     for one in found:
         if one.words[0] in COMMANDS:
-            check(one._replace(words=one.words[1:]), load_parser(one.words[0]))
+            check_command(one._replace(words=one.words[1:]), load_parser(one.words[0]))
         elif one.words[0].startswith("-"):
-            check(one, load_parser("run"))
+            check_command(one, load_parser("run"))
 
 
 def test_commands_of_data_tools() -> None:
-    found = named(r"python -m data_tools(?= )")
+    found = find_commands(r"python -m data_tools(?= )")
     assert len(found) > 10
     (commands,) = (action for action in command_parser()._actions if isinstance(action, argparse._SubParsersAction))
     for one in found:
         assert one.words[0] in commands.choices, one
-        check(one._replace(words=one.words[1:]), commands.choices[one.words[0]])
+        check_command(one._replace(words=one.words[1:]), commands.choices[one.words[0]])
 
 
 def test_modules_that_are_run() -> None:
-    found = named(r"python -m (?=[a-z])")
+    found = find_commands(r"python -m (?=[a-z])")
     assert {one.words[0] for one in found} >= {"data_tools", "docs.generate"}
     for one in found:
         assert find_spec(one.words[0]), one
 
 
-def extras() -> Iterator[str]:
-    """Every extra that ``app.base.errors.pip_install_command`` is asked for."""
+def named_extras() -> Iterator[str]:
+    """Yield every extra with which ``app.base.errors.pip_install_command`` is called."""
     for content in (path.read_text(encoding="utf-8") for path in SOURCES):
         for node in ast.walk(ast.parse(content)) if "pip_install_command(" in content else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "pip_install_command":
@@ -150,12 +150,12 @@ def extras() -> Iterator[str]:
 
 
 def test_extras_that_are_installed() -> None:
-    found = [*extras()]
+    found = [*named_extras()]
     assert len(found) > 10 and {*found} <= {*EXTRAS}
 
 
 def test_packages_that_are_installed() -> None:
-    found = named(r"pip install (?:-U |--upgrade )?(?:-e )?")
+    found = find_commands(r"pip install (?:-U |--upgrade )?(?:-e )?")
     assert len(found) > 5
     for one in found:
         extra = re.fullmatch(r"(?:\.|lenet5-inference)\[(\w+|\0)\]", one.words[0])
@@ -163,26 +163,27 @@ def test_packages_that_are_installed() -> None:
 
 
 def test_targets_of_make() -> None:
-    found = named(r"\brun make |\bmake (?=\w+ installs)|, make (?=docs)")
+    found = find_commands(r"\brun make |\bmake (?=\w+ installs)|, make (?=docs)")
     assert {one.words[0] for one in found} >= {"run", "docs"}
     for one in found:
         assert one.words[0] in TARGETS, one
 
 
 def test_files_that_git_restores() -> None:
-    found = named(r"git checkout -- ")
+    found = find_commands(r"git checkout -- ")
     assert found
     for one in found:
         assert (ROOT / one.words[0]).exists(), one
 
 
-def test_commands_that_need_nothing_run(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = {one.words for one in named(r"(?:python )?main\.py(?= )") if one.words and one.words[0] in READS_ONLY}
+def test_commands_that_only_read_succeed(capsys: pytest.CaptureFixture[str]) -> None:
+    words_of_all = {one.words for one in find_commands(r"(?:python )?main\.py(?= )") if one.words}
+    commands = [words for words in words_of_all if words[0] in READS_ONLY]
     found = [one for one in commands if not {*one} & {"--instructions", "--json", "--resources"}]
     found = [one for one in found if HOLE not in "".join(one)]
     assert len(found) > 5
     for words in found:
-        ends = [end for end in range(len(words), 0, -1) if parses(load_parser(words[0]), words[1:end])]
+        ends = [end for end in range(len(words), 0, -1) if accepts(load_parser(words[0]), words[1:end])]
         assert main([*words[: ends[0]]]) == 0, words
         assert capsys.readouterr().out, words
 
@@ -201,9 +202,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_remedy_is_noticed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = (*texts(), ("here:1", f"it is missing: {text}; or not"))
-    monkeypatch.setitem(globals(), "texts", lambda: more)
+def test_a_wrong_command_in_a_text_is_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = (*command_texts(), ("here:1", f"it is missing: {text}; or not"))
+    monkeypatch.setitem(globals(), "command_texts", lambda: more)
     with pytest.raises(AssertionError, match="here:1"):
         WRONG[text]()
 
@@ -226,7 +227,7 @@ def needs(command: str) -> list[pytest.MarkDecorator]:
     "command", [pytest.param(line, marks=needs(line)) for line in SHOWN if line.startswith("python ")]
 )
 def test_python_commands(command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, where most modules are loaded."""
+    """Python commands of the README run in this process, in which most modules are loaded."""
     monkeypatch.chdir(ROOT)
     _, program, *words = shlex.split(command, comments=True)
     code = {"main.py": main, "-m": lambda words: data_tools_main(words[1:])}[program](words)
@@ -261,7 +262,7 @@ def test_named_files_exist() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    """To a file, and to a head in it."""
+    """Links in documents lead to a file and, with an anchor, to a heading in it."""
     for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path

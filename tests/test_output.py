@@ -21,7 +21,7 @@ PROFILE = "profile --weights weights.h5"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     write_good_files(tmp_path)
@@ -35,11 +35,11 @@ def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
         for action in parser._actions
         if action.metavar in ("FILE", "OTHER") or action.type is Path
     }
-    # Four are folders; predict's paths may be those, too. Shards may be patterns.
+    # The last four name folders; ``paths`` may, too, and ``shards`` may be patterns.
     assert named | {"paths", "shards"} == {*INPUTS, *OUTPUTS, "data_dir", "plot", "folder", "pages"}
 
 
-def chain(path: Path, other: Path) -> None:
+def make_chain_of_links(path: Path, other: Path) -> None:
     path.with_name("middle").symlink_to(other)
     path.symlink_to(path.with_name("middle"))
 
@@ -47,7 +47,7 @@ def chain(path: Path, other: Path) -> None:
 LINKS: dict[str, Callable[[Path, Path], object]] = {
     "symbolic link": Path.symlink_to,
     "hard link": Path.hardlink_to,
-    "chain of links": chain,
+    "chain of links": make_chain_of_links,
 }
 CLASHES = [
     (RUN, "json", "weights", "weights.h5"),
@@ -65,35 +65,35 @@ CLASHES = [
     ("command", "written", "read", "name", "how"),
     [*((*one, "itself") for one in CLASHES), *((*CLASHES[0], how) for how in ("dot", "whole path", *LINKS))],
 )
-def test_an_output_is_no_input(
-    command: str, written: str, read: str, name: str, how: str, place: Path, refuses: Refuses
+def test_an_output_must_not_be_an_input(
+    command: str, written: str, read: str, name: str, how: str, cwd: Path, refuses: Refuses
 ) -> None:
-    target = {"dot": f"./{name}", "whole path": str(place / name)}.get(how, name)
+    target = {"dot": f"./{name}", "whole path": str(cwd / name)}.get(how, name)
     if how in LINKS:
         target = "link"
-        LINKS[how](place / target, place / name)
-    before = listing(place)
+        LINKS[how](cwd / target, cwd / name)
+    before = listing(cwd)
     if written == "out":
         command = command.replace(f"--out {name}", f"--out {target}")
     else:
         command = f"{command} --{written} {target}"
     refuses(command, f"--{written} .* is the same file as --{read} {name}: name different files")
-    assert listing(place) == before
+    assert listing(cwd) == before
 
 
 @pytest.mark.parametrize("names", [("new", "new"), ("new", "./new"), ("new", "folder/../new")])
-def test_two_outputs_are_two_files(names: tuple[str, str], place: Path, refuses: Refuses) -> None:
-    (place / "folder").mkdir()
+def test_two_outputs_must_be_different_files(names: tuple[str, str], cwd: Path, refuses: Refuses) -> None:
+    (cwd / "folder").mkdir()
     wrong = "--json new is the same file as --trace .*new: name different files"
     refuses([*PROFILE.split(), "--json", names[0], "--trace", names[1]], wrong)
 
 
 @pytest.mark.parametrize("option", OUTPUTS)
-def test_a_file_that_is_there_is_replaced_only_on_request(option: str, place: Path) -> None:
-    """Whoever wrote it; a link that leads nowhere is something, too. A file to start from replaces none."""
+def test_existing_files_are_replaced_only_on_request(option: str, cwd: Path) -> None:
+    """Files of this program and dangling links are no exception. ``--init`` never replaces a file."""
     remedy = "remove it first" if option == "init" else "replace it with --overw"
-    (place / "old").write_text('{"schema": "lenet5-inference/bench/1"}')
-    (place / "link").symlink_to(place / "nothing")
+    (cwd / "old").write_text('{"schema": "lenet5-inference/bench/1"}')
+    (cwd / "link").symlink_to(cwd / "nothing")
     for name in ("old", "link"):
         for overwrite in {False, option == "init"}:
             with pytest.raises(UserError, match=f"{name} exists: name another --{option}, or {remedy}"):
@@ -103,22 +103,22 @@ def test_a_file_that_is_there_is_replaced_only_on_request(option: str, place: Pa
 
 
 @pytest.mark.parametrize("command", ["networks", "kernels", "graph", RUN, "predict images --out new.csv"])
-def test_json_is_written_anew_only_on_request(command: str, place: Path, refuses: Refuses) -> None:
-    (place / "report").write_text("mine")
+def test_json_replaces_a_file_only_on_request(command: str, cwd: Path, refuses: Refuses) -> None:
+    (cwd / "report").write_text("mine")
     refuses(f"{command} --json report", "report exists: name another --json, or replace it with --overwrite")
-    assert (place / "report").read_text() == "mine" and not (place / "new.csv").exists()
+    assert (cwd / "report").read_text() == "mine" and not (cwd / "new.csv").exists()
     assert main([*command.split(), "--json", "report", "--overwrite"]) == 0
-    assert json.loads((place / "report").read_text())["schema"].startswith("lenet5-inference/")
+    assert json.loads((cwd / "report").read_text())["schema"].startswith("lenet5-inference/")
 
 
-def test_a_file_that_another_program_writes_meanwhile_is_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_program_writes_meanwhile_is_kept(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(report: Any) -> str:
-        (place / "report").write_text("theirs")
+        (cwd / "report").write_text("theirs")
         return "ours"
 
     monkeypatch.setattr("app.terminal.output.json_text", meanwhile)
     assert main(["networks", "--json", "report"]) == 2
-    assert (place / "report").read_text() == "theirs"
+    assert (cwd / "report").read_text() == "theirs"
 
 
 JSON: dict[str, tuple[str, dict[str, Any]]] = {
@@ -134,7 +134,7 @@ JSON: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", JSON)
 def test_every_command_prints_json_alone(
-    name: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, cwd: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command, expected = JSON[name]
     if name == "check":
@@ -156,7 +156,7 @@ def test_every_command_has_json() -> None:
     assert not [name for name, parser in parsers().items() if "--json" not in parser._option_string_actions]
 
 
-def test_predict_prints_json_lines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_prints_json_lines(cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "images", "--format", "jsonl"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["number"] for row in rows] == [0, 1, 2]
@@ -164,7 +164,7 @@ def test_predict_prints_json_lines(place: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith("number,")
 
 
-def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:
+def test_a_plot_replaces_only_plots(tmp_path: Path) -> None:
     path = tmp_path / "plot.svg"
     for foreign in ("notes", '<svg xmlns="http://www.w3.org/2000/svg" id="a drawing by hand">'):
         path.write_text(foreign)

@@ -1,4 +1,4 @@
-"""Test that long checks go on where they stopped."""
+"""Test that ``tests.parts`` and ``tests.sanitize`` continue where they stopped and find planted errors."""
 
 import os
 import re
@@ -21,13 +21,13 @@ from tests.support.shell import wait_for
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree with one file."""
+    """Return a folder with one file, in place of the source tree."""
     (tmp_path / "tree" / "app").mkdir(parents=True)
     (tmp_path / "tree" / "app" / "some.py").write_text("1", encoding="utf-8")
     return tmp_path / "tree"
 
 
-def test_what_is_finished_is_remembered_for_these_files(
+def test_finished_names_are_kept_until_a_file_changes(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def known(name: str = "some part", *, program: str = "parts", again: bool = False) -> bool:
@@ -93,7 +93,7 @@ echo "$2 sees $8"
 
 @pytest.mark.parametrize("technique", STEPS)
 def test_planted_errors_compile_and_are_checked(technique: str) -> None:
-    """Without a GPU: they are kernels as any other, and the script looks for each."""
+    """tests.sanitize has a check for each of them."""
     row = planted(technique)
     assert compile_kernel(row.path, row.launch_config(ActivationProblem(77, "relu")).defines, "sm_90a").startswith(
         b"\x7fELF"
@@ -101,12 +101,12 @@ def test_planted_errors_compile_and_are_checked(technique: str) -> None:
     assert technique in sanitize.PLANTED
 
 
-Run = Callable[..., tuple[int, str]]
+RunPlanted = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The script's planted errors, under the tool itself or a stand-in of that body: its exit code and its output."""
+def run_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunPlanted:
+    """Return a function that runs the planted errors, perhaps with a fake tool, and returns exit code and output."""
 
     def program(*options: str, body: str | None = None) -> tuple[int, str]:
         if body is not None:
@@ -124,31 +124,31 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     ("body", "caught"),
     [
         ("echo '========= ERROR SUMMARY: 1 error'; exit 9", True),
-        ("echo '========= ERROR SUMMARY: 1 error'; exit 1", True),  # the program failed because of what was found
+        ("echo '========= ERROR SUMMARY: 1 error'; exit 1", True),  # the program failed because of the planted error
         ("echo '========= ERROR SUMMARY: 0 errors'; exit 0", False),
         ("echo '========= ERROR SUMMARY: 0 errors'; exit 1", False),
         ("echo 'no module named cupy'; exit 1", False),
     ],
 )
-def test_only_what_the_tool_counted_is_caught(body: str, caught: bool, run: Run) -> None:
-    """Without a GPU: a program that fails by itself does not pass for a planted error that was found."""
-    code, said = run(body=body)
+def test_only_what_the_tool_counted_is_caught(body: str, caught: bool, run_planted: RunPlanted) -> None:
+    """A program that fails for another reason does not count as a planted error that was found."""
+    code, said = run_planted(body=body)
     assert (code == 0) is caught, said
     assert all(f": {technique}: {'caught' if caught else 'MISSED'}" in said for technique in STEPS)
 
 
-def test_clean_checks_are_not_repeated_and_parts_are_all_of_them(run: Run) -> None:
-    _, first = run("--part", "1/2", body="echo '========= ERROR SUMMARY: 1 error'; exit 9")
+def test_clean_checks_are_not_repeated_and_parts_are_all_of_them(run_planted: RunPlanted) -> None:
+    _, first = run_planted("--part", "1/2", body="echo '========= ERROR SUMMARY: 1 error'; exit 9")
     assert first.startswith("2 checks, 0 of them clean before") and "\n2/2, " in first
-    _, both = run()
+    _, both = run_planted()
     assert both.startswith("3 checks, 2 of them clean before") and "\n1/1, " in both
     done = re.findall("planted: (.*): caught", first + both)
     assert sorted(done) == sorted(f"{tool}: {error}" for error, tool in sanitize.PLANTED.items())
-    assert run("--again")[1].startswith("3 checks, 0 of them clean before")
+    assert run_planted("--again")[1].startswith("3 checks, 0 of them clean before")
 
 
-def test_a_signal_ends_the_tools_and_nobody_else(tmp_path: Path) -> None:
-    """As ``timeout`` sends it, to a whole group. compute-sanitizer leaves a helper behind; this one ends its group."""
+def test_a_signal_ends_the_tools_but_not_the_caller(tmp_path: Path) -> None:
+    """The signal goes to a whole group, as from ``timeout``; the fake tool starts a helper and kills its own group."""
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(f"#!/bin/sh\ntrap 'kill -KILL 0' TERM\nsleep 60 & echo $! >> {tmp_path}/helpers\nwait\n")
     tool.chmod(0o755)
@@ -167,6 +167,6 @@ def test_a_signal_ends_the_tools_and_nobody_else(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not on PATH")
-def test_the_sanitizers_catch_the_planted_errors(run: Run) -> None:
-    code, said = run()
+def test_the_sanitizers_catch_the_planted_errors(run_planted: RunPlanted) -> None:
+    code, said = run_planted()
     assert code == 0, said

@@ -1,4 +1,4 @@
-"""The report's document and text, made from synthetic outcomes."""
+"""Test the report of the main job, as a document and as text, with made-up outcomes."""
 
 import json
 import re
@@ -42,13 +42,13 @@ TIMELINES = {
 }
 
 
-def timed(timing: Timing, name: str = "conv1+relu1+pool1", kernel: str = "implicit-gemm") -> Layer:
-    """The row of the first layer."""
+def layer_with(timing: Timing, name: str = "conv1+relu1+pool1", kernel: str = "implicit-gemm") -> Layer:
+    """Return the row of a layer with this timing."""
     return layer_row(name, kernel, BATCH, timing, 6_000_000_000, 9_000_000)
 
 
 LAYERS = (
-    timed(Timing((2.0, 3.0, 4.0))),
+    layer_with(Timing((2.0, 3.0, 4.0))),
     layer_row("fc1", "register-tiled", BATCH, Timing((1.0,)), 1_000_000_000, 5_000_000),
 )
 CPU = Outcome(
@@ -85,7 +85,7 @@ def report(
 
 
 def wide(told: Any) -> str:
-    """The report as ``--wide`` prints it: one line for each fact."""
+    """Return the report's text as ``--wide`` prints it, with one line for each fact."""
     return as_text(told, UNLIMITED)
 
 
@@ -98,7 +98,7 @@ def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:
     assert "float64 margin inf (WRONG)" in as_text(told)
 
 
-def test_the_raw_copy_of_the_same_bytes_is_set_beside_the_run() -> None:
+def test_the_end_to_end_time_is_compared_with_a_raw_copy() -> None:
     told = report(replace(GPU, end_to_end=Timing((3.0,)), raw_copy=Timing((2.0,))))
     assert told["raw_copy_ms"]["p50"] == 2.0
     assert "raw copy           2.000 ms for the same bytes in one piece; end to end takes 1.50 × as long" in wide(told)
@@ -107,7 +107,7 @@ def test_the_raw_copy_of_the_same_bytes_is_set_beside_the_run() -> None:
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
 @pytest.mark.parametrize(("precision", "arithmetic"), [("fp16", "float16"), ("tf32", "tfloat32")])
-def test_the_last_lines_tell_what_another_precision_gains(precision: str, arithmetic: str, changed: int) -> None:
+def test_the_last_lines_compare_another_precision(precision: str, arithmetic: str, changed: int) -> None:
     labels = LABELS.copy()
     labels[:changed] += 1
     compared = ComparedRun(precision, arithmetic, Timing((2.0,)), labels)
@@ -128,7 +128,7 @@ def test_the_last_lines_tell_what_another_precision_gains(precision: str, arithm
 
 
 @pytest.mark.parametrize(("images", "more"), [(1, ""), (6, ""), (7, ", …")])
-def test_labels_that_follow_are_hinted_at(images: int, more: str) -> None:
+def test_more_than_six_labels_end_in_an_ellipsis(images: int, more: str) -> None:
     told = report(replace(GPU, labels=LABELS[:images]))
     shown = ", ".join(told["first_labels"])
     assert len(told["first_labels"]) == min(images, 6)
@@ -136,14 +136,14 @@ def test_labels_that_follow_are_hinted_at(images: int, more: str) -> None:
 
 
 @both
-def test_what_was_run(outcome: Outcome) -> None:
+def test_report_names_network_device_and_layers(outcome: Outcome) -> None:
     told = report(outcome)
     assert (told["schema"], told["precision"], told["batch"]) == ("lenet5-inference/report/4", "fp32", BATCH)
     assert told["network"] == {"name": "lenet5", "input_shape": [1, 28, 28]} and told["device"] == outcome.device
     assert [layer["name"] for layer in told["layers"]] == ["conv1+relu1+pool1", "fc1"]
 
 
-def test_precision_is_that_of_the_arithmetic() -> None:
+def test_precision_is_named_by_the_arithmetic_type() -> None:
     names = {"float64": "fp64", "float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16"}
     for dtype, name in names.items():
         told = report(replace(GPU, arithmetic=dtype))
@@ -154,7 +154,7 @@ def test_precision_is_that_of_the_arithmetic() -> None:
 def test_json_round_trip(outcome: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = report(outcome)
     write_json(told, tmp_path / "report.json")
-    # parse_constant is called for what JSON has not, such as NaN.
+    # parse_constant is called for constants that JSON does not have, such as NaN.
     assert json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail) == told
     write_json(told, None)
     assert json.loads(capsys.readouterr().out) == told
@@ -175,10 +175,10 @@ def test_percentiles() -> None:
     ("runs", "told", "untold"),
     [(1, [], [90, 99]), (9, [], [90, 99]), (10, [90], [99]), (99, [90], [99]), (100, [90, 99], [])],
 )
-def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], untold: list[int]) -> None:
-    """The slowest of twenty runs is no 99th percentile; in JSON it is null, in text it is not there at all."""
+def test_a_percentile_needs_enough_runs(runs: int, told: list[int], untold: list[int]) -> None:
+    """The 99th percentile needs a hundred runs; otherwise it is null in JSON and missing in the text."""
     timing = Timing(tuple(float(ms) for ms in range(1, runs + 1)))
-    layers = (timed(timing),)
+    layers = (layer_with(timing),)
     found = report(replace(GPU, end_to_end=timing, on_card=timing, raw_copy=timing, layers=layers, op_times=layers))
     for name in ("end_to_end_ms", "on_card_ms", "raw_copy_ms"):
         assert all(found[name][f"p{q}"] is not None for q in (50, *told))
@@ -192,7 +192,7 @@ def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], 
 
 @both
 def test_a_single_run_is_one_plain_figure(outcome: Outcome) -> None:
-    once = (timed(Timing((2.5,))),)
+    once = (layer_with(Timing((2.5,))),)
     text = wide(report(replace(outcome, end_to_end=Timing((12.5,)), layers=once, op_times=once)))
     assert re.search(r"^  end to end +12\.500 ms \(", text, re.MULTILINE)
     assert not re.search(r"±|\bp\d\d\b|over \d+ run", text)
@@ -200,8 +200,8 @@ def test_a_single_run_is_one_plain_figure(outcome: Outcome) -> None:
     assert len(head) == len(row) and head.split() == ["layer", "kernel", "ms", "GFLOP", "TFLOP/s", "GB/s", "share"]
 
 
-def test_start_up_is_what_the_laps_add_up_to() -> None:
-    """What a bare program on CuPy would spend, too, is not counted as the program's own."""
+def test_start_up_time_is_the_sum_of_its_parts() -> None:
+    """``once_own_ms`` excludes the parts that any program with NumPy and CuPy needs."""
     told, text = report(GPU), wide(report(GPU))
     assert told["one_off_ms"] == ONCE
     assert (told["once_ms"], told["once_own_ms"], told["command_ms"]) == (1010.0, 440.0, 2345.6)
@@ -219,11 +219,11 @@ def test_layer_figures() -> None:
 
 
 def test_a_layer_that_took_no_time_is_no_division_by_zero() -> None:
-    instant = timed(Timing((0.0,)))
+    instant = layer_with(Timing((0.0,)))
     assert "0.0000" in as_text(report(replace(GPU, layers=(instant,))))
 
 
-def test_every_time_says_whether_transfers_are_in_it() -> None:
+def test_every_time_says_whether_it_includes_transfers() -> None:
     text = wide(report(GPU))
     for start in ("Layers ", "  Op times ", "  on the card "):
         assert re.search(rf"^{start}.*no transfers", text, re.MULTILINE), start
@@ -250,7 +250,7 @@ def test_text_is_plain(outcome: Outcome) -> None:
 
 def test_80_columns_have_room_for_the_main_figures_of_a_long_name() -> None:
     timing = Timing(tuple(0.3507 + 0.0001 * run for run in range(20)))
-    layer = timed(timing, "conv1+relu1+pool1+conv2+relu2+pool2", "register-patch")
+    layer = layer_with(timing, "conv1+relu1+pool1+conv2+relu2+pool2", "register-patch")
     lines = as_text(report(replace(GPU, layers=(layer,), op_times=()))).splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("  layer "))
     assert lines[at].split() == ["layer", "kernel", "ms", "±", "ms", "TFLOP/s", "GB/s", "share"]
@@ -258,7 +258,7 @@ def test_80_columns_have_room_for_the_main_figures_of_a_long_name() -> None:
     assert lines[at + 2 : at + 4] == ["  conv2+relu2+pool2", "  (--wide adds: GFLOP)"]
 
 
-def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_json_has_lists_of_numbers_in_one_line(tmp_path: Path) -> None:
     told = report(GPU, data=replace(DATA, source="[\n 1,\n 2\n]"))
     write_json(told, tmp_path / "report.json")
     text = (tmp_path / "report.json").read_text()
@@ -268,9 +268,9 @@ def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("ms", [0.0, 5e-324, 1e-310, 1e308])
-def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_path: Path) -> None:
+def test_extreme_times_give_finite_figures(ms: float, tmp_path: Path) -> None:
     timing = Timing((ms,) * 20)
-    layers = (timed(timing),)
+    layers = (layer_with(timing),)
     compared = ComparedRun("fp16", "float16", timing, LABELS)
     outcome = replace(GPU, end_to_end=timing, on_card=timing, raw_copy=timing, layers=layers, op_times=layers)
     told = report(replace(outcome, compared=compared), compared=AGREED)
@@ -280,7 +280,7 @@ def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_p
     assert not re.search(r"\b(nan|inf|None)\b", as_text(told))
 
 
-def test_reports_have_every_way_that_images_take_to_the_card() -> None:
+def test_the_schema_names_every_way_of_images_to_the_card() -> None:
     assert {*get_args(split_annotated_type(record_fields(GpuSettings)["images"]).kind)} == {
         DIRECT,
         AT_ONCE,

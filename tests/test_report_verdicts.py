@@ -1,4 +1,4 @@
-"""The check in the report: two verdicts, labels that differ and their names, weights that nothing vouches for."""
+"""Test the check in the report: its two verdicts, differing labels, class names, and weights without a checksum."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from data_tools.fashion_mnist import CLASSES
 from tests.test_report import AGREED, BATCH, CPU, DATA, LABELS, STORED, report, wide
 
 
-def test_differences() -> None:
+def test_differing_labels_are_listed() -> None:
     margins = np.ones(BATCH)
     margins[0] = 0.0
     other = replace(STORED, labels=(LABELS + 1) % 10, margins=margins)
@@ -43,7 +43,7 @@ def test_differences() -> None:
 def test_the_two_verdicts(
     truth: np.ndarray | None, expected: int | None, least: float | None, lines: list[str]
 ) -> None:
-    """A model that is nonsense is told from kernels that compute it as they should: PASSED never stands alone."""
+    """One verdict is on the model's answers, the other on their agreement with the reference."""
     accuracy = judge_answers(LABELS, truth, expected, AGREED, least=least)
     told = report(CPU, accuracy)
     found = wide(told).split("\n\n")[1].splitlines()
@@ -56,7 +56,7 @@ def test_the_two_verdicts(
     assert (told["accuracy"]["least"], told["accuracy"]["expected"]) == (least, expected)
 
 
-def test_weights_without_a_checksum_are_told() -> None:
+def test_weights_without_a_checksum_are_mentioned() -> None:
     for vouched in (True, False):
         made = report(CPU)
         made["weights"]["vouched"] = vouched

@@ -1,4 +1,4 @@
-"""Each fact stands once: a second description, engine, drawing kit or kind of child process fails here."""
+"""Test that the project has one engine, one drawing kit and the like, repeats no text, and stays small."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ from tests.support.syntax import statements
 
 ROOT = Path(__file__).parent.parent
 EXERCISES = ROOT / "app" / "ladder" / "exercises"
-# Each is read by itself.
+# Kernels in lessons, which may repeat each other because each is read by itself.
 LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm", EXERCISES, EXERCISES / "solutions")
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
@@ -29,14 +29,14 @@ CAPS = {
 }
 
 
-def files(*endings: str) -> dict[str, str]:
-    """The texts of the program's files with the endings, by name."""
+def read_files(*endings: str) -> dict[str, str]:
+    """Return name → text of the program's files with the endings."""
     paths = [path for folder in ("app", "data_tools") for end in endings for path in (ROOT / folder).rglob(f"*.{end}")]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
-# A pattern of what a door would be built with, and the only places that may have it.
-DOORS = {
+# Mechanism that must exist once → pattern of its code, and the only files or folders that may contain it.
+SINGLE_PLACES = {
     "a schema by hand": (r"json-schema\.org", ("app/records/derive.py",)),
     "another way from images to labels": (
         r"def (stream|prepare_feeding|run_on_card)\(",
@@ -57,18 +57,18 @@ DOORS = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_thing_is_built_in_one_place(door: str) -> None:
-    pattern, places = DOORS[door]
-    found = [name for name, text in files("py", "cu", "cuh", "html", "json").items() if re.search(pattern, text)]
+@pytest.mark.parametrize("thing", SINGLE_PLACES)
+def test_each_mechanism_has_one_place(thing: str) -> None:
+    pattern, places = SINGLE_PLACES[thing]
+    found = [name for name, text in read_files("py", "cu", "cuh", "html", "json").items() if re.search(pattern, text)]
     assert {place for place in places for name in found if name.startswith(place)} == set(places)
     assert not [name for name in found if not name.startswith(places)]
 
 
-def passages(lines: int, *endings: str) -> Iterator[tuple[str, ...]]:
-    """The names of files that share so many lines of code one after another."""
+def repetitions(lines: int, *endings: str) -> Iterator[tuple[str, ...]]:
+    """Yield the names of files that share ``lines`` consecutive lines of code."""
     seen = defaultdict(set)
-    for name, text in files(*endings).items():
+    for name, text in read_files(*endings).items():
         stripped = (line.strip() for line in re.sub(r"^from .* import \([^)]*\)", "", text, flags=re.M).splitlines())
         code = [line for line in stripped if len(line) > 3 and not line.startswith(("//", "#", "import ", "from "))]
         for first in range(len(code) - lines + 1):
@@ -77,33 +77,33 @@ def passages(lines: int, *endings: str) -> Iterator[tuple[str, ...]]:
 
 
 def test_no_passage_stands_in_two_files() -> None:
-    """But in the lessons' kernels, each of which is read by itself, beside the one that it continues."""
+    """Kernels of lessons are excepted."""
     repeated = {
-        pair for pair in passages(8, "py", "cu", "cuh") if not all((ROOT / one).parent in LESSONS for one in pair)
+        pair for pair in repetitions(8, "py", "cu", "cuh") if not all((ROOT / one).parent in LESSONS for one in pair)
     }
     assert not repeated
 
 
-def sentences(value: Any) -> Iterator[str]:
-    """The sentences of eight words or more in a step's texts, without those that figures are written into."""
+def long_sentences(value: Any) -> Iterator[str]:
+    """Yield the sentences of eight words or more in a step's texts, except those with placeholders for figures."""
     if isinstance(value, str):
         yield from (
             one for one in re.split(r"(?<=[.:;])\s", value) if len(one.split()) >= 8 and not re.search(r"[{*]", one)
         )
     elif isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
-            yield from sentences(one)
+            yield from long_sentences(one)
 
 
 def test_a_step_of_the_ladder_is_described_once() -> None:
-    """docs/kernels.md is generated from these texts."""
+    """docs/kernels.md is generated from the steps' texts; no other file may have their sentences."""
     documents = [path for path in (ROOT / "docs").glob("*.md") if path.name != "kernels.md"]
-    texts = {**files("py", "cu", "cuh"), **{path.name: path.read_text(encoding="utf-8") for path in documents}}
+    texts = {**read_files("py", "cu", "cuh"), **{path.name: path.read_text(encoding="utf-8") for path in documents}}
     plain = {name: " ".join(re.sub(r"^\s*(//|#)", "", text, flags=re.M).split()) for name, text in texts.items()}
     said = [
         one
         for path in (ROOT / "app").glob("ladder/steps/*/*.toml")
-        for one in sentences(tomllib.loads(path.read_text()))
+        for one in long_sentences(tomllib.loads(path.read_text()))
     ]
     assert len(said) > 200
     assert not [(name, one) for one in said for name, text in plain.items() if one in text]
@@ -113,8 +113,8 @@ def test_power_is_measured_only_on_request() -> None:
     assert {field.name: field.default for field in fields(RunRequest)}["power"] is False
 
 
-def code_lines(text: str) -> int:
-    """Lines of Python but for blank ones, comments and docstrings."""
+def count_code_lines(text: str) -> int:
+    """Return the number of lines of Python without blank lines, comments and docstrings."""
     lines = {at for at, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
     for node in statements(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
@@ -122,7 +122,7 @@ def code_lines(text: str) -> int:
     return len(lines)
 
 
-def test_the_project_stays_as_small_as_it_is() -> None:
+def test_the_project_stays_small() -> None:
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -136,7 +136,7 @@ def test_the_project_stays_as_small_as_it_is() -> None:
     ]
     found = (
         sum(len(texts[name].splitlines()) for name in sources),
-        sum(code_lines(text) for name, text in texts.items() if name.startswith("app/") and name.endswith(".py")),
+        sum(count_code_lines(text) for name, text in texts.items() if name.startswith("app/") and name.endswith(".py")),
         sum(len(text.splitlines()) for name, text in texts.items() if name.startswith("tests/")),
         len(names),
     )

@@ -1,4 +1,4 @@
-"""Tables and paragraphs fit the width, and no name, of a file or in a file, reaches the terminal as a control."""
+"""Test that tables and paragraphs fit the width, and that control characters in names never reach the terminal."""
 
 import json
 import os
@@ -54,18 +54,18 @@ def test_columns_without_room_are_left_out_by_rank_and_named() -> None:
     assert table(COLUMNS, ROWS, 36)[-1] == "  (--wide adds: spread, TFLOP/s)"
 
 
-def test_a_remark_runs_over_the_columns_that_are_missing() -> None:
+def test_a_remark_fills_the_columns_of_missing_cells() -> None:
     rows = [*ROWS, ["tensor-core", "–", "needs sm_80 or newer, and this card is a Tesla V100 (sm_70)"]]
     assert table(COLUMNS, rows, 60)[-2:] == [
         "  tensor-core             –  needs sm_80 or newer, and this",
         "                             card is a Tesla V100 (sm_70)",
     ]
-    # It outlives its column.
+    # It stays if its column is left out.
     assert table(COLUMNS, [["direct", "–", "wrong"], *ROWS], 40)[1] == "  direct                  –  wrong"
 
 
 def test_a_remark_is_kept_whatever_columns_are_shown() -> None:
-    """Also in the last one, which then is as wide as its other cells; and if columns to its right have no text."""
+    """The last column, as wide as its other cells, may have a remark, and so may one left of columns without text."""
     rows = [["13 register-patch", "1.5210", "0.0021", "33.12", ""], ["direct", "20.75", "0.1", "stopped by hand"]]
     assert table(COLUMNS, rows, 41)[2:] == [
         "  direct              20.75  stopped by",
@@ -88,7 +88,7 @@ def test_a_name_without_room_is_wrapped_in_its_column() -> None:
     ]
 
 
-def test_a_column_in_which_no_row_has_anything_is_left_out() -> None:
+def test_empty_columns_are_left_out() -> None:
     assert table(COLUMNS, [["direct", "20.75", "", "2.4", ""], ["constant", "needs sm_80"]], 60) == [
         "  kernel       ms  TFLOP/s",
         "  direct    20.75      2.4",
@@ -125,10 +125,10 @@ def test_fields_are_wrapped_under_their_values() -> None:
 
 def test_a_paragraph_keeps_its_words_whole() -> None:
     assert paragraph("docs/fast-path.md has the notes", 20, "- ", "  ") == ["- docs/fast-path.md", "  has the notes"]
-    assert paragraph("see docs/fast-path.md", 10) == ["see", "docs/fast-path.md"]  # a name stays whole
+    assert paragraph("see docs/fast-path.md", 10) == ["see", "docs/fast-path.md"]  # a name is not divided
 
 
-def test_the_width_is_the_terminals_and_at_least_60(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_width_is_that_of_the_terminal_and_at_least_60(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns, width in (("132", 132), ("72", 72), ("40", 60)):
         monkeypatch.setenv("COLUMNS", columns)
         assert terminal_width() == width
@@ -154,8 +154,8 @@ CONTROL = re.compile("[\0-\\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of that name with images, weights and reports, everything of that name, too."""
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with images, weights and reports; the folder and its files are named EVIL."""
     folder = tmp_path / EVIL
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -188,7 +188,7 @@ REFUSED = {
     "classify": ["classify", EVIL, f"missing{EVIL}", "--device", "cpu", "--out", f"out{EVIL}"],
     "data_tools": ["verify", "--data-dir", EVIL],
 }
-# Runs several commands, given as JSON, and says which.
+# A program that runs several commands, given as JSON, and prints the name of each.
 ONE_BY_ONE = """
 import json, sys
 from app.cli import main
@@ -198,8 +198,8 @@ for what, words in json.loads(sys.argv[1]).items():
 """
 
 
-def printed(words: Sequence[str]) -> tuple[str, str]:
-    """Both streams of a command, as they are."""
+def run_command(words: Sequence[str]) -> tuple[str, str]:
+    """Run a command; return standard output and standard error."""
     done = subprocess.run([*COMMAND, *words], capture_output=True, timeout=60)
     return done.stdout.decode(), done.stderr.decode()
 
@@ -211,15 +211,15 @@ def check_printable(text: str) -> None:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_no_error_has_a_control_character(what: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with suppress(SystemExit):  # by which the parser ends
+def test_no_error_has_a_control_character(what: str, cwd: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):  # raised by the parser
         (data_tools_main if what == "data_tools" else main)(REFUSED[what])
     check_printable("".join(capfd.readouterr()))
 
 
-def test_no_answer_has_a_control_character(place: Path) -> None:
-    """In a process whose streams are the program's."""
-    done = python(ONE_BY_ONE, json.dumps(ANSWERED), cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)})
+def test_no_answer_has_a_control_character(cwd: Path) -> None:
+    """The commands run in a child process."""
+    done = python(ONE_BY_ONE, json.dumps(ANSWERED), cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)})
     answers = done.stdout.split("@@")[1:]
     assert [answer.partition("\n")[0] for answer in answers] == [*ANSWERED], done.stderr
     for answer in answers:
@@ -227,8 +227,8 @@ def test_no_answer_has_a_control_character(place: Path) -> None:
     assert not CONTROL.search(done.stderr)
 
 
-def on_a_terminal(command: Sequence[str], code: int = 0) -> bytes:
-    """What a process writes to a terminal that both of its streams are."""
+def run_on_terminal(command: Sequence[str], code: int = 0) -> bytes:
+    """Run Python on a pseudo-terminal; return what it writes to it. code: expected exit code."""
     ours, its = pty.openpty()
     with subprocess.Popen([sys.executable, *command], stdout=its, stderr=its, stdin=its) as process:
         os.close(its)
@@ -243,10 +243,10 @@ def on_a_terminal(command: Sequence[str], code: int = 0) -> bytes:
     return found
 
 
-def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(place: Path) -> None:
+def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(cwd: Path) -> None:
     words = ["predict", f"{EVIL}.npy", EVIL, "--device", "cpu", "--out", "-"]
-    assert EVIL in printed(words)[0]
-    shown = on_a_terminal([str(ROOT / "main.py"), *words]).decode()
+    assert EVIL in run_command(words)[0]
+    shown = run_on_terminal([str(ROOT / "main.py"), *words]).decode()
     assert SPELT.replace("\\n", "\r\n") in shown
     assert not re.search("[\x07\x08\x9b\u202e]|\033\\[2J", shown)
 
@@ -254,18 +254,18 @@ def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(place: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "line"), [("auto", b"looking for a GPU\r\n"), ("cuda", b"starting the GPU\r\n"), ("cpu", b"")]
 )
-def test_a_line_says_that_the_gpu_is_started(device: str, line: bytes, place: Path) -> None:
-    """On a terminal alone, and before CuPy is loaded, which takes a while."""
+def test_a_line_says_that_the_gpu_is_started(device: str, line: bytes, cwd: Path) -> None:
+    """The line appears only on a terminal, before CuPy is loaded, which takes long."""
     words = ["--device", device, "--data", "absent"]
-    first, *_ = on_a_terminal([str(ROOT / "main.py"), *words], 2).splitlines(keepends=True)
+    first, *_ = run_on_terminal([str(ROOT / "main.py"), *words], 2).splitlines(keepends=True)
     assert first == line if line else first.startswith(b"error: ")
-    assert device != "auto" or "GPU\n" not in printed(words)[1]
+    assert device != "auto" or "GPU\n" not in run_command(words)[1]
 
 
-def test_what_colours_words_is_kept(tmp_path: Path) -> None:
+def test_colours_of_verdicts_are_kept(tmp_path: Path) -> None:
     code = "from app.terminal.console import colour_verdicts, run_guarded; text = 'PASSED \\033[32mx'; "
     code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; {code} run_guarded(lambda: print(colour_verdicts(text)) or 0)"
-    assert b"\033[32mPASSED\033[0m \\x1b[32mx" in on_a_terminal(["-c", code])
+    assert b"\033[32mPASSED\033[0m \\x1b[32mx" in run_on_terminal(["-c", code])
 
 
 def test_every_note_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""Time kernels and whole systems, sweep parameters, and profile runs. Only this package imports other frameworks."""
+"""Measure: time kernels and whole programs, sweep parameters, profile runs, compare with other frameworks."""

@@ -18,7 +18,7 @@ from data_tools.dataset import load_fashion_mnist
 from data_tools.fashion_mnist import CLASSES
 
 UNWRITTEN = 255  # no valid label: outputs are filled with it before a timed run
-ONE_PIECE = "the batch is one piece"  # why it is not cut: all of it fits the L2 cache
+ONE_PIECE = "the batch is one piece"  # the reason for not dividing it, where it fits the L2 cache
 L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 
@@ -40,9 +40,10 @@ class Batch(Frozen):
         return replace(self, images=self.images[:count], truth=self.truth[:count])
 
     def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
-        """Return the number of correct labels (N,), the number that differ from float64, and their largest margin.
+        """Compare labels (N,) with the truth and the float64 reference; return the results as fields of a report.
 
-        wrong: whether the labels break the accuracy rule for the arithmetic type; without a type, they are not judged.
+        correct, changed: number of correct labels, and of those that differ from the reference. largest_margin: of
+        these. wrong: whether the labels break the accuracy rule for the arithmetic type; False without a type.
         """
         found = compare_labels(labels, self.reference, "reference", arithmetic or "float32")
         expected = self.weights.promised_correct_count(self.graph.network, len(labels))
@@ -61,8 +62,7 @@ def load_batch(network: str, count: int, *, checked: bool = True) -> Batch:
     of the test images gets random images. In both cases the reference is computed; for random images it is also the
     truth.
 
-    checked: whether the labels will be scored. If not, a reference that would have to be computed covers only the first
-    image.
+    checked: whether the labels will be scored. If not, a reference that is not stored is computed for one image only.
 
     Raises UserError if there are fewer test images than ``count``.
     """

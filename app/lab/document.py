@@ -1,4 +1,4 @@
-"""Build and format parts that the documents of several measuring commands share."""
+"""Build and format what the JSON documents of several measuring commands share: date, card, title, rows."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from app.records.peers import Peers
 from app.terminal.text import fields, paragraph
 
 Row = Mapping[str, Any]
-FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"  # what the repository stores of measurements
+FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"  # the stored JSON documents of measurements
 
 
 def utc_date() -> str:
@@ -24,16 +24,16 @@ def utc_date() -> str:
 
 
 def describe_card(card: Card) -> str:
-    """Return a document's card, driver and libraries in one line."""
+    """Return one line with the names and versions of a card, its driver and its libraries."""
     driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
     which = f"{card['name']} ({format_bus_address(card, ', ')}{card['architecture']})"
     return f"{which}, {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
 
 
-def heading(
+def heading_lines(
     title: str, document: Bench | Calls | Ladder | Languages | Peers, pairs: dict[str, str], width: int
 ) -> list[str]:
-    """Return a title with the date, a line for the card, and a line for each further (name, text) pair."""
+    """Return the first lines of a document's text: title and date, the card, and each (name, text) pair."""
     card = {"card": describe_card(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]
 

@@ -1,4 +1,4 @@
-"""Time work on a stream with CUDA events until the median is steady."""
+"""Time work on a CUDA stream with events, repeated until the median is steady."""
 
 import ctypes
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from app.main_job.result import Timing
 from app.main_job.statistics import has_enough_samples, launches_per_sample
 
 WAIT = Path(__file__).with_name("wait.cu")
-ENQUEUE_US = 20  # of the host per action, a generous estimate
+ENQUEUE_US = 20  # host time to enqueue a kernel or copy, a generous estimate
 LONGEST_WAIT_US = 2000
-COUNTED_NS = 100_000  # of the clock's cycles
+COUNTED_NS = 100_000  # time over which clock cycles are counted
 
 
 class Clock:
@@ -39,10 +39,11 @@ class Clock:
         self._count_cycles = KernelFunction(module, "count_cycles", threads=1)
 
     def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
-        """Return the times in ms of the work that ``enqueue()`` puts on the stream, about ``actions`` actions.
+        """Return the times in ms of the work that a call of ``enqueue()`` puts on the stream.
 
-        l2: ``cold`` writes a buffer of twice the L2 cache's size before each run, outside of the events; ``warm``
-        enqueues short work several times between the events.
+        noise: relative error of the median at which to stop. actions: kernels and copies per call, roughly. l2:
+        ``cold`` writes a buffer of twice the L2 cache's size before each run, outside of the events; ``warm`` enqueues
+        short work several times between the events.
         """
         first = self.time_sample(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
         count = launches_per_sample(min(first, self.time_sample(enqueue, 1, l2, actions)), l2)
@@ -52,7 +53,7 @@ class Clock:
         return Timing(tuple(samples))
 
     def time_sample(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
-        """Return the time in ms of one of ``count`` calls of ``enqueue``; see ``time_enqueued_work``."""
+        """Return the mean time in ms of ``count`` calls of ``enqueue``; arguments as for ``time_enqueued_work``."""
         if l2 == "cold":
             runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
         self._occupy_stream(actions * count)
@@ -67,13 +68,13 @@ class Clock:
         return pair.ms / count
 
     def sm_clock_mhz(self) -> float:
-        """Return the clock rate of the multiprocessors over the next tenth of a millisecond."""
+        """Measure for a tenth of a millisecond; return the clock rate of the multiprocessors in MHz."""
         cycles = device_array(1, "int64")
         self._count_cycles(self.stream, (1, 1, 1), np.uint64(COUNTED_NS), cycles)
         self.stream.synchronize()
         return float(cycles.get()[0]) / COUNTED_NS * 1e3
 
     def _occupy_stream(self, actions: int) -> None:
-        """Enqueue a kernel that waits about as long as the host needs to enqueue ``actions`` actions."""
+        """Enqueue a kernel that waits about as long as the host needs to enqueue ``actions`` kernels and copies."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
         self._wait(self.stream.ptr, (1, 1, 1))

@@ -1,5 +1,5 @@
-// Keeps the stream busy for a while. The host meanwhile enqueues all work between a pair of events, before the first of
-// it runs: otherwise launches as short as the host's own work would be timed at the host's pace.
+// Keeps the stream busy while the host enqueues a pair of events and all the work between them. Without this delay, the
+// time of short kernels would be the time that the host takes to launch them.
 __device__ void wait_here(long long nanoseconds) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));

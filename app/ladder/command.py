@@ -8,7 +8,7 @@ from app.base.interrupts import exit_on_interrupt
 from app.commands.ladder import LadderRequest
 from app.cuda import device
 from app.lab.bench.cases import SPARSE_FILTERS
-from app.lab.document import heading
+from app.lab.document import heading_lines
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step
@@ -129,7 +129,7 @@ def _step_document(card: Card, step: Step) -> records.Step:
 def as_text(document: Ladder, width: int) -> str:
     """Return a heading, a table for each ladder, and the notes."""
     title = f"The ladder on {document['network']}, {document['images']:,} images"
-    parts = [heading(title, document, {"times": f"ms, {document['settings']['rule']}"}, width)]
+    parts = [heading_lines(title, document, {"times": f"ms, {document['settings']['rule']}"}, width)]
     for operation, name in LADDERS.items():
         rows = [row for row in document["steps"] if row["operation"] == operation]
         if not rows:

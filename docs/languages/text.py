@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from app.lab.document import heading
+from app.lab.document import heading_lines
 from app.records.languages import Languages, Row
 from app.terminal.text import WIDTH, Column, fields, format_factor, format_ms, table
 
@@ -21,7 +21,7 @@ def as_text(document: Languages, width: int = WIDTH) -> str:
         "launch": "host time to enqueue the work for one image",
     }
     parts = (
-        heading("One step in other languages", document, pairs, width),
+        heading_lines("One step in other languages", document, pairs, width),
         table(COLUMNS, table_rows(document["rows"]), width),
         hidden_lines(document["rows"], width),
     )

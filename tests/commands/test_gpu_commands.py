@@ -155,7 +155,7 @@ SWEPT = [row for operation in OPTIONS for row in variants(operation) if row.tuna
 def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     """Two values of two parameters, the others at their defaults; the best point is kept, and found by auto."""
     graph, layer = network_graph("lenet5"), LAYERS[row.operation]
-    precision = sweep_command.sweep_precision(row, None)
+    precision = sweep_command.choose_sweep_precision(row, None)
     problem = sweep_command.layer_problem(graph, layer, row, architecture(), precision, fused=False)
     defaults = row.defaults(problem)
     varied = list(row.tunables)[:2]

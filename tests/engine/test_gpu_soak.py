@@ -17,13 +17,13 @@ def test_engines_in_two_threads_give_the_bits_of_one() -> None:
 
 
 def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    make = soak.Soak.__init__
+    make = soak.SharedData.__init__
 
-    def other_expectations(self: soak.Soak, seed: int) -> None:
+    def other_expectations(self: soak.SharedData, seed: int) -> None:
         make(self, seed)
         for logits in self.logits.values():
             logits.view("uint8")[:, 0] ^= 1  # flips the lowest bit
 
-    monkeypatch.setattr(soak.Soak, "__init__", other_expectations)
+    monkeypatch.setattr(soak.SharedData, "__init__", other_expectations)
     assert soak.main(["--seconds", "2"]) == 1
     assert re.search(r" batches, [1-9]\d* differences\n$", capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of bench without a card: a card, a user's kernel, and what its process would answer."""
+"""Fixtures to test ``bench`` without a GPU: a fake card, a user's kernel file, and answers of its child process."""
 
 import json
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from app.main_job.result import Timing
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
 
-Benched = Callable[[str], tuple[int, str, Any]]
+RunBench = Callable[[str], tuple[int, str, Any]]
 
 
 @pytest.fixture
-def benched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Benched:
-    """Runs ``bench`` with options; returns exit code, output and the JSON document, which is as described."""
+def run_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> RunBench:
+    """Return a function that runs ``bench`` and returns exit code, output and JSON document, which has its schema."""
 
     def run(options: str) -> tuple[int, str, dict[str, Any]]:
         target = tmp_path / "bench.json"
@@ -35,14 +35,14 @@ def benched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Benched:
 
 @pytest.fixture
 def some_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a GPU, as far as commands ask for one."""
+    """Let commands find a GPU, described by CARD."""
     monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
     monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
 
 
 @pytest.fixture
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fewest that still show an order."""
+    """Reduce the runs of ``bench --peers`` to the fewest that show an order."""
     few = {"WARMUP": 1, "UNTIMED": 1, "LEAST_RUNS": 2, "MOST_RUNS": 3, "LEAST_SERIES": 1, "PASSES": 3, "TRIES": 3}
     few["LEAST_PASSES"] = 1
     for name, value in few.items():
@@ -51,7 +51,7 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
-    """A card on which a variant takes as many ms as its step says, ``shared-tile`` is wrong, and 40 images fit."""
+    """Fake a card on which step N takes N ms, ``shared-tile`` is wrong, and 40 images fit; return its trial."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.cuda.memory import DeviceMemoryError
     from app.lab.bench import compiling, cudnn, ladder, peak, whole_network
@@ -91,7 +91,7 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A user's file, a copy of ``direct``."""
+    """Return the path of a user's kernel file, a copy of ``direct``."""
     path = tmp_path / "mine.cu"
     path.write_text(kernel_template(find_row("direct"), "mine.cu"))
     return path
@@ -99,7 +99,7 @@ def mine(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def answers(card: type[Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the process of the user's kernel does on this card: ``check`` and ``time``, a value or an exception."""
+    """Fake the child process of the user's kernel; return its answers: function → result or exception."""
     told: dict[str, Any] = {
         "check_user_case": None,
         "time_in_process": {"error": 0.25, "samples": [2.5] * 10, "mhz": [1980.2, 1755]},

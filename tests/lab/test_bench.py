@@ -1,4 +1,4 @@
-"""Test ``bench`` without a GPU: timed items, stop rule, derived figures, text, pictures, options."""
+"""Test ``bench`` without a GPU: timed items, stop rule, derived figures, text, charts, options."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -45,8 +45,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
 
 
-def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Table:
-    """A convolution's table as measured on some card."""
+def make_table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Table:
+    """Return the table of a convolution, with made-up times."""
     problems = {"float32": problem, "float16": replace(problem, dtype="float16", output_dtype="float16")}
     rows = (
         Result(CPU, "CPU, NumPy", "float32", ms=500.0 * scale, runs=3, note="10 images, scaled"),
@@ -61,9 +61,9 @@ def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Tabl
     return Table(name, "conv", True, 100, problems, rows)
 
 
-def document() -> dict[str, Any]:
-    """A bench document of two convolutions and two batch sizes."""
-    tables = [table("conv1"), table("conv2", ConvProblem(32, 12, 12, 64, 5), scale=2.0)]
+def make_document() -> dict[str, Any]:
+    """Return a bench document of two convolutions and two batch sizes."""
+    tables = [make_table("conv1"), make_table("conv2", ConvProblem(32, 12, 12, 64, 5), scale=2.0)]
     programs: list[dict[str, Any]] = [
         {"precision": "fp32", "conv": "direct", "ms": 9.0, "spread_ms": None, "runs": 9, "nodes": ["conv1: direct"]},
         {"precision": "fp16", "conv": "cublas", "ms": None, "spread_ms": None, "runs": 0, "reason": "no cuBLAS"},
@@ -92,12 +92,12 @@ def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
     assert launches_per_sample(0.01, "warm") == 20
 
 
-# Rows that fuse other layers or store other types, so that a plan asks for other problems; lenet5 is planned with all.
+# Kernels that fuse other layers or store other types, so that plans have other problems; lenet5 is planned with all.
 TELLING = ("direct", "register-tiled", "register-patch", "toom-cook", "tensor-core")
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
+def test_items_have_every_problem_of_a_plan(name: str) -> None:
     """Results are stored under the problems of the items, and ``auto`` looks up those of a plan."""
     graph = network_graph(name)
     known = {tuning_key(problem) for item in network_items(graph) for problem, _ in item_variants(item, None)}
@@ -117,8 +117,8 @@ def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_item_has_a_kernel_that_serves_it(name: str) -> None:
-    """Some chains no kernel takes as they are: a fully connected layer with softmax and argmax, but without a pair."""
+def test_every_item_has_a_kernel(name: str) -> None:
+    """Chains without a kernel are no items, such as a fully connected layer with softmax and argmax alone."""
     for item in network_items(network_graph(name)):
         for problem in item.problems.values():
             rows = [row for found, row in item_variants(item, None) if found is problem]
@@ -138,13 +138,13 @@ def test_items_of_lenet5() -> None:
     assert items["pool1"].problems.keys() == {"float32", "float16"}
 
 
-def test_biases_are_those_of_the_seed_systems() -> None:
+def test_networks_have_the_biases_of_the_original_systems() -> None:
     found = {name: [array for array in network_graph(name).parameters if "_bias" in array] for name in NETWORKS}
     layers = {"lenet5": (), "minidnn86": ("conv1", "conv2", "fc1", "fc2")}
     assert found == {name: [f"{layer}_bias" for layer in layers.get(name, ("fc1", "fc2"))] for name in NETWORKS}
 
 
-def test_rungs_are_in_order_and_can_be_narrowed() -> None:
+def test_variants_are_in_ladder_order_and_can_be_selected() -> None:
     (item,) = parse_shape_items("12,33,33,24,5,1")
     found = [row for problem, row in item_variants(item, None) if problem.dtype == "float32"]
     assert found == [row for row in registry.variants("conv") if "float32" in row.dtypes]
@@ -152,7 +152,7 @@ def test_rungs_are_in_order_and_can_be_narrowed() -> None:
     assert {row.name for _, row in item_variants(item, {"direct"})} == {"direct"}
 
 
-def test_variants_of_sparse_filters_get_these_and_all_others_dense_ones() -> None:
+def test_only_variants_for_sparse_filters_get_sparse_problems() -> None:
     items = {item.name: item for item in network_items(network_graph("lenet5"))}
     for name in ("conv1", "conv2", "conv1+relu1+pool1+conv2+relu2+pool2"):
         of_four = name != "conv1"  # which reads one channel
@@ -165,8 +165,8 @@ def test_variants_of_sparse_filters_get_these_and_all_others_dense_ones() -> Non
     assert [row.name for row in served] == ["warpgroup-sparse"]
 
 
-def test_times_of_sparse_filters_are_kept_under_their_own_problem() -> None:
-    """There ``auto`` looks for them; under the dense problem they would say nothing of its kernels."""
+def test_times_with_sparse_filters_are_stored_under_sparse_problems() -> None:
+    """``auto`` looks for them there; for the dense problem it chooses among other kernels."""
     problem = ConvProblem(32, 12, 12, 64, 5, input_dtype="float16", dtype="float16", output_dtype="float16")
     rows = tuple(
         Result(OURS, name, "float16", step, ms=1.0) for step, name in ((21, "warpgroup"), (22, "warpgroup-sparse"))
@@ -185,8 +185,8 @@ def test_rates_say_which_limit_is_nearer() -> None:
     assert achieved_rates(CONV, "float16", 1000, 1.0, PEAKS)["limit"] == "memory"
 
 
-def test_ratios() -> None:
-    rows: dict[str, Any] = {row["name"]: row["rates"] for row in table_document(table("conv1"), PEAKS)["rows"]}
+def test_ratios_to_library_and_previous_step() -> None:
+    rows: dict[str, Any] = {row["name"]: row["rates"] for row in table_document(make_table("conv1"), PEAKS)["rows"]}
     assert rows["direct"]["library_ratio"] == 0.5  # cuBLAS rather than cuDNN
     assert rows["direct"]["previous_ratio"] is None  # step 1 did not run
     assert rows["shared-tile"]["previous_ratio"] == 4.0
@@ -195,8 +195,8 @@ def test_ratios() -> None:
     assert rows["image-loop"] is None
 
 
-def test_totals_add_up_only_what_is_complete() -> None:
-    first, second = table("conv1"), table("conv2", scale=2.0)
+def test_only_complete_totals_have_a_sum() -> None:
+    first, second = make_table("conv1"), make_table("conv2", scale=2.0)
     rows = {(row["name"], row["dtype"]): row for row in convolution_totals([first, second])}
     assert rows["direct", "float32"]["sum_ms"] == 24.0
     assert rows["shared-tile", "float32"]["previous_ratio"] == 4.0
@@ -205,8 +205,8 @@ def test_totals_add_up_only_what_is_complete() -> None:
     assert all(row["sum_ms"] is None for row in convolution_totals([first, replace(second, images=50)]))
 
 
-def test_text_holds_every_row() -> None:
-    text = check_widths(as_text, document())
+def test_text_contains_every_row() -> None:
+    text = check_widths(as_text, make_document())
     for part in ("Some Card", "the rule", "grid's limit", "10 images, scaled", "TILE=16", "conv1+conv2", "no cuBLAS"):
         assert part in text, part
     assert "note: something" in text
@@ -216,15 +216,15 @@ def test_text_holds_every_row() -> None:
     assert lines[0].index("4.00") + 4 == heads[0].index("× before") + len("× before")  # columns are aligned
 
 
-def test_tuned_results_are_the_registry_s_own() -> None:
-    found = job.tuned_times([table("conv1")])
+def test_only_times_of_registry_variants_are_stored_for_tuning() -> None:
+    found = job.tuned_times([make_table("conv1")])
     assert set(found[CONV]) == {"cublas", "direct", "shared-tile"}
     assert found[CONV]["shared-tile"].parameters == {"TILE": 16}
     assert len(found) == 2
 
 
-def test_points_of_the_pictures() -> None:
-    found = document()
+def test_bars_and_points_of_the_charts() -> None:
+    found = make_document()
     (bar,) = (bar for bar in journey.bars_from_bench(found, "conv1") if bar.name == "shared-tile")
     assert (bar.label, bar.dtype, bar.ms) == ("3 shared-tile", "float32", 2.0)
     labels = {(point.label, point.dtype) for point in roofline.roofline_points(found, "conv1")}
@@ -232,9 +232,9 @@ def test_points_of_the_pictures() -> None:
     assert labels == {(label, "float32") for label in in_fp32} | {("11 half2", "float16")}
 
 
-def test_pictures_are_drawn(tmp_path: Path) -> None:
+def test_charts_are_written(tmp_path: Path) -> None:
     svg.create_chart_folder(tmp_path / "new")
-    paths = plots.draw_charts(document(), tmp_path / "new")
+    paths = plots.draw_charts(make_document(), tmp_path / "new")
     names = {f"{what}{item}.svg" for what in ("ladder", "roofline") for item in ("_conv1", "_conv2")}
     assert {path.name for path in paths} == names | {"ladder.svg", "batch_sizes.svg"}
     for path in paths:
@@ -244,7 +244,7 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     assert len(list((tmp_path / "new").iterdir())) == len(paths)
 
 
-def test_plot_folder_is_checked_first(tmp_path: Path) -> None:
+def test_plot_folder_is_checked_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         job.job_from_request(requested("bench", f"--plot {tmp_path / 'file' / 'plots'}"))

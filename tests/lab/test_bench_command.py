@@ -17,7 +17,7 @@ from app.lab.bench.tolerance import allowed_errors, rms
 from app.layers import Conv2d
 from app.network.definitions import NETWORKS
 from app.planning import tuning
-from tests.lab.conftest import Benched
+from tests.lab.conftest import RunBench
 from tests.support.drawn_pairs import DRAWN_PAIRS
 from tests.support.kernel_cases import input_shape
 from tests.support.kernel_grid import convolution_pair, exactly, product_pair, typed
@@ -25,8 +25,8 @@ from tests.support.kernel_oracle import expected_of
 from tests.support.shell import Refuses
 
 
-def test_bench(card: type[Any], benched: Benched) -> None:
-    code, text, found = benched("--batches 20,80 --save-tuning")
+def test_bench_prints_and_stores_all_results(card: type[Any], run_bench: RunBench) -> None:
+    code, text, found = run_bench("--batches 20,80 --save-tuning")
     assert code == 1  # a variant was wrong
     assert "wrong: image 3" in text
     assert "conv2: 80 images do not fit in device memory, 40 were used" in text
@@ -58,7 +58,7 @@ def test_one_shape_and_one_variant(card: type[Any], capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("message", ["not even one image fits", "interrupted"])
-def test_nothing_is_written(
+def test_a_failed_bench_writes_no_file(
     message: str, card: type[Any], refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from app.cuda.memory import DeviceMemoryError
@@ -71,10 +71,10 @@ def test_nothing_is_written(
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_network(network: str, card: type[Any], benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First layers read bytes: enlarged ones where the network enlarges, which is a table of its own."""
+def test_each_network(network: str, card: type[Any], run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First layers read bytes; where the network resizes images first, this has a table, too."""
     monkeypatch.setattr("app.lab.bench.ladder.CPU_FLOPS", 1e6)
-    _, text, found = benched(f"--network {network} --batches 3,5")
+    _, text, found = run_bench(f"--network {network} --batches 3,5")
     tables = {table["item"]: table for table in found["tables"]}
     layers = {layer.name: layer for layer in NETWORKS[network].layers}
     ops = [name for name, layer in layers.items() if isinstance(layer, Conv2d)]
@@ -94,7 +94,7 @@ def test_every_network(network: str, card: type[Any], benched: Benched, monkeypa
     assert all(name in text for name in tables)
 
 
-# --- What it holds results against
+# --- Correct results and tolerances
 
 
 IMAGES = 5
@@ -121,8 +121,8 @@ CASES: tuple[Problem, ...] = (
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """The oracle and the trial's module, computing on the CPU."""
+def cpu_modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Return the modules ``oracle`` and ``trial``, the latter with NumPy in place of CuPy."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.lab.bench import oracle, trial
 
@@ -130,17 +130,17 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     return oracle, trial
 
 
-def data(problem: Problem) -> tuple[np.ndarray, list[np.ndarray | None]]:
-    """x (images, elements), and each layer's w and bias, as a trial makes them."""
+def random_data(problem: Problem) -> tuple[np.ndarray, list[np.ndarray | None]]:
+    """Return x (images, elements), and each layer's w and bias, as ``Trial`` draws them."""
     rng = np.random.default_rng(3)
     return random_images(rng, problem.arguments()[0], IMAGES), random_parameters(rng, problem)
 
 
 @pytest.mark.parametrize("problem", CASES, ids=tuning_key)
-def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> None:
-    """Two implementations of what is exact, what errors scale with and, of pairs, what is plain."""
-    oracle, trial = modules
-    x, arrays = data(problem)
+def test_oracle_agrees_with_that_of_the_tests(problem: Problem, cpu_modules: tuple[Any, Any]) -> None:
+    """Both compute exact results, magnitudes of errors and, for pairs, results of a plain implementation."""
+    oracle, trial = cpu_modules
+    x, arrays = random_data(problem)
     names = ("layer1", "layer1_bias", "layer2", "layer2_bias") if len(arrays) == 4 else ("layer", "layer_bias")
     given = {
         name: a.transpose(1, 2, 0, 3) if a.ndim == 4 else a
@@ -172,11 +172,11 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tfloat32", "float16"])
-def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: tuple[Any, Any]) -> None:
-    oracle, trial = modules
+def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, cpu_modules: tuple[Any, Any]) -> None:
+    oracle, trial = cpu_modules
     stored = storage_dtype(dtype)
     problem = LinearProblem(400, 60, input_dtype=stored, dtype=dtype, output_dtype=stored)
-    x, (w, _) = data(problem)
+    x, (w, _) = random_data(problem)
     assert w is not None
     found = oracle.expected_results(problem, x, w)
     rounded_x, rounded_w = (oracle._operand_rounder(dtype)(array.astype(np.float64)) for array in (x, w))
@@ -196,15 +196,15 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
         trial._worst_error(abs(short - found.exact), each, short, found.exact, 0)
     if dtype == "float32":
         return
-    # Errors that no element betrays: all of them twice as great as a plain implementation's greatest.
+    # Errors that only the RMS shows: each as large as a single element's may be.
     even = found.exact + 2 * abs(found.plain - found.exact).max()
     assert trial._worst_error(abs(even - found.exact), each, even, found.exact, 0) <= 1
     with pytest.raises(trial.WrongResult, match="from image 7 on the RMS"):
         trial._check_rms(rms(even - found.exact), most_rms, 7)
 
 
-def test_labels(modules: tuple[Any, Any]) -> None:
-    _, trial = modules
+def test_wrong_labels_are_found(cpu_modules: tuple[Any, Any]) -> None:
+    _, trial = cpu_modules
     values = np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]])
     slack = np.full_like(values, 1e-3)
     trial._check_labels(np.array([1, 1], np.uint8), values, slack, 0)

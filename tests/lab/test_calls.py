@@ -1,4 +1,4 @@
-"""``python -m app.lab.calls``: how it measures, on the CPU and with made-up peers; what it prints; PyTorch's ways."""
+"""Test ``python -m app.lab.calls`` on the CPU with fake peers: measurement, text, and PyTorch's callers."""
 
 import json
 import subprocess
@@ -46,8 +46,8 @@ LABELS = (IMAGES.sum((1, 2, 3)) % 10).astype(np.uint8)
 ONE, TEN = Kind("1", 1, "fp16", ORDINARY), Kind("10", 10, "fp32x", PINNED)
 
 
-def fake(diary: list[int], spoils: float = np.inf) -> Caller:
-    """Return a caller that answers as LABELS and keeps its images' sums. spoils: it changes labels after this call."""
+def fake_caller(diary: list[int], spoils: float = np.inf) -> Caller:
+    """Return a caller that answers LABELS. diary: gets sums of images. spoils: number of calls before wrong answers."""
 
     def call(images: Any) -> np.ndarray:
         images = images.reshape(-1, 28 * 28)
@@ -58,16 +58,16 @@ def fake(diary: list[int], spoils: float = np.inf) -> Caller:
 
 
 class Pool(TorchPool):
-    """Peers by (engine, precision): their makers."""
+    """Fake peers. found: engine and precision → caller factories."""
 
     def __init__(self, **found: Mapping[str, Callable[[], Caller]]) -> None:
         self.found = found
 
     def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        return self.found.get(f"{engine} {precision}", {"plain": partial(fake, [])})
+        return self.found.get(f"{engine} {precision}", {"plain": partial(fake_caller, [])})
 
 
-def setup(ours: Callable[[Kind], Caller], pool: TorchPool | None = None) -> Setup:
+def fake_setup(ours: Callable[[Kind], Caller], pool: TorchPool | None = None) -> Setup:
     def no_card(array: np.ndarray) -> Any:
         raise UserError("PyTorch is not installed")
 
@@ -83,54 +83,55 @@ def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 STORED = json.loads((FIGURES / CALLS).read_text(encoding="utf-8"))
 
 
-def document(*rows: Any) -> Any:
-    """The stored document, with other rows."""
+def make_document(*rows: Any) -> Any:
+    """Return the stored document with these rows."""
     return STORED | {"rows": [*rows]}
 
 
 def test_images_change_from_call_to_call() -> None:
     diary: list[int] = []
-    row = measure_kind(ONE, setup(lambda _: fake(diary)), 2, lambda _: None)
+    row = measure_kind(ONE, fake_setup(lambda _: fake_caller(diary)), 2, lambda _: None)
     assert len(set(diary)) == ARRAYS and all(one != other for one, other in pairwise(diary))
     assert [caller["ms"]["runs"] for caller in row["callers"] if caller["ms"]] == [24, 24, 24]
     assert not row["wrong"] and row["ratio"] is not None and row["best"] in (EAGER, COMPILE)
     assert [len(part) for part in call_arrays(TEN, IMAGES, np.copy)] == [10] * ARRAYS
 
 
-def test_fp32x_stands_beside_fp32_and_tf32() -> None:
-    row = measure_kind(TEN, setup(lambda _: fake([])), 1, lambda _: None)
+def test_fp32x_is_compared_with_fp32_and_tf32() -> None:
+    row = measure_kind(TEN, fake_setup(lambda _: fake_caller([])), 1, lambda _: None)
     peers = [(caller["engine"], caller["precision"]) for caller in row["callers"]]
     assert peers == [(OURS, "fp32x"), *((engine, one) for one in ("fp32", "tf32") for engine in (EAGER, COMPILE))]
     assert row["ratio"] and row["tf32_ratio"]
 
 
-def test_wrong_answers_show() -> None:
-    """Ours at the check and in a timed call; a peer's are a reason to have no row."""
-    row = measure_kind(ONE, setup(lambda _: fake([], spoils=5)), 1, lambda _: None)
+def test_wrong_labels_are_reported() -> None:
+    """``Classifier`` gives them at the check and in timed calls; a peer that gives them has no times."""
+    row = measure_kind(ONE, fake_setup(lambda _: fake_caller([], spoils=5)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["reason"] == "3 labels are not the engine's"
-    row = measure_kind(ONE, setup(lambda _: fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
+    row = measure_kind(ONE, fake_setup(lambda _: fake_caller([], spoils=ARRAYS + 8)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["unsteady"] == 7
-    assert "gave other labels in 7 timed calls" in as_text(document(row)) and "WRONG LABELS" in as_text(document(row))
-    bad = {"plain": partial(fake, [], 0)}
-    row = measure_kind(ONE, setup(lambda _: fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
+    text = as_text(make_document(row))
+    assert "gave other labels in 7 timed calls" in text and "WRONG LABELS" in text
+    bad = {"plain": partial(fake_caller, [], 0)}
+    row = measure_kind(ONE, fake_setup(lambda _: fake_caller([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
     assert not row["wrong"] and row["best"] == COMPILE
     assert row["callers"][1]["reason"] == "8 labels are not the engine's" and row["callers"][1]["ms"] is None
 
 
-def test_rows_that_cannot_run_say_why() -> None:
+def test_callers_that_cannot_run_have_a_reason() -> None:
     def refused(kind: Kind) -> Caller:
         raise UserError("needs Hopper")
 
-    row = measure_kind(ONE, setup(refused), 1, lambda _: None)
+    row = measure_kind(ONE, fake_setup(refused), 1, lambda _: None)
     assert row["callers"][0]["reason"] == "needs Hopper" and row["ratio"] is None and row["callers"][1]["ms"]
-    row = measure_kind(Kind("card", 5, "fp16", CARD), setup(lambda _: fake([])), 1, lambda _: None)
+    row = measure_kind(Kind("card", 5, "fp16", CARD), fake_setup(lambda _: fake_caller([])), 1, lambda _: None)
     assert {caller["reason"] for caller in row["callers"]} == {"PyTorch is not installed"}
-    assert "no comparison" in as_text(document(row))
+    assert "no comparison" in as_text(make_document(row))
     with pytest.raises(ValueError, match="bug"):
-        measure_kind(ONE, setup(lambda _: (_ for _ in ()).throw(ValueError("bug"))), 1, lambda _: None)
+        measure_kind(ONE, fake_setup(lambda _: (_ for _ in ()).throw(ValueError("bug"))), 1, lambda _: None)
 
 
-def test_the_text_and_the_table(tmp_path: Path) -> None:
+def test_text_and_table_of_the_documents(tmp_path: Path) -> None:
     rows = deepcopy(STORED["rows"])
     for row in rows:
         row["ratio"] = 0.75
@@ -138,8 +139,8 @@ def test_the_text_and_the_table(tmp_path: Path) -> None:
             caller["ms"]["p50"] = ms
     rows[0]["callers"][1]["changed"] = 3
     assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
-    store(document(*rows), tmp_path / CALLS)
-    text = as_text(document(*rows))
+    store(make_document(*rows), tmp_path / CALLS)
+    text = as_text(make_document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())
     assert "1: PyTorch eager fp16 gave 3 labels that are not the engine's" in text
@@ -149,8 +150,8 @@ def test_the_text_and_the_table(tmp_path: Path) -> None:
     assert " 200 | " in made and " 300 | " in made
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its help names every row; it needs a GPU, and says so in one line."""
+def test_help_and_errors_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help names every row; without a GPU, the error is one line."""
     with pytest.raises(SystemExit):
         sys_argv = ["calls", "--help"]
         with pytest.MonkeyPatch.context() as patch:
@@ -166,8 +167,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.stderr.startswith("error: python -m app.lab.calls needs an NVIDIA GPU: ")
 
 
-def test_pytorchs_ways_agree() -> None:
-    """From ordinary memory, staged or not, and from a tensor."""
+def test_all_pytorch_callers_give_equal_labels() -> None:
+    """The images lie in pageable memory, staged or not, or in a tensor."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     graph = random_graph(LENET5)
     pool, found = TorchPool(graph, np.empty, "cpu"), []
@@ -183,11 +184,10 @@ def test_pytorchs_ways_agree() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_classifier_on_the_card(kind: Kind) -> None:
-    """Every kind's answers are the engine's, through the caller that is timed."""
-    from app.lab.calls.__main__ import card_setup
+def test_timed_callers_on_the_card_give_the_labels_of_the_engine(kind: Kind) -> None:
+    from app.lab.calls.__main__ import make_card_setup
 
-    shared = card_setup(quick=True)
+    shared = make_card_setup(quick=True)
     alone = shared._replace(peers=Pool(), images=shared.images[:1000], labels=lambda p: shared.labels(p)[:1000])
     row = measure_kind(kind, alone, 1, lambda _: None)
     ours = row["callers"][0]

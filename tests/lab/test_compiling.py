@@ -1,4 +1,4 @@
-"""Test what is compiled before it is measured, on all cores until Ctrl-C; and the peaks: all operations are counted."""
+"""Test compilation for measuring commands, also with Ctrl-C, instructions of hottest loops, and shares of peaks."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from app.cuda.compiler import architecture_number, compile_kernel, is_cached, re
 from app.drawing import svg
 from app.kernels import registry
 from app.kernels.plain_problems import ArgmaxProblem
-from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, Problem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench import compiling, plots
 from app.lab.bench.compiling import compile_variants
@@ -24,11 +24,11 @@ from app.planning import tuning
 from app.records.parts import Peaks
 from app.tools import machine_code, precompile, resources
 from app.tools.machine_code import CLASSES, OTHER, hottest_loop, parse_functions
-from tests.lab.test_bench import document
+from tests.lab.test_bench import make_document
 from tests.support.shell import user_error
 
 
-def test_served_rows_are_compiled_and_others_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_supported_variants_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     served: list[tuple[Problem, Variant]] = [
         (ArgmaxProblem(10), registry.variants("argmax")[0]),
@@ -47,7 +47,7 @@ def test_served_rows_are_compiled_and_others_left_out(tmp_path: Path, monkeypatc
         )
 
 
-# A loop that multiplies twice, with a loop within it that copies; before it a loop that multiplies once.
+# Machine code: a loop with one multiplication; a loop with two, which contains a loop that copies; straight code.
 TEXT = """
 .text.first:
         /*0000*/                   LDC R1, c[0x0][0x28] ;
@@ -83,7 +83,7 @@ def test_the_hottest_loop_is_counted_without_copies_within_it() -> None:
     assert hottest_loop(code[:3], labels) and not hottest_loop(code[:3] + 2 * straight[:1], labels)
 
 
-def test_without_the_tool_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvdisasm_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code.shutil, "which", lambda _: None)
     assert "pip install nvidia-cuda-nvdisasm" in user_error(lambda: machine_code.measure_hottest_loops([], "sm_90a"))
 
@@ -102,7 +102,7 @@ COMMANDS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_ctrl_c_between_two_kernels_drops_the_others(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes when all are in the queue of the threads, and the main thread waits for none yet."""
+    """The signal comes when all kernels are in the threads' queue and the main thread does not wait yet."""
     interrupted, begun = Event(), 0
 
     def compiled(*_: object) -> Iterator[None]:
@@ -139,8 +139,8 @@ CONV = ConvProblem(32, 12, 12, 64, 5)
 HALF = replace(CONV, dtype="float16", input_dtype="float16", output_dtype="float16")
 
 
-def _share(problem: ConvProblem | LinearProblem | ConvPairProblem | LinearPairProblem, instructions: str) -> float:
-    """Of the peak, at 1 TFLOP in 10 ms: 100 TFLOP/s; memory counts for nothing."""
+def peak_share(problem: ConvProblem | LinearProblem | PairProblem, instructions: str) -> float:
+    """Return the share of the peak that 100 TFLOP/s are, with unlimited memory bandwidth."""
     images = round(1e12 / problem.flops)
     found = achieved_rates(problem, problem.dtype, images, 10.0, PEAKS, instructions)
     assert found["limit"] == "arithmetic" and found["share"] is not None
@@ -162,18 +162,18 @@ def _share(problem: ConvProblem | LinearProblem | ConvPairProblem | LinearPairPr
         (replace(CONV, dtype="float16x2"), "mma", 100),  # three products, in tfloat32
     ],
 )
-def test_each_family_of_instructions_has_its_own_peak(problem: ConvProblem, instructions: str, peak: float) -> None:
-    assert _share(problem, instructions) == pytest.approx(100 / peak, rel=1e-2)
+def test_each_instruction_family_has_its_peak(problem: ConvProblem, instructions: str, peak: float) -> None:
+    assert peak_share(problem, instructions) == pytest.approx(100 / peak, rel=1e-2)
 
 
 def test_split_operands_are_multiplied_several_times() -> None:
-    """Three products for each that counts; two where float16 holds one factor whole; one where it holds both."""
+    """The card executes three products for one, two if one factor is exact in float16, and one if both are."""
     first = ConvProblem(1, 28, 28, 32, 5, activation="relu", pool=2, input_dtype="uint8", dtype="float16x2")
     second = replace(CONV, activation="relu", pool=2, dtype="float16x2")
     pair = ConvPairProblem(first, second)
     assert executed_operations(pair) == 2 * first.flops + 3 * second.flops
     assert executed_operations(replace(pair, exact=True)) == first.flops + 2 * second.flops
-    assert _share(pair, "wgmma") == pytest.approx(executed_operations(pair) / pair.flops / 9, rel=1e-2)
+    assert peak_share(pair, "wgmma") == pytest.approx(executed_operations(pair) / pair.flops / 9, rel=1e-2)
     products = [LinearProblem(1024, 128, dtype="float16x2"), LinearProblem(128, 10, argmax=True, dtype="float16x2")]
     both, flops = LinearPairProblem(products[0], products[1]), products[0].flops + products[1].flops
     assert executed_operations(both) == 3 * flops and executed_operations(replace(both, exact=True)) == 2 * flops
@@ -185,8 +185,8 @@ def test_split_operands_are_multiplied_several_times() -> None:
 
 
 @pytest.mark.parametrize("row", registry.VARIANTS, ids=lambda row: f"{row.operation} {row.name}")
-def test_rows_say_what_their_sources_multiply_with(row: Variant) -> None:
-    """The names of the instructions, or of the headers' functions for them, stand in the kernel's file."""
+def test_rows_name_the_instructions_of_their_sources(row: Variant) -> None:
+    """The kernel's file contains the names of the instructions, or of functions for them."""
     text = row.path.read_text(encoding="utf-8")
     used = {"wgmma": "wgmma.cuh" in read_with_includes(row.path), "mma": "mma_" in text}
     found = "wgmma" if used["wgmma"] and row.only_arch == 90 else "mma" if used["mma"] else row.instructions
@@ -198,7 +198,7 @@ def test_rows_say_what_their_sources_multiply_with(row: Variant) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
-def test_every_loop_compiles_where_it_is_measured(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_peak_loop_compiles(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.lab.bench.peak import LOOPS, SOURCE
 
@@ -209,9 +209,9 @@ def test_every_loop_compiles_where_it_is_measured(arch: str, tmp_path: Path, mon
             assert b"peak" in compile_kernel(SOURCE, {loop.constant: 1}, arch)
 
 
-def test_pictures_and_text_name_every_peak() -> None:
+def test_charts_and_text_name_every_peak() -> None:
     assert [short_peak_name(name) for name in PEAKS["tflops"]] == ["fp32", "tf32", "fp16", "fp16 hfma2", "fp16 wgmma"]
-    found = document() | {"peaks": {"tflops": dict(PEAKS["tflops"]), "gbytes_per_s": 3000.0}}
+    found = make_document() | {"peaks": {"tflops": dict(PEAKS["tflops"]), "gbytes_per_s": 3000.0}}
     described = plots.roofline_chart(found, "conv1").partition("<desc")[2].partition("</desc>")[0]
     assert all(
         f"{short_peak_name(name)} {svg.format_number(peak)} TFLOP/s" in described
@@ -222,7 +222,7 @@ def test_pictures_and_text_name_every_peak() -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_every_instruction_family_of_the_card_is_measured() -> None:
-    """How fast is for bench to say: a test may share the card with others."""
+    """Rates are only positive: other programs may use the card."""
     from app.cuda.device import describe_gpu
     from app.lab.bench.peak import LOOPS, measure_peaks
 

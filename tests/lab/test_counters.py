@@ -1,4 +1,4 @@
-"""Test hardware counters: Nsight Compute's table is read by column, of a run or every step; failures are one line."""
+"""Test that ``profile`` reads hardware counters from Nsight Compute's table, and says why there are none."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ CSV = f'''\
 '''
 
 
-def test_counters_are_found_by_name() -> None:
+def test_counters_are_read_by_column_name() -> None:
     first, second = counters.parse_ncu_shares(CSV)
     shares = {"load": 99.25, "store": None, "warps": 50, "occupancy": None}
     throughput = {"SM": 88.1, "L1": 1000.5, "L2": None, "DRAM": 12.5}
@@ -36,18 +36,18 @@ def test_counters_are_found_by_name() -> None:
     assert second["bound"] == "latency" and second["throughput"]["L1"] is None
 
 
-def test_the_bound() -> None:
+def test_busiest_unit() -> None:
     assert counters.busiest_unit({"SM": 70, "DRAM": 60.5}) == "SM"
     assert counters.busiest_unit({"SM": 59, "DRAM": 30}) == "latency"
     assert counters.busiest_unit({"SM": None}) == "unknown"
 
 
 @pytest.mark.parametrize("text", ["", "==PROF== no kernels", '"ID","a"\n', "\x00,\n"])
-def test_no_table(text: str) -> None:
+def test_text_without_a_table_has_no_rows(text: str) -> None:
     assert counters.parse_ncu_shares(text) == []
 
 
-def test_labels_only_where_the_order_agrees() -> None:
+def test_counters_get_layers_only_if_the_kernels_match() -> None:
     counted = counters.parse_ncu_shares(CSV)
     expected = [{"layer": "conv1+relu1", "name": "direct", **row} for row in counted]
     assert counters.label_counter_rows(counted, [DIRECT, DIRECT]) == expected
@@ -55,17 +55,17 @@ def test_labels_only_where_the_order_agrees() -> None:
     assert [row["layer"] for row in counters.label_counter_rows(counted, other)] == ["", ""]
 
 
-def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ``ncu`` on PATH that runs this script, in which $LOG is the file that it is to write."""
+def install_fake_ncu(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an ``ncu`` on PATH that runs this script, in which $LOG is the file to write."""
     path = folder / "ncu"
     path.write_text(f'#!/bin/sh\nwhile [ "$1" != --log-file ]; do shift; done\nLOG=$2\n{script}\n')
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_ncu_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ncu_gets_kernels_and_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "table").write_text(CSV)
-    tool(tmp_path, f'echo "$@" > {tmp_path}/arguments; cat {tmp_path}/table > "$LOG"', monkeypatch)
+    install_fake_ncu(tmp_path, f'echo "$@" > {tmp_path}/arguments; cat {tmp_path}/table > "$LOG"', monkeypatch)
     rows, note = counters.collect_counters(["profile", "--batch=5"], ["conv_direct", "gemm_naive", "conv_direct"])
     assert len(rows) == 2 and note is None
     given = (tmp_path / "arguments").read_text()
@@ -81,13 +81,13 @@ def test_ncu_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("exit 9", "exit code 9"),
     ],
 )
-def test_ncu_fails(script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool(tmp_path, script, monkeypatch)
+def test_failure_of_ncu(script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_fake_ncu(tmp_path, script, monkeypatch)
     rows, note = counters.collect_counters([], ["conv_direct"])
     assert rows == [] and note is not None and reason in note and "\n" not in note and "==" not in note
 
 
-def test_no_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ncu_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert counters.collect_counters([], ["k"]) == (
         [],
@@ -98,16 +98,16 @@ def test_no_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 LENET5 = network_graph("lenet5")
 
 
-def table(values: list[dict[str, str]]) -> str:
-    """ncu's table with these cells by counter."""
+def ncu_table(values: list[dict[str, str]]) -> str:
+    """Return ncu's table. values: for each launch, counter → cell."""
     names = list(COUNTERS)
     lines = [["ID", "Kernel Name", *(COUNTERS[name].metric for name in names)]]
     lines += [[str(at), "conv_direct", *(row.get(name, "n/a") for name in names)] for at, row in enumerate(values)]
     return "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
 
 
-def test_events_are_added_up_and_percent_are_of_the_largest_launch() -> None:
-    text = table(
+def test_events_are_summed_and_percentages_are_of_the_largest_launch() -> None:
+    text = ncu_table(
         [
             {"instructions": "100", "issue": "10", "dram_read": "1,000"},
             {"instructions": "900", "issue": "90", "dram_read": "500"},
@@ -130,14 +130,14 @@ def test_events_are_added_up_and_percent_are_of_the_largest_launch() -> None:
         ("conv", "tensor-core", "fp16", [("conv1", "conv_tensor_core"), ("conv2", "conv_tensor_core")]),
     ],
 )
-def test_the_launches_of_a_step(operation: str, name: str, precision: str, expected: list[tuple[str, str]]) -> None:
+def test_launched_functions(operation: str, name: str, precision: str, expected: list[tuple[str, str]]) -> None:
     row = find_variant(operation, name)
     assert row is not None
     chosen = Choices(precision, fuse=False, kernels={operation: row})
     assert [*every_step.launched_functions(LENET5, "sm_90a", chosen, row, 1000)] == expected
 
 
-def test_pieces_of_a_large_batch_are_launches_of_their_own() -> None:
+def test_each_piece_of_a_large_batch_is_launched() -> None:
     row = find_variant("conv", "im2col-gemm")
     assert row is not None
     chosen = Choices("fp32", fuse=False, kernels={"conv": row})
@@ -147,12 +147,12 @@ def test_pieces_of_a_large_batch_are_launches_of_their_own() -> None:
 
 
 @pytest.mark.usefixtures("some_card")
-def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_step_is_counted_separately(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[list[str]] = []
 
     def run(arguments: list[str], entries: list[str], _: Any) -> tuple[str, None]:
         asked.append(arguments)
-        return table([{"instructions": "640", "DRAM": "12.5"}] * len(entries)), None
+        return ncu_table([{"instructions": "640", "DRAM": "12.5"}] * len(entries)), None
 
     monkeypatch.setattr(every_step, "run_ncu", run)
     document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda:1")
@@ -171,8 +171,8 @@ def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 @pytest.mark.usefixtures("some_card")
-def test_one_line_says_why_nothing_was_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool(tmp_path, 'echo "==ERROR== ERR_NVGPUCTRPERM - no permission" > $LOG; exit 1', monkeypatch)
+def test_note_says_why_nothing_was_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_fake_ncu(tmp_path, 'echo "==ERROR== ERR_NVGPUCTRPERM - no permission" > $LOG; exit 1', monkeypatch)
     document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda")
     assert document["rows"] == [] and "ERR_NVGPUCTRPERM" in str(document["note"])
     assert not mistakes(json.loads(json.dumps(document)))

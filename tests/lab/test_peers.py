@@ -1,4 +1,4 @@
-"""``bench --peers``: options, ratios, text, JSON and exit codes; with fakes, and tiny on a card."""
+"""Test ``bench --peers``: options, ratios, text, JSON and exit codes, with fake engines and on a card."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from app.lab.peers.text import as_text, speedups_over_peers
 from app.main_job.statistics import summarise_samples
 from app.network.definitions import NETWORKS
 from app.network.toml import network_toml
-from tests.lab.conftest import Benched
+from tests.lab.conftest import RunBench
 from tests.support.networks_for_tests import BARE, random_graph
 from tests.support.peers_for_tests import CARD, OurFake, small_batch
 from tests.support.schemas import check_described, check_widths
@@ -53,7 +53,7 @@ KNOWN = {"fp32": "", "fp16": "", "tf32": "3 of the peers' 24 settings were tried
 
 
 def comparison(rows: list[Any], network: str = "mlp", images: int = 10_000) -> Any:
-    """Of these rows, as ``bench`` writes it; in tf32 not all settings were tried."""
+    """Return the comparison of these rows in a document; in tf32 not all settings were tried."""
     ratios = speedups_over_peers(rows, KNOWN)
     return {"network": network, "digest": "0" * 64, "images": images, "rows": rows, "ratios": ratios}
 
@@ -70,7 +70,7 @@ DOCUMENT: Any = {
 }
 
 
-def test_ratios() -> None:
+def test_ratios_to_the_fastest_peers() -> None:
     accurate, half, unknown = speedups_over_peers(ROWS, KNOWN)
     assert (accurate["precision"], accurate["against"], accurate["reason"]) == ("fp32x", "fp32", "")
     assert accurate["on_card_ms"] == {"setting": "jit", "ratio": 4.0}
@@ -79,14 +79,14 @@ def test_ratios() -> None:
     assert (unknown["on_card_ms"], unknown["end_to_end_ms"], unknown["reason"]) == (None, None, KNOWN["tf32"])
 
 
-def test_a_best_setting_that_fails_leaves_no_ratio() -> None:
-    """Else ours would be compared with what is not the fastest."""
+def test_without_the_fastest_setting_there_is_no_ratio() -> None:
+    """A ratio to a slower setting would be too large."""
     broken = row_of("torch", "max-autotune, contiguous", "fp32", None, reason="out of memory")
     (found,) = speedups_over_peers([*ROWS[:3], broken], KNOWN)
     assert found["on_card_ms"] is None and found["reason"] == "max-autotune, contiguous: out of memory"
 
 
-def test_text() -> None:
+def test_peers_text() -> None:
     text = check_widths(as_text, DOCUMENT)
     assert "mlp, 10,000 images" in text and "jax 0.9" in text and "7 rounds" in text and text.endswith("a note")
     assert "ours int8 – not served" in " ".join(text.split())
@@ -98,7 +98,7 @@ def test_text() -> None:
     assert any(line[-3:] == ["9,280", "7", "0.016"] for line in lines)
 
 
-def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_libraries_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with redirect_output_to_stderr():
         print("from Python")
         os.system("echo from a child")
@@ -110,7 +110,7 @@ def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def no_card(some_card: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
-    """The command without a card or peers: its batches are small."""
+    """Let the command run without a card, on a small batch; return the batch."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     batch = small_batch()
     monkeypatch.setattr(peers, "load_batch", lambda network, count, checked: batch)
@@ -119,8 +119,8 @@ def no_card(some_card: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_command(
-    wrong: bool, no_card: Batch, few_runs: None, benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_command_without_peers(
+    wrong: bool, no_card: Batch, few_runs: None, run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     answer = (no_card.truth + wrong) % 10
 
@@ -132,7 +132,7 @@ def test_command(
         "find_engine_factories",
         lambda *_: EngineFactories(ours, {}, ["torch is left out: broken"], lambda: None),
     )
-    code, text, document = benched("--peers --batches 40,20 --rounds 2 --precision fp16,fp32x")
+    code, text, document = run_bench("--peers --batches 40,20 --rounds 2 --precision fp16,fp32x")
     assert code == wrong and document["schema"] == "lenet5-inference/peers/2"
     options = "--network lenet5 --batches 40,20 --rounds 2 --precision fp16,fp32x"
     assert document["command"] == f"python main.py bench --peers {options}"
@@ -143,6 +143,7 @@ def test_command(
     assert as_text(document) + "\n" == text and ("WRONG" in text) == wrong and "torch is left out: broken" in text
     assert main(["bench", "--peers", "--rounds", "1", "--json", "-"]) == int(wrong)
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
+    assert main(["bench", "--peers", "--only", "torch"]) == 2 and "torch is left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_command(
         ("lenet5", "--batch 4 is more than the 3 images of somewhere"),
     ],
 )
-def test_no_batch(network: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refused_batches(network: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     few = SimpleNamespace(images=np.zeros(3, np.uint8), labels=np.zeros(3, np.uint8), source="somewhere")
     monkeypatch.setattr(batch_module, "load_fashion_mnist", lambda *_: few)
@@ -164,7 +165,7 @@ def test_no_batch(network: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_batch_of_a_network_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Random weights, and random images that are judged by their own reference: the test images do not fit."""
+    """The test images do not fit, so images and weights are random; the reference is computed."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     import app.cuda.memory
 
@@ -180,8 +181,8 @@ def test_a_batch_of_a_network_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.gpu
 @pytest.mark.parametrize("network", [name for name in NETWORKS if shipped.weights_path(name).exists()])
 @pytest.mark.parametrize("count", [1, 100])
-def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eager PyTorch and the fastest settings, where installed and known, and ours in every precision."""
+def test_peers_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command times this program in every precision, eager PyTorch, and the fastest known settings of peers."""
     path = tmp_path / "peers.json"
     options = f"--network {network} --batch {count} --rounds 1 --json {path}"
     assert main(["bench", "--peers", *options.split()]) == 0
@@ -196,7 +197,7 @@ def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.gpu
 def test_a_search_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the quickest peer, JAX, where it is installed: then comparisons have a ratio."""
+    """Search the settings of JAX, where it is installed; then a comparison has a ratio."""
     monkeypatch.setattr("app.lab.peers.search.cache_dir", lambda: tmp_path)
     monkeypatch.setattr("app.lab.peers.search.FIGURES", tmp_path)
     found = []

@@ -1,4 +1,4 @@
-"""How ``bench --peers`` measures: in turn, every output checked, failures kept apart; and the frameworks' networks."""
+"""Test how ``bench --peers`` measures engines in turn, and the networks that PyTorch and JAX run."""
 
 import subprocess
 import sys
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.usefixtures("few_runs")
 
 @pytest.fixture
 def batch() -> Batch:
-    """Forty images of lenet5."""
+    """Return forty images for lenet5, with weights and labels."""
     return small_batch()
 
 
-def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[Any]:
-    """Their rows in the document, after so many rounds."""
+def measured_rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[Any]:
+    """Measure the candidates; return their rows of the document."""
     found = entrants([*candidates], len(batch.images))
     measure_in_turn(found, batch, rounds, lambda _: None)
     return [entrant.result_row(batch) for entrant in found]
@@ -63,7 +63,7 @@ def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
 
 
 class Breaks(FakeEngine):
-    """Fails at its fourth run, and then it cannot even be closed."""
+    """Fails at its fourth run, and again when it is closed."""
 
     def run(self) -> None:
         if len(self.diary) > 2:
@@ -75,47 +75,47 @@ class Breaks(FakeEngine):
         raise RuntimeError("still lost")
 
 
-def test_rows_that_cannot_run_say_why(batch: Batch) -> None:
+def test_a_failed_engine_has_a_reason(batch: Batch) -> None:
     diary: list[str] = []
     absent = Candidate("jax", "n", "fp32", Mock(side_effect=ImportError("no such framework")))
     breaks, works = fake("b", batch.truth, diary, Breaks), fake("a", batch.truth, diary)
-    *found, _ = rows(batch, breaks, absent, works, rounds=3)
+    *found, _ = measured_rows(batch, breaks, absent, works, rounds=3)
     assert [row["reason"] for row in found] == ["device lost", "no such framework"]
     assert all(row["on_card_ms"] is None and row["correct"] is None and not row["wrong"] for row in found)
     assert diary.count("b closed") == 1 and diary[-1] == "a closed"
 
 
-def test_our_own_faults_are_faults(batch: Batch) -> None:
+def test_bugs_of_this_program_are_raised(batch: Batch) -> None:
     def broken(error: Exception) -> Candidate:
         return Candidate(OURS, "", "fp32", Mock(side_effect=error))
 
-    (refused,) = rows(batch, broken(UserError("not served")))
+    (refused,) = measured_rows(batch, broken(UserError("not served")))
     assert refused["reason"] == "not served"
     with pytest.raises(ValueError, match="bug"):
-        rows(batch, broken(ValueError("bug")))
+        measured_rows(batch, broken(ValueError("bug")))
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_wrong_labels_show(batch: Batch, ours: bool) -> None:
-    """In every row; only ours make the command fail."""
+def test_wrong_labels_are_counted(batch: Batch, ours: bool) -> None:
+    """Wrong labels make the command fail only in rows of this program."""
     answer = batch.truth.copy()
     answer[3] = (answer[3] + 1) % 10
-    (row,) = rows(batch, fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours))
+    (row,) = measured_rows(batch, fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours))
     assert (row["correct"], row["changed"], row["wrong"]) == (39, 1, ours)
     assert row["largest_margin"] == pytest.approx(batch.reference.margins[3])
 
 
-def test_labels_that_change_show(batch: Batch) -> None:
+def test_labels_that_change_between_runs_are_counted(batch: Batch) -> None:
     class Flickers(OurFake):
         def enqueue(self) -> None:
             self.card[:] = UNWRITTEN  # as if no kernel had run
 
-    (row,) = rows(batch, fake("x", batch.truth, [], Flickers, ours=True))
+    (row,) = measured_rows(batch, fake("x", batch.truth, [], Flickers, ours=True))
     assert row["unsteady"] == row["on_card_ms"]["runs"] and row["wrong"]
 
 
 def test_a_setting_is_tried_briefly(batch: Batch) -> None:
-    """Medians on the card and end to end; a failure leaves its reason. The engine is closed."""
+    """The try returns medians on the card and end to end, or sets a reason, and closes the engine."""
 
     class Paced(FakeEngine):
         def run(self) -> None:
@@ -133,8 +133,8 @@ def test_a_setting_is_tried_briefly(batch: Batch) -> None:
     assert breaks.try_briefly(batch) == [] and breaks.reason == "device lost"
 
 
-def test_settings_are_all_there_are_ways() -> None:
-    """Every mode in both layouts; in pieces, whole, as a CUDA graph and without but for modes that make graphs."""
+def test_settings_cover_every_mode_and_layout() -> None:
+    """Modes that make CUDA graphs themselves are neither captured nor run in pieces."""
     assert len({str(setting) for setting in SETTINGS}) == len(SETTINGS) == 22
     ways = {(False, False), (False, True), (True, True)}
     for mode, layout in product(MODES, (False, True)):
@@ -153,13 +153,13 @@ def test_pieces_fit_the_cache_and_divide_the_batch() -> None:
     assert l2_chunk_size(graph, 1, 4, 1) == 1
 
 
-def test_one_line() -> None:
+def test_errors_are_described_in_one_line() -> None:
     assert describe_error(RuntimeError("a\n  b")) == "a b"
     assert describe_error(KeyError()) == "KeyError"
     assert len(describe_error(RuntimeError("x" * 500))) == 160
 
 
-def test_functions_with_code_of_their_own() -> None:
+def test_a_cloned_function_has_another_code_object() -> None:
     def plus(x: int) -> int:
         return x + offset
 
@@ -180,21 +180,21 @@ TORCH, JAX = partial(TorchEngine, device="cpu"), partial(JaxEngine, platform="cp
 def test_frameworks_on_the_cpu_agree_with_the_reference(
     framework: str, make: Callable[..., Engine], precision: str, network: Network
 ) -> None:
-    """The frameworks enlarge in float32, so that now and then a byte is another: no more than near-ties may flip."""
+    """The frameworks resize in float32, so some pixels differ by 1: only labels of near-ties may change."""
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     batch = small_batch(network, 8)
     makes: list[Callable[..., Engine]] = [partial(make, precision=precision)]
     if framework == "torch":
         makes.append(partial(make, precision=precision, setting=Setting(channels_last=True)))
     most = 0.05 if precision == "fp16" else 1e-3 if isinstance(batch.graph.network.layers[0], Resize) else 0
-    for row in rows(batch, *(Candidate(framework, "", precision, one) for one in makes)):
+    for row in measured_rows(batch, *(Candidate(framework, "", precision, one) for one in makes)):
         assert not row["reason"] and not row["unsteady"]
         assert row["changed"] == 0 or row["largest_margin"] < most
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 7, 9)], ids=str)
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_frameworks_enlarge_by_the_course_s_rule_to_the_bit(framework: str, shape: Shape) -> None:
+def test_frameworks_resize_exactly_by_the_rule_course(framework: str, shape: Shape) -> None:
     library = pytest.importorskip(framework, reason=f"{framework} is not installed")
     layer = Resize("resize", 13, "course")
     images = np.random.default_rng(1).integers(0, 256, (5, *shape), np.uint8)
@@ -215,13 +215,13 @@ def test_frameworks_enlarge_by_the_course_s_rule_to_the_bit(framework: str, shap
         ("jax", partial(JAX, in_pieces=True)),
     ],
 )
-def test_pieces_give_the_labels_of_the_whole(
+def test_pieces_give_the_labels_of_the_whole_batch(
     framework: str, make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     monkeypatch.setattr("app.lab.batch.L2_BYTES", 2 * 2 * 18_432 * 4)
     batch = small_batch(LENET5, 8)
-    (row,) = rows(batch, Candidate(framework, "", "fp32", partial(make, precision="fp32")))
+    (row,) = measured_rows(batch, Candidate(framework, "", "fp32", partial(make, precision="fp32")))
     assert row["note"] == "pieces of 2" and not row["reason"]
     assert row["changed"] == 0 and not row["unsteady"]
 
@@ -275,8 +275,8 @@ def test_a_graph_outlives_an_earlier_one() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_labels_of_an_earlier_turn_are_not_touched() -> None:
-    """They lie where graphs of torch.compile put theirs: another engine's may have taken that memory."""
+def test_labels_of_an_earlier_round_are_not_written() -> None:
+    """Another engine's CUDA graph may meanwhile use the memory of these labels."""
     pytest.importorskip("torch", reason="torch is not installed")
     batch = small_batch(LENET5, 2)
     engine = TORCH(batch.graph, batch.images, np.empty(2, np.uint8), "fp32")

@@ -1,4 +1,4 @@
-"""Test ``bench --peers``: labels of an earlier run never remain on the card and pass as those of a later run."""
+"""Test that ``bench --peers`` overwrites the results of this program's previous run on the card."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,25 +19,25 @@ from app.engine.gpu import GpuEngine
 from app.lab.peers.ours import OurEngine
 
 
-def _made(kind: Any, **attributes: Any) -> Any:
-    """Without a card: an object with these attributes and no others."""
+def _make(kind: Any, **attributes: Any) -> Any:
+    """Return an object of the class with only these attributes, without a call of its constructor."""
     made = kind.__new__(kind)
     vars(made).update(attributes)
     return made
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_all_that_a_run_writes_is_overwritten_before_it(in_place: bool) -> None:
-    """Of every stream, or of the route that replaces them: buffers and the kernels' workspaces; and nothing else."""
+def test_every_array_that_a_run_writes_is_overwritten_before(in_place: bool) -> None:
+    """A run writes buffers and workspaces of every stream, or of the whole batch that is read in place."""
     arrays = [Mock(nbytes=16 + index) for index in range(7)]
     launches = [SimpleNamespace(workspace=[array]) for array in arrays[:3]]
     stream_buffers = [
-        _made(StreamBuffers, named={"images": arrays[3]}, launches=launches[:1]),
-        _made(StreamBuffers, named={"labels": arrays[4]}, launches=launches[1:2]),
+        _make(StreamBuffers, named={"images": arrays[3]}, launches=launches[:1]),
+        _make(StreamBuffers, named={"labels": arrays[4]}, launches=launches[1:2]),
     ]
-    direct = _made(WholeBatchBuffers, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
-    ours = _made(GpuEngine, stream_buffers=stream_buffers, direct=direct if in_place else None)
-    _made(OurEngine, _engine=ours).poison_buffers()
+    direct = _make(WholeBatchBuffers, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
+    ours = _make(GpuEngine, stream_buffers=stream_buffers, direct=direct if in_place else None)
+    _make(OurEngine, _engine=ours).poison_buffers()
     for number, array in enumerate(arrays):
         written = (number in (2, 5, 6)) == in_place
         assert array.data.memset.mock_calls == ([call(UNWRITTEN, array.nbytes)] if written else [])
@@ -45,7 +45,7 @@ def test_all_that_a_run_writes_is_overwritten_before_it(in_place: bool) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp16", "fp32x", "fp32"])
-def test_labels_come_from_the_run_itself(precision: str) -> None:
+def test_labels_come_from_the_last_run(precision: str) -> None:
     import cupy
 
     from app.cuda.device import describe_gpu

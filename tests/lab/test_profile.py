@@ -1,4 +1,4 @@
-"""``main.py profile`` without a GPU: calls counted, runs recorded, tables, timelines; and its errors."""
+"""Test ``main.py profile`` without a GPU: API calls, recorded spans, rows, text and traces."""
 
 import json
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_calls_are_counted_and_functions_restored() -> None:
     assert module.copy is fails and len(calls) == 1
 
 
-def test_the_session_s_functions_are_there_to_be_counted() -> None:
+def test_every_traced_function_is_wrapped_and_restored() -> None:
     found = [target[1:] for target in api_calls.traced_functions()]
     originals = [getattr(*place) for place in found]
     with api_calls.record_calls():
@@ -77,7 +77,7 @@ def test_the_session_s_functions_are_there_to_be_counted() -> None:
     assert [getattr(*place) for place in found] == originals
 
 
-def test_summary() -> None:
+def test_calls_are_summarised_by_function() -> None:
     calls = [Call("launch", 0, 0.001), Call("launch", 1, 1.003), Call("copy", 2, 2.010)]
     copy, launch = api_calls.summarise_calls(calls, runs=2, host_ms=10)
     assert copy["name"] == "copy" and copy["calls"] == 0.5 and copy["share"] == pytest.approx(0.5)
@@ -85,7 +85,7 @@ def test_summary() -> None:
     assert launch["average_us"] == pytest.approx(2000) and launch["max_us"] == pytest.approx(3000)
 
 
-def test_table() -> None:
+def test_rows_of_kernels_and_copies() -> None:
     kernel, h2d, d2h = job.span_rows([RUN, RUN])
     assert kernel["kind"] == "kernel" and kernel["calls"] == 2 and kernel["total_ms"] == pytest.approx(4)
     assert (kernel["min_ms"], kernel["average_ms"], kernel["max_ms"]) == (1, 2, 3)
@@ -94,11 +94,11 @@ def test_table() -> None:
     assert sum(row["share"] for row in (kernel, h2d, d2h)) == pytest.approx(1)
 
 
-def test_overlap() -> None:
+def test_overlap_of_copies_and_kernels() -> None:
     assert job.mean_overlap([RUN]) == pytest.approx({"copies_ms": 2.5, "kernels_ms": 3.0, "both_ms": 1.0})
 
 
-def test_text() -> None:
+def test_profile_text() -> None:
     document: Profile = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
     text = check_widths(as_text, document)
     for told in ("conv1+relu1", "min ms", "GB/s", "cuLaunchKernel", "load", "latency", "89% of it under kernels"):
@@ -108,7 +108,7 @@ def test_text() -> None:
     assert "timeline.json" in text and "no counters: why" in text and "Nsight" not in text
 
 
-def test_timeline() -> None:
+def test_trace_events() -> None:
     calls = [Call("cudaMemcpyAsync", 100.0, 100.00001), Call("cuLaunchKernel", 100.001, 100.0015)]
     document = json.loads(json.dumps(job.trace_event_document(RUN, calls, 100.0, "Card"), allow_nan=False))
     names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in document["traceEvents"] if e["ph"] == "M"}
@@ -125,10 +125,10 @@ def test_timeline() -> None:
 
 
 @pytest.mark.usefixtures("some_card")
-def test_the_timeline_is_written_whole(
+def test_an_interrupted_command_keeps_the_older_trace(
     interrupt_writing: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the command, with an engine that does nothing. Interrupted, it leaves the older timeline."""
+    """The engine is a mock. The first command replaces a trace, the second one is interrupted."""
     engine, recorder = MagicMock(chunk=7), MagicMock(zero=0.0)
     engine.__enter__.return_value = engine
     recorder.spans.return_value = RUN
@@ -153,12 +153,12 @@ DIRECTIONS = {1: "h2d", 2: "d2h", 3: "d2d"}  # CUDA's numbers
     ("chosen", "special"),
     [
         (Choices("fp32", kernels={"conv": row_of("conv", "constant")}), "d2d"),  # copies filters to constant memory
-        (Choices("fp16"), "launch_ex"),  # of kernels that begin before the one before has ended
+        (Choices("fp16"), "launch_ex"),  # of kernels that start before the previous one has ended
     ],
     ids=["fp32", "fp16"],
 )
 def test_every_copy_and_launch_of_a_run_has_a_span_between_two_events(chosen: Choices, special: str) -> None:
-    """By the engine, on a card that computes nothing; the second run records the events of the first."""
+    """The card is a fake that computes nothing; the second run reuses the events of the first."""
     execution = plan(random_graph(LENET5, bias=False), ARCHITECTURE, chosen)
     seen: list[set[int]] = []
     with fake_card() as card, GpuEngine(execution, chunk=2, streams=2) as engine:
@@ -189,7 +189,7 @@ def test_every_copy_and_launch_of_a_run_has_a_span_between_two_events(chosen: Ch
     assert special in {call[0] for call in card.calls} | {each.kind for each in found}
 
 
-def test_names_of_parts() -> None:
+def test_names_of_a_kernels_functions() -> None:
     variant: Any = SimpleNamespace(name="im2col-gemm", entry="conv_im2col_gemm")
     part = KernelLaunch(32, lambda _: (1, 1, 1), entry="conv_im2col_gemm_unroll")
     assert spans.describe_action(part, variant) == ("kernel", "im2col-gemm: unroll", "conv_im2col_gemm_unroll")
@@ -199,13 +199,13 @@ def test_names_of_parts() -> None:
     )
 
 
-def test_waiting_for_the_copy_engine_is_no_copying() -> None:
+def test_waiting_for_the_copy_engine_is_not_timed() -> None:
     copies = [Span("h2d", "", "in", stream, 0.0, 1.0 + stream) for stream in (1, 0)]
     second, first = spans.remove_queueing_time(copies)
     assert (first.start, first.stop, second.start, second.stop) == (0, 1, 1, 2)
 
 
-def test_the_same_run_again() -> None:
+def test_rerun_arguments_repeat_the_request() -> None:
     asked = "--batch 7 --conv conv1=direct --weights w.h5 --no-fuse --latency --chunk 3 --trace t --counters --wide"
     request = requested("profile", asked)
     again = requested("profile", " ".join(rerun_arguments(request)[1:]))

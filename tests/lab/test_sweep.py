@@ -22,7 +22,7 @@ from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, faili
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def temporary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
 
@@ -30,7 +30,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the grid --------------------------------------------------------------------------------------------------------
 
 
-def test_settings() -> None:
+def test_parse_settings() -> None:
     assert parse_settings([], ROW) == ROW.tunables
     assert parse_settings(["DEPTH=2,1,2"], ROW) == {"TILE": (8, 12, 16, 64), "DEPTH": (2, 1)}
 
@@ -61,7 +61,7 @@ def test_the_best_known_point_is_tried_again() -> None:
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def test_best_point() -> None:
+def test_every_point_is_measured_and_the_best_found() -> None:
     found = target()
     done: list[Target] = []
     measure_all([found], measured(), done.append)
@@ -129,13 +129,10 @@ def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("stored", [{}, {PROBLEM: {"rival": TunedResult({}, 9.0, 100)}}], ids=["untimed", "timed"])
-def test_what_auto_would_take_is_measured_in_the_same_run(
+def test_the_kernel_of_auto_is_measured_in_the_same_run(
     stored: dict[Problem, dict[str, TunedResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the swept variant would be the only one with a time, and auto would take it however slow it is.
-
-    A time of another day, on a busy card perhaps, decides nothing.
-    """
+    """If only the swept kernel had a time from this run, ``auto`` would choose it, even if it is slow."""
     monkeypatch.setattr(registry, "TABLES", {"conv": ["tests"]})
     monkeypatch.setattr(registry, "module_variants", lambda _: [ROW, RIVAL])
     tuning.store(CARD, stored)
@@ -148,7 +145,7 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_problems_are_the_plans() -> None:
+def test_swept_problems_are_those_of_a_plan() -> None:
     graph = network_graph("lenet5")
     variant = registry.find_variant("conv", "register-tiled")
     assert variant is not None
@@ -158,7 +155,7 @@ def test_problems_are_the_plans() -> None:
     assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
 
 
-def test_a_kernel_of_sparse_filters_is_swept_with_these() -> None:
+def test_a_kernel_for_sparse_filters_is_swept_with_sparse_filters() -> None:
     targets, notes = job.find_targets(request("--conv warpgroup-sparse"), network_graph("lenet5"), ARCH, Tuning())
     (target,) = targets
     assert target.layer == "conv2" and isinstance(target.problem, ConvProblem) and target.problem.sparse
@@ -175,7 +172,7 @@ def test_a_kernel_of_sparse_filters_is_swept_with_these() -> None:
         ("tensor-core", "--precision tf32", "tfloat32"),
     ],
 )
-def test_the_kernels_own_type_unless_another_is_asked_for(name: str, asked: str, dtype: str) -> None:
+def test_a_kernel_is_swept_in_its_type_or_the_chosen_one(name: str, asked: str, dtype: str) -> None:
     arguments = request(f"--conv {name} {asked}")
     targets, _ = job.find_targets(arguments, network_graph("lenet5"), ARCH, Tuning())
     assert [target.problem.dtype for target in targets] == [dtype] * 2
@@ -183,11 +180,11 @@ def test_the_kernels_own_type_unless_another_is_asked_for(name: str, asked: str,
 
 
 def cuda_error(status: int) -> Exception:
-    """Like CuPy's, which cannot be made without a card."""
+    """Return an error like CuPy's, which cannot be made without a card."""
     return type("CUDADriverError", (RuntimeError,), {"status": status})(f"error {status}")
 
 
-# What the compiler prints → the reason.
+# Output of the compiler → reason.
 LOGS = {
     "error: no": "no",
     'a.cu(3): error: static assertion failed with "BM too small"\n  more': "BM too small",
@@ -204,14 +201,14 @@ LOGS = {
         (ValueError("a bug"), None),
     ],
 )
-def test_only_what_concerns_one_kernel_is_a_reason(error: Exception, reason: str | None) -> None:
+def test_only_errors_of_one_kernel_are_a_reason(error: Exception, reason: str | None) -> None:
     assert failure_reason(error) == reason
 
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------
 
 
-def test_pipeline_settings() -> None:
+def test_pipeline_grid() -> None:
     found = pipeline.pipeline_grid(1000, (4, 100))
     assert found == [(streams, chunk) for chunk in (100, 250, 500, 1000) for streams in range(1, 9)]
 
@@ -238,30 +235,30 @@ def test_pipeline_points(stop: int | None) -> None:
     assert ("interrupted after 4 of 16 points" in text) == (stop is not None)
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- charts ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_parameter_that_matters_most_comes_first() -> None:
-    field = report.layer_time_field(swept())
-    assert field is not None
-    *names, ms = field
+def test_heat_map_begins_with_the_most_important_parameter() -> None:
+    heat_map = report.layer_heat_map(swept())
+    assert heat_map is not None
+    *names, ms = heat_map
     assert names == ["TILE", "DEPTH"] and {*ms} < {(tile, depth) for tile in (8, 12, 16, 24) for depth in (4, 8)}
     assert ms[12, 4] == 1.0 and (12, 8) not in ms
 
 
-def test_one_parameter_and_none() -> None:
-    only = report.layer_time_field(swept(depths=(8,)))
+def test_heat_map_of_one_parameter_and_of_none() -> None:
+    only = report.layer_heat_map(swept(depths=(8,)))
     assert only is not None and only[:2] == ("", "TILE") and {*only[2]} == {(0, 8), (0, 16), (0, 24)}
-    assert report.layer_time_field(swept(tiles=(24,), depths=(8,))) is None
-    assert report.layer_time_field(target()) is None
+    assert report.layer_heat_map(swept(tiles=(24,), depths=(8,))) is None
+    assert report.layer_heat_map(target()) is None
 
 
-def test_plots(tmp_path: Path) -> None:
+def test_heat_maps_are_written(tmp_path: Path) -> None:
     svg.create_chart_folder(tmp_path / "new")
     report.draw_heat_maps(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
     grid = [(streams, chunk) for streams in (1, 2, 3) for chunk in (500, 1000)]
     points = pipeline.measure_all(grid, lambda streams, chunk: {"ms": chunk / streams})
-    pipeline.draw_times(request(f"--pipeline --plot {tmp_path / 'new'}"), points)
+    pipeline.draw_pipeline_heat_map(request(f"--pipeline --plot {tmp_path / 'new'}"), points)
     written = {path.name: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
     assert written.keys() == {"sweep_swept_lenet5_conv1_heat.svg", "sweep_pipeline_lenet5_heat.svg"}
     assert "images a chunk 500, streams 3: 167 ms" in written["sweep_pipeline_lenet5_heat.svg"]

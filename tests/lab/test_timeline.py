@@ -1,4 +1,4 @@
-"""The timeline of ``profile``: stamps that kernels leave, what is read from them, and its two pictures."""
+"""Test ``profile --timeline``: time stamps that kernels write, their decoding, and the two charts."""
 
 import json
 import re
@@ -32,8 +32,8 @@ MHZ = 2000
 SHARES = Shares.from_launch_sizes(1000, 2, 16, 4)
 
 
-def words(shares: Shares = SHARES) -> np.ndarray:
-    """The words of every warpgroup; each block starts 100 ns after the one before, with a clock of its own."""
+def stamp_words(shares: Shares = SHARES) -> np.ndarray:
+    """Return made-up words of every warpgroup; each block starts 100 ns after the previous one, with another clock."""
     found = np.zeros((shares.blocks * shares.warpgroups, HEAD + shares.max_stamp_count), np.uint64)
     for index, row in enumerate(found):
         block, number = divmod(index, shares.warpgroups)
@@ -54,7 +54,7 @@ def words(shares: Shares = SHARES) -> np.ndarray:
 
 
 def document() -> dict[str, Any]:
-    """The ``warpgroup_timeline`` of a profile document, from made-up words."""
+    """Return the ``timeline`` part of a profile document, from made-up stamps."""
     return {
         "kernel": "wgmma",
         "layers": "conv1+relu1+pool1+conv2+relu2+pool2",
@@ -62,7 +62,7 @@ def document() -> dict[str, Any]:
         "end_to_end_ms": {"plain": 0.045, "stamped": 0.047},
         "on_card_ms": 0.03,
         "raw_copy_ms": 0.02,
-        **warpgroup_timeline(words(), SHARES),
+        **warpgroup_timeline(stamp_words(), SHARES),
     }
 
 
@@ -72,18 +72,18 @@ STAMPED = [row for row in PAIRS if "-any" not in row.name]
 MACRO = re.compile(r'^ *(?:STAMP\w*\(\w*\);|#include "stamps\.cuh")\n', re.MULTILINE)
 
 
-def planned(precision: str) -> ExecutionPlan:
-    """The plan of lenet5 with random weights on a Hopper card."""
+def lenet5_plan(precision: str) -> ExecutionPlan:
+    """Return the plan of lenet5 with random weights on a Hopper card."""
     return plan(random_graph(LENET5, bias=False), "sm_90a", Choices(precision))
 
 
-def test_every_kernel_of_warpgroups_has_all_stamps() -> None:
+def test_every_wgmma_kernel_has_all_stamps() -> None:
     for row in STAMPED:
         texts = read_with_includes(row.path)
         assert sum(len(MACRO.findall(text)) for text in texts.values()) == 9, row.name
 
 
-# Other kernels take the stamps from the same headers; that of split operands is compiled below.
+# Other kernels include the same headers; the kernel of split operands is compiled below.
 @pytest.mark.parametrize("row", [row for row in STAMPED if row.name in ("wgmma", "wgmma-int8")],
                          ids=lambda row: row.name)  # fmt: skip
 def test_with_stamps_the_kernel_reads_the_clock(row: Variant) -> None:
@@ -91,7 +91,7 @@ def test_with_stamps_the_kernel_reads_the_clock(row: Variant) -> None:
     assert "clock64" in stamping and "globaltimer" in stamping
 
 
-def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
+def test_without_stamps_the_machine_code_is_unchanged() -> None:
     texts = read_with_includes(EXACT.path)
     bare = {name: MACRO.sub("", text) for name, text in texts.items()}
     assert not any("STAMP" in text for name, text in bare.items() if name != "stamps.cuh")
@@ -102,17 +102,17 @@ def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
 def test_with_stamps_the_kernel_compiles_for_hopper() -> None:
     config = add_stamps(EXACT, SHARES).launch_config(served(EXACT, "sm_90a")[0])
     assert config.defines.items() >= {"STAMPS": SHARES.max_stamp_count, "STAMPED": 64}.items()
-    assert b"\0stamps\0" in compile_kernel(EXACT.path, config.defines, "sm_90a")  # by this name the host finds them
+    assert b"\0stamps\0" in compile_kernel(EXACT.path, config.defines, "sm_90a")  # the name by which the host finds it
 
 
-def test_the_header_and_python_agree() -> None:
+def test_phases_in_cuda_and_python_agree() -> None:
     header = (INCLUDE_DIR / "stamps.cuh").read_text(encoding="utf-8")
     (phases,) = re.findall(r"enum class Phase \{ (.*?) \}", header)
     assert tuple(phases.lower().split(", ")) == PHASES == tuple(warpgroups.PHASES)
     assert f"STAMPS_HEAD = {stamps.HEAD};" in header
 
 
-# --- what is read from the stamps
+# --- decoding
 
 
 @pytest.mark.parametrize("images", [1, 7, 130, 131, 10_000])
@@ -128,7 +128,7 @@ def test_every_image_is_taken_once(images: int) -> None:
 
 
 def test_phases_last_as_long_as_their_clocks() -> None:
-    found = stamps.warpgroup_timeline(words(), SHARES)
+    found = stamps.warpgroup_timeline(stamp_words(), SHARES)
     assert found["mhz"] == pytest.approx(MHZ, rel=0.01)
     assert len(found["warpgroups"]) == 4
     for spans in found["warpgroups"]:
@@ -141,7 +141,7 @@ def test_phases_last_as_long_as_their_clocks() -> None:
 
 
 def test_images_are_requested_then_staged_then_computed() -> None:
-    images = stamps.warpgroup_timeline(words(), SHARES)["images"]
+    images = stamps.warpgroup_timeline(stamp_words(), SHARES)["images"]
     assert len(images["us"]) == stamps.POINTS + 1
     for earlier, later in (("requested", "staged"), ("staged", "computed")):
         assert all(before >= after for before, after in zip(images[earlier], images[later], strict=True))
@@ -149,25 +149,25 @@ def test_images_are_requested_then_staged_then_computed() -> None:
     assert images["computed"][0] == 0 and sorted(images["computed"]) == images["computed"]
 
 
-def test_more_stamps_than_fit_are_left_out() -> None:
-    """A warpgroup whose count ends early, as the kernel's does at STAMPS."""
-    short = words()
+def test_stamps_beyond_the_count_are_ignored() -> None:
+    """A warpgroup's count of stamps ends early, as a kernel's does at the constant STAMPS."""
+    short = stamp_words()
     short[5, 0] = 7
     found = stamps.decode_stamps(short, SHARES)[5]
     assert len(found.phases) == 7 and len(found.clocks) == 8
 
 
-def test_other_kernels_leave_no_stamps() -> None:
-    shares = first_kernel_shares(planned("fp16"), 10_000, 132)
+def test_kernels_without_stamps_are_refused() -> None:
+    shares = first_kernel_shares(lenet5_plan("fp16"), 10_000, 132)
     assert (shares.each, shares.blocks, shares.warpgroups, shares.round_count) == (2, 132, 5, 8)
-    assert "--precision fp16" in user_error(lambda: first_kernel_shares(planned("fp32"), 10_000, 132))
-    assert "leave --batch out" in user_error(lambda: first_kernel_shares(planned("fp16"), 10**7, 132))
+    assert "--precision fp16" in user_error(lambda: first_kernel_shares(lenet5_plan("fp32"), 10_000, 132))
+    assert "leave --batch out" in user_error(lambda: first_kernel_shares(lenet5_plan("fp16"), 10**7, 132))
 
 
-# --- pictures, document, text
+# --- charts, document, text
 
 
-def test_the_pictures_show_every_warpgroup_and_the_bus() -> None:
+def test_charts_show_every_warpgroup_and_the_bus() -> None:
     timeline = document()
     first = ElementTree.fromstring(warpgroups.draw_warpgroup_timeline(timeline, "warpgroups & more"))
     said = ["".join(element.itertext()) for element in first.iter("text")]
@@ -177,12 +177,12 @@ def test_the_pictures_show_every_warpgroup_and_the_bus() -> None:
     assert "1,000 images" in (second[1].text or "") and "read by the first kernel" in (second[1].text or "")
 
 
-def test_warpgroups_in_a_product_are_counted() -> None:
+def test_multiplying_warpgroups_are_counted() -> None:
     rows = [[["conv1", 0.0, 2.0], ["pool", 2.0, 3.0], ["conv2", 3.0, 5.0]], [["stage", 0.0, 1.0], ["conv1", 1.0, 4.0]]]
     assert warpgroups.multiplying_warpgroup_counts(rows) == [(0, 1, 1), (1, 2, 2), (2, 3, 1), (3, 4, 2), (4, 5, 1)]
 
 
-def test_the_page_and_the_document() -> None:
+def test_page_document_and_text() -> None:
     page = job.timeline_page(document(), 1000, "<Card>")
     assert page.startswith("<!DOCTYPE html>\n<title>Timeline of 1,000 images, wgmma, &lt;Card&gt;</title>")
     assert page.count("</svg>") == 2 and svg.style_sheet() in page
@@ -195,9 +195,9 @@ def test_the_page_and_the_document() -> None:
     )
 
 
-def test_no_time_is_below_zero_where_nanoseconds_are_coarse() -> None:
-    """Warpgroups that start before the first of their block, in the same tick of the card's nanoseconds."""
-    found = words().reshape(SHARES.blocks, SHARES.warpgroups, -1)[:, ::-1].reshape(words().shape)
+def test_no_time_is_negative_if_the_clock_in_ns_is_coarse() -> None:
+    """Warpgroups start before the first of their block, in the same tick of the clock in ns."""
+    found = stamp_words().reshape(SHARES.blocks, SHARES.warpgroups, -1)[:, ::-1].reshape(stamp_words().shape)
     found[:, [1, 3]] = found[:, [1, 3]] // 2000 * 2000
     told = stamps.warpgroup_timeline(found, SHARES)
     assert min(start for group in told["warpgroups"] for _, start, _ in group) >= 0

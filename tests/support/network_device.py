@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.kernels.problems import PairProblem
-from app.lab.bench.tolerance import OWN, ROUNDING, SLACK, SUBNORMAL
+from app.lab.bench.tolerance import ACTIVATION, ROUNDING, SLACK, SUBNORMAL
 from app.planning.matching import Node
 from app.planning.plan import ExecutionPlan
 from tests.support.kernel_oracle import to_half, to_single, to_tf32
@@ -157,7 +157,7 @@ def _passed(layer: Described, known: Known) -> Known:
         case "relu" | "flatten" | "maxpool":  # select: an error is at most the largest of those selected from
             return Known(value, computed(layer, error, {}))
         case "tanh" | "sigmoid" | "relu6" | "leakyrelu":  # slopes are at most 1
-            return Known(value, error + OWN * ROUNDING["float32"] * np.abs(value) + SUBNORMAL["float32"])
+            return Known(value, error + ACTIVATION * ROUNDING["float32"] * np.abs(value) + SUBNORMAL["float32"])
         case "avgpool":
             own = (layer.settings["window"] ** 2 + SLACK) * ROUNDING["float32"]
             return Known(value, computed(layer, error, {}) + own * computed(layer, np.abs(x) + error, {}))

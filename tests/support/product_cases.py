@@ -14,7 +14,7 @@ import cupy
 
 from app.cuda import memory
 from app.kernels.problems import ConvProblem
-from app.lab.bench.tolerance import OWN, ROUNDING, SLACK
+from app.lab.bench.tolerance import ACTIVATION, ROUNDING, SLACK
 from app.layers import activation_layer
 from app.training.gpu.products import ConvFilterGradient, Gemm, conv_forward_kernel, conv_input_gradient_kernel
 from tests.support.kernel_cases import architecture
@@ -79,7 +79,9 @@ def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: in
     wanted = activation_layer(activation).reference(exact.copy(), {}) if activation else exact
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(found[~finite], wanted[~finite])
-    allowed = ROUNDING["float32"] * ((terms + SLACK) * magnitude[finite] + OWN * (activation not in ("", "relu")))
+    allowed = ROUNDING["float32"] * (
+        (terms + SLACK) * magnitude[finite] + ACTIVATION * (activation not in ("", "relu"))
+    )
     assert (np.abs(found[finite] - wanted[finite]) <= allowed).all()
 
 

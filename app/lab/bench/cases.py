@@ -21,14 +21,14 @@ from app.planning.matching import Choices
 from app.terminal.console import MAX_BATCH
 
 MATRIX_OPERATIONS = ("conv", "gemm")
-SPARSE_FILTERS = "with 2:4 sparse filters"  # note of a time that belongs to a variant of no others
+SPARSE_FILTERS = "with 2:4 sparse filters"  # note on the time of a variant that computes no others
 
 
 class Item(Frozen):
-    """The subject of one table: a layer with the layers fused into it, and its problem for each arithmetic type.
+    """Layers that one kernel computes together, which ``bench`` times and shows in one table.
 
-    problems: arithmetic type → problem, equal to those of the application's plan, so that ``auto`` finds the results.
-    Operations other than convolution and matrix product are listed by their storage type.
+    problems: arithmetic type → problem, as the application's plan defines it, so that ``auto`` finds the results; for
+    operations other than convolution and matrix product, storage type → problem.
     """
 
     layers: tuple[Layer, ...]
@@ -51,7 +51,7 @@ class Item(Frozen):
         return self.operation == "conv" and len(self.layers) == 1
 
     def apply_reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return x after the NumPy references of all layers. The first layer that computes reads bytes as float32."""
+        """Compute all layers by their NumPy references; return the result. Bytes become float32 where needed."""
         for layer in self.layers:
             x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
             x = layer.reference(x, parameters)
@@ -59,7 +59,7 @@ class Item(Frozen):
 
 
 def network_items(graph: Graph) -> list[Item]:
-    """Return items: every layer that is an operation, every chain that may be fused, every pair of such chains."""
+    """Return the items of a network: single layers, layers fused with the next ones, and pairs of such groups."""
     count = len(graph.steps)
     operations = [at for at, step in enumerate(graph.steps) if step.layer.operation is not None]
     alone = (_fused_layers_item(graph, at, 0) for at in operations)
@@ -69,7 +69,7 @@ def network_items(graph: Graph) -> list[Item]:
 
 
 def _pair_item(graph: Graph, at: int) -> Item:
-    """Return the item of the two layers with epilogues that one kernel computes together, from step ``at`` on."""
+    """Return the item of two layers and their fused layers, from step ``at`` on, for kernels that compute both."""
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in OFFERED:
@@ -83,6 +83,7 @@ def _pair_item(graph: Graph, at: int) -> Item:
 
 
 def _fused_layers_item(graph: Graph, at: int, taken: int) -> Item:
+    """Return the item of the layer of step ``at``, fused with the ``taken`` layers after it."""
     step, epilogue = graph.steps[at], [later.layer for later in graph.steps[at + 1 : at + 1 + taken]]
     after = graph.steps[at + 1 + taken :]
     problems: dict[str, Problem] = {}
@@ -112,7 +113,7 @@ def _has_matrix_operation(steps: Sequence[LayerStep]) -> bool:
 
 
 def _input_dtype(steps: Sequence[LayerStep], at: int, stored: str) -> str:
-    """Return the dtype of the input of step ``at``.
+    """Return the dtype of the input of step ``at``. stored: dtype of activations between layers.
 
     Images are bytes. Scores after the last matrix product are never stored in half precision.
     """
@@ -162,10 +163,9 @@ def parse_variant_names(only: str | None) -> set[str] | None:
 
 
 def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None) -> list[tuple[Problem, Variant]]:
-    """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder.
+    """Return the (problem, variant) pairs of an item's table: by type, then in the order of the ladder.
 
-    Variants for 2:4 sparse filters get the item's problem in this form.
-    only: names of variants, None for all. mine: the registry row of a user's kernel, which comes last.
+    only: names of variants, None for all. mine: the row of a user's kernel, which comes last.
     """
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     rows += [mine] if mine is not None and mine.operation == item.operation else []
@@ -178,7 +178,7 @@ def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None
 
 
 def reference_weights(item: Item, graph: Graph | None) -> Parameters:
-    """Return weights for the item's NumPy reference: the graph's, or without a graph random ones and no bias."""
+    """Return parameters for the item's NumPy reference: the graph's, or for None random weights without bias."""
     if graph is not None:
         return graph.parameters
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Compile kernels before they are measured, and recognise errors after which the card still works."""
+"""Compile kernels in parallel before they are measured, and tell errors of one kernel from fatal ones."""
 
 import re
 from collections.abc import Sequence
@@ -21,10 +21,9 @@ class WrongResult(Exception):  # noqa: N818 - a verdict, not an error
 
 
 def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
-    """Compile each row for its problem, in parallel, with a progress bar; a failed row reports its error when run.
+    """Compile each kernel for its problem into the cache, on all CPU cores, with a progress bar; skip failing ones.
 
-    All processors compile, because the card would wait for a single one. arch: such as ``sm_90a``. known: tuned
-    settings. Raises UserError without NVRTC.
+    arch: such as ``sm_90a``. known: tuned settings. Raises UserError without NVRTC.
     """
     import_nvrtc()
 
@@ -39,7 +38,7 @@ def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: 
 
 
 def failure_reason(error: Exception) -> str | None:
-    """Return the error in one line if it concerns one kernel alone (compilation or launch); otherwise None."""
+    """Return the text of a compile or launch error after which the GPU still works, in one line; else None."""
     if type(error) is RuntimeError:  # the compiler's own errors; CUDA errors have derived classes
         return first_compiler_error(str(error))
     if type(error).__name__ in CUDA_ERRORS and getattr(error, "status", 0) in HARMLESS:
@@ -48,7 +47,7 @@ def failure_reason(error: Exception) -> str | None:
 
 
 def first_compiler_error(text: str) -> str:
-    """Return the first error in the compiler's log, in one line."""
+    """Return the first error in the compiler's log ``text``, in one line."""
     log = text.partition("\n")[2] or text
     asserted = re.search(r'static assertion failed with "([^"]*)"', log)
     found = asserted or re.search(r"\berror\s*:\s*(.*)", log)

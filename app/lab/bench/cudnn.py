@@ -33,15 +33,15 @@ def why_no_cudnn() -> str | None:
 
 
 def make_cudnn_result(problem: ConvProblem, **figures: Any) -> Result:
-    """Return cuDNN's row for the problem with these figures, or with the reason why there are none."""
+    """Return cuDNN's row for the problem. figures: fields of ``Result``, such as the time or a reason."""
     return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
 
 
 def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
     """Return the time of a convolution with bias by cuDNN's fastest algorithm. Its input has the arithmetic type.
 
-    Both memory layouts are tried, with the whole batch and with pieces that fit the L2 cache. The row shows the fastest
-    and names it in its note; if memory is short, it has the reason. noise, l2: as for ``Clock.time_enqueued_work``.
+    Both memory layouts are tried, with the whole batch and with pieces that fit the L2 cache; the row's note names the
+    fastest. The row has a reason if memory is short. noise, l2: as for ``Clock.time_enqueued_work``.
     """
     import torch
 

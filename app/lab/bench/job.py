@@ -1,4 +1,4 @@
-"""Run ``main.py bench``: check every kernel variant against float64, time and compare it, layer by layer."""
+"""Run ``main.py bench``: check every kernel against float64 results, time it, and compare the times by layer."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -44,7 +44,7 @@ from app.terminal.output import publish_report
 class Job(Frozen):
     """What to time. graph: None with ``--shape``. batches: batch sizes, ascending; the tables show the last one.
 
-    subject: for the heading. only: variants, None for all. mine: row of a user's kernel; all items have its operation.
+    subject: text for the heading. only: names of variants, None for all. mine: row of a user's kernel.
     """
 
     subject: str
@@ -56,7 +56,7 @@ class Job(Frozen):
 
     @property
     def single_convolutions(self) -> list[Item]:
-        """Return the items that are one convolution alone."""
+        """Return the items that consist of one convolution without fused layers."""
         return [item for item in self.items if item.is_single_convolution]
 
     @property
@@ -98,10 +98,7 @@ def time_kernels(request: BenchRequest) -> int:
 
 
 def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> Job:
-    """Return what the request asks to time, checked before the first measurement. mine: a user's row.
-
-    Raises UserError.
-    """
+    """Return what the request asks to time. mine: row of a user's kernel. Raises UserError for any wrong option."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = parse_batch_sizes(request.batch, request.batches)
@@ -123,14 +120,15 @@ def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> 
 
 
 def _check_operation_served(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
-    """Return ``mine``, a user's row or None. Raise UserError if no item has the row's operation."""
+    """Return ``mine``, the row of a user's kernel or None. Raises UserError if no item has its operation."""
     if mine is None or any(item.operation == mine.operation for item in items):
         return mine
     raise UserError(f"{mine.name} is a {mine.operation} kernel, and {subject} has no layer for it: name another")
 
 
 def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
-    with exit_on_interrupt():  # these load CuPy
+    """Compile, check and time everything in the job; return the document and the tables of the largest batch."""
+    with exit_on_interrupt():  # these imports load CuPy
         from app.lab.bench import peak
         from app.lab.bench.compiling import compile_variants
         from app.lab.bench.ladder import ItemTimer
@@ -196,7 +194,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
 
 
 def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.TunedResult]]:
-    """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
+    """Return the times of the registry's variants as problem → name → result, for the tuning file of ``auto``."""
     found: dict[Problem, dict[str, tuning.TunedResult]] = {}
     for served in tables:
         variants = {row.name: row for row in registry.variants(served.operation)}

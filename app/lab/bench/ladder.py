@@ -1,4 +1,4 @@
-"""Check and time every kernel and library that can compute one item, on the current card."""
+"""Check and time all kernels and libraries that can compute an item of ``bench``, on the current GPU."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 
 
 class ItemTimer(Frozen):
-    """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row.
+    """Makes the table of an item. only: names of variants, None for all. step: called before each row.
 
     known: tuned settings. noise, l2: as for ``Clock.time_enqueued_work``. mine: the row of a user's kernel, which comes
     last. time_mine: function that checks and times this row.
@@ -46,7 +46,7 @@ class ItemTimer(Frozen):
     time_mine: Callable[[Problem, int, float, str], Result] | None = None
 
     def row_count(self, item: Item) -> int:
-        """Return how many rows the item's table will have, for a progress bar."""
+        """Return how many rows the item's table will have, for the progress bar."""
         served = item_variants(item, self.only, self.mine)
         cudnn = len(item.problems) if item.is_single_convolution and self.with_cudnn else 0
         debug = sum(row.name == DEBUGGED and problem.dtype == "float32" for problem, row in served)

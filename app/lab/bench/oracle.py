@@ -1,7 +1,7 @@
 """Make random data for any problem and compute its correct results in float64; tolerance.py defines the allowed error.
 
-The oracle shares no code with the kernels and needs no library. It adds term by term in element-wise arithmetic: with
-CuPy for arrays on the card, with NumPy for others.
+The code here is independent of the kernels and of libraries: it adds term by term in element-wise arithmetic, with CuPy
+for arrays on the card, with NumPy for others.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from app.kernels.problems import (
     Problem,
 )
 from app.kernels.variant import Variant
-from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
+from app.lab.bench.tolerance import Expected, WeightLayer, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
 from app.network.pruning import keep_greatest_two
 
@@ -33,7 +33,7 @@ Array = Any  # of NumPy or CuPy
 
 
 def array_module(x: Array) -> Any:
-    """Return the module that computes with this array: CuPy for an array on the card, otherwise NumPy."""
+    """Return the module for computing with x: CuPy for an array on the card, otherwise NumPy."""
     if isinstance(x, np.ndarray):
         return np
     import cupy
@@ -42,10 +42,9 @@ def array_module(x: Array) -> Any:
 
 
 def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
-    """Return the correct results for x (images, elements) as stored. parameters: as in the problem's arguments.
+    """Return the correct results for x (images, elements). parameters: weights and biases, as the problem lists them.
 
-    Results are (images, elements per image) float64. A problem that ends in an argmax gets the scores before the
-    argmax.
+    Results are (images, elements per image) float64; for a problem that ends in an argmax, the scores before it.
     """
     match problem:
         case ConvProblem() | LinearProblem():
@@ -69,7 +68,7 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
 
 
 def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
-    """Return ``found`` with the row's error bound in place of the default, if the row defines one.
+    """Return ``found`` with the error bound of the kernel ``row`` in place of the default, if it defines one.
 
     found: result of ``expected_results`` for the same x and parameters.
     """
@@ -81,22 +80,21 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
-def _layer_values_and_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
-    """Return exact results and error magnitudes; for rounded or split operands also plain results (``Expected``)."""
+def _layer_values_and_magnitudes(problem: WeightLayer, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
+    """Return the arrays of ``Expected``: exact and magnitude; for rounded or split operands also plain."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
         narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)
-        kept = None if problem.dtype == "tfloat32" else narrow
-        results.append(_compute_layer_float64(problem, narrow(x), narrow(w), bias, kept))
-    return _probabilities(results) if isinstance(problem, LinearProblem) and problem.softmax else results
+        rounded = None if problem.dtype == "tfloat32" else narrow
+        results.append(_compute_layer_float64(problem, narrow(x), narrow(w), bias, rounded))
+    return _softmax_results(results) if isinstance(problem, LinearProblem) and problem.softmax else results
 
 
 def _pair_values_and_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
-    """Return a pair's exact results, the magnitudes of its second layer, and a plain implementation's results.
+    """Return the arrays of ``Expected`` for a pair of layers: exact, magnitude of the second layer, and plain.
 
-    The plain implementation adds in float32 and stores each layer's result. Its sums use undivided pixels and are
-    scaled afterwards, as in the kernels. Divided pixels would be exact for 255/255 and weights that float16 represents,
-    an accuracy that no other pixel has.
+    The plain implementation adds in float32 and stores each layer's result. It sums products of whole pixel values and
+    scales the sum, as the kernels do: pixels scaled first would be exact at 255/255, but not at other values.
     """
     narrow = _operand_rounder("float16" if has_rounded_operands(problem) else "float32")
     if isinstance(problem, ConvPairProblem) and problem.resize is not None:
@@ -104,7 +102,7 @@ def _pair_values_and_magnitudes(problem: PairProblem, x: Array, *parameters: Arr
     exact = plain = x.astype(np.float64)
     scale = problem.pixel_scale if isinstance(problem, ConvPairProblem) else 1.0
     magnitude = None
-    halves: tuple[Half, ...] = (problem.first, problem.second)
+    halves: tuple[WeightLayer, ...] = (problem.first, problem.second)
     for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
         exact = exact * scale
         magnitude = _sum_absolute_terms(half, exact, w, bias)
@@ -113,11 +111,11 @@ def _pair_values_and_magnitudes(problem: PairProblem, x: Array, *parameters: Arr
         plain = _compute_layer_float64(half, *operands, bias, _operand_rounder("float32"), scale=scale)
         scale = 1.0
     results = [exact, magnitude, plain]
-    return _probabilities(results) if isinstance(problem, LinearPairProblem) and problem.second.softmax else results
+    return _softmax_results(results) if isinstance(problem, LinearPairProblem) and problem.second.softmax else results
 
 
-def _probabilities(results: list[Array]) -> list[Array]:
-    """Return exact results, magnitudes and perhaps plain results, (images, classes) each, of the scores' softmax."""
+def _softmax_results(results: list[Array]) -> list[Array]:
+    """Return exact results, magnitudes and perhaps plain results of the softmax of scores, (images, classes) each."""
     exact, magnitude, *plain = results
     return [*_softmax_and_magnitude(exact, magnitude), *(_softmax_and_magnitude(one, None)[0] for one in plain)]
 
@@ -125,7 +123,7 @@ def _probabilities(results: list[Array]) -> list[Array]:
 def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
     """Return the softmax of scores (images, classes), and the magnitude with which its rounding errors scale.
 
-    magnitude: that of the scores. An absolute error of a score is a relative error of its probability.
+    magnitude: of the scores, or None. An absolute error of a score is a relative error of its probability.
     """
     most = scores.max(axis=1, keepdims=True)
     powers = array_module(scores).exp(scores - most)
@@ -136,23 +134,23 @@ def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Arra
 
 
 def _compute_layer_float64(
-    problem: Half,
+    problem: WeightLayer,
     x: Array,
     w: Array,
     bias: Array | None,
-    kept: Callable[[Array], Array] | None = None,
+    rounded: Callable[[Array], Array] | None = None,
     *,
     scale: float = 1.0,
 ) -> Array:
-    """Return the layer in float64, summed term by term. kept: rounds each partial sum; ``scale`` is applied last."""
+    """Return the layer's float64 result, summed term by term. rounded: rounds each partial sum. scale: of the sum."""
     shape = (problem.maps, *problem.conv_output_size) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = array_module(x).zeros((len(x), *shape))
     for a, b in _product_factors(problem, x.astype(np.float64), w.astype(np.float64)):
         sums += a * b
-        if kept is not None:
-            sums = kept(sums)
-    if scale != 1 and kept is not None:
-        sums = kept(sums * scale)
+        if rounded is not None:
+            sums = rounded(sums)
+    if scale != 1 and rounded is not None:
+        sums = rounded(sums * scale)
     if bias is not None:
         sums = sums + bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
     values = _apply_activation(problem.activation, sums)
@@ -162,18 +160,18 @@ def _compute_layer_float64(
 
 
 def _apply_activation(function: str, x: Array) -> Array:
-    """Return x after the layer's NumPy reference, which also takes CuPy arrays. It may change x in place."""
+    """Return the activation of x (NumPy or CuPy), by the layer's reference, perhaps in place; x for no function."""
     return activation_layer(function).reference(x, {}) if function else x
 
 
-def _sum_absolute_terms(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
-    """Return the sums of the terms' absolute values, without activation; rounding errors scale with these sums."""
+def _sum_absolute_terms(problem: WeightLayer, x: Array, w: Array, bias: Array | None) -> Array:
+    """Return the sums of the terms' absolute values, without activation: the magnitude of rounding errors."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
     return _compute_layer_float64(replace(problem, activation=""), *magnitudes)
 
 
-def _product_factors(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the two factors of each term of the sums, in the order of the kernels, ready to broadcast."""
+def _product_factors(problem: WeightLayer, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the two factors of each product that a layer sums, as arrays to broadcast, in the kernels' order."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
         for k in range(problem.inputs):
@@ -188,7 +186,7 @@ def _product_factors(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array,
 
 
 def _operand_rounder(dtype: str) -> Callable[[Array], Array]:
-    """Return a function that rounds float64 numbers to the bits that this arithmetic keeps of its operands."""
+    """Return a function that rounds float64 arrays as this arithmetic type rounds its operands."""
     if dtype == "tfloat32":
         return _to_tf32
     return lambda x: x.astype(dtype).astype(np.float64) if dtype in ("float16", "float32") else x
@@ -200,7 +198,7 @@ def _to_tf32(x: Array) -> Array:
 
 
 def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> Array:
-    """Return (images, C, H, W) pooled to (images, C, *size). Windows across the border count only pixels inside."""
+    """Return x (images, C, H, W) pooled to (images, C, *size); a mean counts only the pixels inside the image."""
     down, across = ((length - 1) * stride + 1 for length in size)
     margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
     xp = array_module(x)
@@ -219,7 +217,7 @@ def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int
 
 
 def _pool_padded_maps(problem: PoolProblem, x: Array) -> Array:
-    """Return (images, C, H, W) pooled; the padding counts as zeros in a mean that counts it, and else not at all."""
+    """Return x (images, C, H, W) padded and pooled; padding is ignored, or zeros for a mean with count_padding."""
     window, padding = (problem.window, problem.stride, problem.is_max, problem.pooled_size), problem.padding
     sizes, xp, sides = x.shape[2:], array_module(x), [(padding, padding + problem.extra_padding)] * 2
     padded = xp.pad(x, [(0, 0), (0, 0), *sides], constant_values=-np.inf if problem.is_max else 0.0)
@@ -235,12 +233,12 @@ def _image_shape(problem: ResizeProblem) -> tuple[int, int, int]:
 
 
 def _resize_images(problem: ResizeProblem, x: Array) -> Array:
-    """Return bytes (images, C, H, W), resized to (images, C, size, size) float64, rounded or cut to whole numbers."""
+    """Return x (images, C, H, W) uint8 resized to (images, C, size, size) float64, rounded or truncated."""
     sums, unit = x.astype(np.float64), 2 * problem.size
     edge = problem.rule == "edge"
     for length in (problem.height, problem.width):
         centres = (np.arange(problem.size) + 0.5) * length / problem.size - 0.5
-        places = centres.clip(0, length - 1) if edge else centres  # beyond the image there is no pixel to weigh
+        places = centres.clip(0, length - 1) if edge else centres  # pixels outside the image have weight 0
         distances = abs(places[:, None] - np.arange(length))
         weights = array_module(x).asarray(np.rint((1 - distances).clip(0) * unit))  # whole numbers: the sums are exact
         sums = sum(weights[:, at, None] * sums[:, :, None, at] for at in range(length)).swapaxes(2, 3)
@@ -248,7 +246,7 @@ def _resize_images(problem: ResizeProblem, x: Array) -> Array:
 
 
 def images_within_budget(problem: Problem, budget: int = 64 << 20) -> int:
-    """Return how many images, at least one, keep each float64 array of the oracle within ``budget`` bytes."""
+    """Return how many images, at least one, the oracle can take if each of its arrays may have ``budget`` bytes."""
     sizes = [argument.per_image for argument in problem.arguments()]
     for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
         if isinstance(half, ConvProblem):
@@ -257,7 +255,7 @@ def images_within_budget(problem: Problem, budget: int = 64 << 20) -> int:
 
 
 def random_images(rng: np.random.Generator, argument: Argument, images: int) -> np.ndarray:
-    """Return (images, elements per image): uniform bytes, or normally distributed numbers."""
+    """Return random input (images, elements per image): uniform bytes, or normally distributed numbers."""
     shape = (images, argument.per_image)
     if argument.dtype == "uint8":
         return rng.integers(0, 256, shape, dtype=np.uint8)
@@ -265,7 +263,7 @@ def random_images(rng: np.random.Generator, argument: Argument, images: int) -> 
 
 
 def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
-    """Return random weights and bias (or None) for results near 1; [] for a problem without weights."""
+    """Return random weights and bias (or None), scaled so that results are near 1; [] for a problem without weights."""
     if isinstance(problem, PairProblem):
         both = [*random_parameters(rng, problem.first), *random_parameters(rng, problem.second)]
         if isinstance(problem, ConvPairProblem) and both[0] is not None:
@@ -273,7 +271,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         if problem.exact:
             both = _round_weights_to_float16(both)
         if getattr(problem, "sparse", False) and both[2] is not None:
-            both[2] = _two_of_four(both[2])
+            both[2] = _prune_to_two_of_four(both[2])
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):
@@ -284,14 +282,14 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
     else:
         shape = (problem.inputs, problem.outputs)
     w = rng.standard_normal(shape) / np.sqrt(prod(shape[:-1])) / (128 if problem.input_dtype == "uint8" else 1)
-    w = _two_of_four(w) if getattr(problem, "sparse", False) else w
+    w = _prune_to_two_of_four(w) if getattr(problem, "sparse", False) else w
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
     parameters = [w.astype(arguments["w"].dtype), bias]
     return _round_weights_to_float16(parameters) if getattr(problem, "exact", False) else parameters
 
 
-def _two_of_four(w: np.ndarray) -> np.ndarray:
-    """Return the filters (C, K, K, M) with the two greatest of every four input maps' weights."""
+def _prune_to_two_of_four(w: np.ndarray) -> np.ndarray:
+    """Return filters (C, K, K, M) in which of every four channels' weights only the two greatest are not 0."""
     return keep_greatest_two(w.reshape(len(w), -1)).reshape(w.shape)
 
 

@@ -1,4 +1,4 @@
-// Measures the card's peak arithmetic in registers, by independent chains of multiply-adds.
+// Measures the card's peak arithmetic rate, by independent chains of multiply-adds in registers.
 //
 // From: no seed system; it measures the peak of "% of peak".
 // Data: out is written only if a sum has an impossible value, so that the compiler removes nothing.

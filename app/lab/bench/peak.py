@@ -26,8 +26,8 @@ NOISE = 0.01
 class Loop(NamedTuple):
     """A loop of peak.cu for one kind of instruction. constant: compile-time constant that selects the loop.
 
-    operations: FLOPs of a thread in one round. serves: function that returns whether an architecture has the
-    instruction.
+    operations: FLOPs per thread and round. serves: function from an architecture's number, such as 90, to whether it
+    has the instruction.
     """
 
     constant: str
@@ -53,7 +53,7 @@ def measure_peaks(arch: str) -> Peaks:
 
 
 def _measure_loop_tflops(clock: Clock, arch: str, loop: Loop) -> float:
-    """Return the TFLOP/s of the whole card in the loop."""
+    """Return the TFLOP/s of the whole card while it runs the loop."""
     function = KernelFunction(load_cubin(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")

@@ -1,4 +1,4 @@
-"""Draw the charts of a bench document: ladder and roofline of its convolutions, and time by batch size."""
+"""Draw the charts of a bench document: time bars and roofline of the convolutions, and time by batch size."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ Document = Mapping[str, Any]
 
 
 def draw_charts(document: Document, folder: Path) -> list[Path]:
-    """Write ladders of the convolutions, rooflines and the time by batch size, those with figures; return the paths."""
+    """Write the charts for which the document has figures, as SVG files into the folder; return their paths."""
     ops = [table["item"] for table in document["tables"] if table["is_op"]]
     found = {}
     for item in (None, *ops) if len(ops) > 1 else ops:
@@ -28,7 +28,7 @@ def draw_charts(document: Document, folder: Path) -> list[Path]:
 
 
 def ladder_chart(document: Document, item: str | None = None) -> str:
-    """Return as SVG the time bars of one convolution, or of all convolutions together."""
+    """Return an SVG of each kernel's time for one convolution, or for None of the sum over all convolutions."""
     since = {row.name: row.since for row in variants("conv")}
     what = item or "sum of the convolutions"
     return journey.draw_ladder_chart(
@@ -37,14 +37,14 @@ def ladder_chart(document: Document, item: str | None = None) -> str:
 
 
 def roofline_chart(document: Document, item: str) -> str:
-    """Return as SVG the roofline of one convolution: its rates below the measured peaks."""
+    """Return an SVG of the roofline of one convolution: its kernels' rates below the measured peaks."""
     return roofline.draw_roofline(
         roofline.roofline_points(document, item), document["peaks"], _chart_title(document, item)
     )
 
 
 def batch_size_chart(document: Document) -> str:
-    """Return as SVG the summed time of the convolutions by batch size, one line for each kernel."""
+    """Return an SVG of the summed time of the convolutions by batch size, one line for each kernel."""
     found: dict[tuple[str, str, int | None], list[tuple[float, float]]] = {}
     for batch in document["batches"]:
         for row in batch["totals"]:

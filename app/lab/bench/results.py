@@ -21,7 +21,8 @@ from app.records import bench as records
 from app.records.bench import AchievedRates, Ratios, Total
 from app.records.parts import Peaks
 
-CPU, LIBRARY, OURS, DEBUG, FILE = "cpu", "library", "kernel", "debug", "file"  # kinds of rows
+# Values of Result.kind; OURS: a kernel of the ladder, FILE: a user's kernel.
+CPU, LIBRARY, OURS, DEBUG, FILE = "cpu", "library", "kernel", "debug", "file"
 CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 
@@ -52,9 +53,9 @@ class Result(Frozen):
 
 
 class Table(Frozen):
-    """The results of every kernel and library for one item (layers computed together) and one batch size.
+    """The results of every kernel and library for one item (layers computed together) and batch size.
 
-    problems: arithmetic type → problem. is_op: whether the item is a single convolution.
+    problems: arithmetic type → problem. is_op: whether the item is one convolution alone.
     """
 
     item: str
@@ -77,7 +78,7 @@ def peak_name(instructions: str, dtype: str) -> str:
 
 
 def executed_operations(problem: Problem) -> int:
-    """Return the operations per image that the card executes.
+    """Return the FLOPs per image that the card executes, which may be more than the layers need.
 
     fp32x multiplies the float16 parts of both operands, except low part × low part: three products for one, two if one
     operand has a single part (a byte, or a weight exact in float16), one if both have. In int8, a product of the second
@@ -104,9 +105,9 @@ def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> i
 def achieved_rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
 ) -> AchievedRates:
-    """Return a batch's TFLOP/s, GB/s, FLOPs per byte, largest share of the card's measured peaks, and of which it is.
+    """Return TFLOP/s, GB/s, FLOPs per byte and share of the nearest of the card's peaks, for a batch in ``ms``.
 
-    instructions: the family that multiplies; if unknown, the fastest family of the type. work: products that the kernel
+    instructions: the family that multiplies; if empty, the fastest family of the type. work: products that the kernel
     computes ÷ those of the layer. The rate counts the layer's products, the share of the peak counts the kernel's.
     """
     flops, nbytes = problem.flops * images, bytes_moved(problem.arguments(), images)
@@ -115,7 +116,7 @@ def achieved_rates(
     multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
     families = (instructions,) if instructions else ("mma", "wgmma") if dtype != "tfloat32" else ("mma",)
     if dtype == "float16x2" and isinstance(problem, ConvProblem | LinearProblem) and instructions == "mma":
-        dtype = "tfloat32"  # a layer alone is split into two of these
+        dtype = "tfloat32"  # a single layer splits its operands into two tfloat32 numbers
     known = [peaks["tflops"].get(peak_name(family if multiplies else "fma", dtype)) for family in families]
     peak = max((rate for rate in known if rate), default=None)
     arithmetic = work * executed_operations(problem) * images / ms / 1e9 / peak if peak else 0.0
@@ -137,9 +138,9 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """Return the time in ms of the last earlier step in the same type; for a debug row, of its own step.
+    """Return the time in ms of the last timed step of the ladder before row ``index``, in the same type.
 
-    results: in the order of the ladder, with the debug row after its step.
+    results: in the order of the ladder. A debug row follows the row of the same kernel.
     """
     row = results[index]
     if row.step is None or row.kind not in (OURS, DEBUG):
@@ -151,7 +152,7 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
 def convolution_totals(tables: Sequence[Table]) -> list[Total]:
     """Return the summed times of single convolutions for each kernel or library, in the order of the tables.
 
-    Key ``ops``: ms by item; ``sum_ms``: None unless every convolution was timed over the same number of images.
+    Key ``ops``: item → ms. ``sum_ms``: None unless every convolution was timed with the same number of images.
     """
     ops = [table for table in tables if table.is_op]
     rows: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
@@ -187,7 +188,7 @@ def _speed_ratios(results: Sequence[Result], index: int) -> Ratios:
 
 
 def table_document(table: Table, peaks: Peaks) -> records.Table:
-    """Return the table as a record of the JSON document."""
+    """Return the table with the figures derived from its times, as a record of the JSON document."""
     rows: list[records.Row] = []
     for index, row in enumerate(table.rows):
         figures = None

@@ -1,22 +1,22 @@
-"""Describe a user's kernel's place in a table of ``bench``: slower steps, faster steps, and what bounds the kernel."""
+"""Compare a user's kernel with the ladder's in a table of ``bench``: which are faster, and what bounds it."""
 
 from collections.abc import Sequence
 
 from app.base.precision import SHORT
+from app.lab.bench.results import FILE, LIBRARY, OURS
 from app.records.bench import Row, Table, TimedRow
 from app.terminal.text import format_ms
 
-FULL = 0.7  # share of the bound from which on a kernel is bound by it
-KIND = "file"
+FULL = 0.7  # a kernel is said to be bound by a limit if it reaches at least this share of it
 
 
 def describe_standing(table: Table) -> list[str]:
-    """Return one or more sentences for each arithmetic type in which the table has a user's kernel."""
+    """Return a text on the user's kernel for each arithmetic type in which the table has it."""
     rows = table["rows"]
     return [
         _describe_row(table, row, [other for other in rows if other["dtype"] == row["dtype"]])
         for row in rows
-        if row["kind"] == KIND
+        if row["kind"] == FILE
     ]
 
 
@@ -24,7 +24,7 @@ def _describe_row(table: Table, mine: Row, rows: Sequence[Row]) -> str:
     where = f"{mine['name']} on {table['item']}, {SHORT[mine['dtype']]}: "
     if mine["ms"] is None or mine["rates"] is None:
         return f"{where}{'WRONG: ' if mine['wrong'] else 'not timed: '}{mine['reason']}"
-    faster, slower = split_steps(rows, mine)
+    faster, slower = split_faster_and_slower(rows, mine)
     place = f"place {len(faster) + 1} of {len(faster) + len(slower) + 1}"
     told = [f"{format_ms(mine['ms'])} ms, {place}; every output is right"]
     if slower:
@@ -36,12 +36,13 @@ def _describe_row(table: Table, mine: Row, rows: Sequence[Row]) -> str:
     told += [
         f"{row['name']} takes {format_ms(row['ms'])} ms"
         for row in rows
-        if row["kind"] == "library" and row["step"] is None and row["ms"] is not None
+        if row["kind"] == LIBRARY and row["step"] is None and row["ms"] is not None
     ]
     return where + "; ".join([*told, _bound_sentence(mine)]) + "."
 
 
 def _bound_sentence(mine: TimedRow) -> str:
+    """Return which limit of the card bounds the row's time, as text."""
     rates = mine["rates"]
     share = rates["share"] or 0.0
     what = "its multiplications" if rates["limit"] == "arithmetic" else "moving each array once"
@@ -52,9 +53,9 @@ def _bound_sentence(mine: TimedRow) -> str:
     return f"{least}: neither arithmetic nor memory, but {other}"
 
 
-def split_steps(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], list[TimedRow]]:
-    """Return the timed steps in the type of a user's row that are at least as fast, and the slower ones, by time."""
-    steps = [row for row in rows if row["dtype"] == mine["dtype"] and row["kind"] in ("kernel", "library")]
+def split_faster_and_slower(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], list[TimedRow]]:
+    """Return the ladder's timed rows in the type of ``mine``, those at least as fast and the slower ones, by time."""
+    steps = [row for row in rows if row["dtype"] == mine["dtype"] and row["kind"] in (OURS, LIBRARY)]
     timed = sorted(
         (row for row in steps if row["ms"] is not None and row["step"] is not None), key=lambda row: row["ms"]
     )
@@ -63,7 +64,7 @@ def split_steps(rows: Sequence[Row], mine: TimedRow) -> tuple[list[TimedRow], li
 
 
 def step_name(row: Row) -> str:
-    """Return a step's number and name, as in ``02 direct``."""
+    """Return a row's step of the ladder and name: ``02 direct``."""
     return f"{row['step']:02} {row['name']}"
 
 

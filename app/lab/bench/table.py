@@ -1,10 +1,10 @@
-"""Format a bench document as text, by pure functions."""
+"""Format a bench document as text."""
 
 from collections.abc import Iterable, Sequence
 
 from app.base.precision import SHORT
 from app.lab.bench.standing import describe_standing
-from app.lab.document import heading
+from app.lab.document import heading_lines
 from app.records.bench import Batch, Bench, Program, Ratios, Row, Table, Total
 from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
 
@@ -22,7 +22,7 @@ PROGRAMS = (
 
 
 def as_text(document: Bench, width: int = WIDTH) -> str:
-    """Return heading, tables of items, sums, batch sizes and end-to-end times, a user's kernel's place, and notes."""
+    """Return the document as text: heading, tables, texts on a user's kernel, and notes."""
     parts = [_header_lines(document, width), *(_item_table(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals_table(document["totals"], width))
@@ -45,11 +45,11 @@ def _header_lines(document: Bench, width: int) -> list[str]:
         "by all fp16 products) and bandwidth (mem); '× library', '× before': times as fast as cuBLAS (else cuDNN), "
         "as the step before, in the same type",
     }
-    return heading(f"Bench of {document['subject']}, {document['images']:,} images", document, pairs, width)
+    return heading_lines(f"Bench of {document['subject']}, {document['images']:,} images", document, pairs, width)
 
 
 def short_peak_name(name: str) -> str:
-    """Return the short name of a peak for the tables: ``fp16``, ``fp16 wgmma``."""
+    """Return the name of a peak with the short name of its type: ``float16 wgmma`` → ``fp16 wgmma``."""
     dtype, *family = name.split()
     return " ".join([SHORT[dtype], *family])
 

@@ -3,7 +3,7 @@
 | arithmetic | error allowed |
 | --- | --- |
 | float64, float32 | element by element: (terms + 16) roundings of the sum of its terms' magnitudes |
-| float32 by other products | the same with the roundings and magnitudes of the row's own error bound |
+| float32 by fast algorithms | the same with the roundings and magnitudes that the kernel's row defines |
 | float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, plus float32's tolerance |
 | pairs of layers in float16 | as float16, but plus four roundings of the second layer's terms instead of float32's |
 | int8 | as float16 in pairs; the plain implementation has bytes, too |
@@ -34,9 +34,9 @@ from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, Pa
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
 SLACK = 16  # roundings for bias, pooling, division and exponential
-OWN = 8  # roundings of an activation such as tanh; ReLU has none
-Half = ConvProblem | LinearProblem  # a layer with parameters
-OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
+ACTIVATION = 8  # roundings of an activation such as tanh; ReLU has none
+WeightLayer = ConvProblem | LinearProblem  # a layer with parameters
+PAIR_ROUNDINGS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
 
 
 class Expected(Frozen):
@@ -55,7 +55,7 @@ class Expected(Frozen):
 
 
 def term_count(problem: Problem) -> int:
-    """Return the number of terms in the sum of one output element; 0 for pairs of layers, and without a sum."""
+    """Return the number of terms in the sum of one output element; 0 for pairs of layers and problems without sums."""
     match problem:
         case ConvProblem():
             return problem.reduction_length
@@ -74,7 +74,7 @@ def activation_name(problem: Problem) -> str:
 
 
 def is_exact(problem: Problem) -> bool:
-    """Return whether the problem rounds nothing: it only selects values, or its definition includes the rounding."""
+    """Return whether results must be exact: the problem only selects values, or its definition includes rounding."""
     if isinstance(problem, PoolProblem):
         return problem.is_max
     if isinstance(problem, ActivationProblem):
@@ -93,7 +93,7 @@ def has_split_operands(problem: Problem) -> bool:
 
 
 def round_pair_operands(
-    problem: PairProblem, half: Half, x: Any, w: Any, narrow: Callable[[Any], Any]
+    problem: PairProblem, half: WeightLayer, x: Any, w: Any, narrow: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
     """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
 
@@ -118,10 +118,10 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     size = np.abs(expected.exact)
     few = isinstance(problem, PairProblem) or has_split_operands(problem)
     in_sum = term_count(problem) if expected.roundings is None else expected.roundings
-    roundings = OF_PAIRS if few else in_sum + SLACK
+    roundings = PAIR_ROUNDINGS if few else in_sum + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
     if activation_name(problem) not in ("", "relu"):
-        each = each + OWN * ROUNDING[computed] * size
+        each = each + ACTIVATION * ROUNDING[computed] * size
     if ROUNDING[stored] > ROUNDING[computed]:
         each = each + ROUNDING[stored] * (size + each) + SUBNORMAL[stored]
     if expected.plain is None:

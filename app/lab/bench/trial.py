@@ -1,7 +1,7 @@
-"""Test one problem with the same random data for every kernel, the correct results, and a clock.
+"""Check and time any kernel on one problem, with the same random data for all kernels.
 
-The batch repeats a block of random images. The number of images in the block is prime, so no kernel's tiles repeat with
-the same period. The correct results of the block determine every element of the whole output.
+The batch repeats a block of random images, so the correct results of the block determine every element of the output.
+The number of images in the block is prime, so no kernel's tiles repeat with the same period.
 """
 
 from collections.abc import Callable
@@ -50,10 +50,10 @@ class Trial:
         self.parameters = random_parameters(rng, problem)
         self.outputs = {each.name: device_array(each.per_image * images, each.dtype) for each in outputs}
         self._block = block
-        cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream does not wait for other streams
+        cupy.cuda.Device().synchronize()  # the clock's stream does not wait for the copies on other streams
 
     def bind_variant(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
-        """Return a launch of the variant on this trial's arrays; keep its weights in ``bound``. debug: do not optimise.
+        """Return a launch of the variant on this trial's arrays. debug: compile without optimisation.
 
         Raises DeviceMemoryError if its workspace does not fit, and UserError if it needs cuBLAS and there is none.
         """
@@ -62,11 +62,11 @@ class Trial:
         return kernel.bind([self.x, *self.bound, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once, as ``check_action`` does. Raises WrongResult."""
+        """Launch once and compare the outputs; return and raise as ``check_action``."""
         return self.check_action(lambda: launch(self.clock.stream.ptr, self.images), launch.kernel.variant)
 
     def check_action(self, action: Callable[[], object], row: Variant | None = None) -> float:
-        """Fill the outputs with NaN, let the action write them, and compare every element with the oracle.
+        """Fill the outputs with NaN, call ``action`` to write them, and compare every element with the correct result.
 
         row: the kernel that the action launches, for its error bound; None for the default. Return the worst error ÷
         the allowed error. Raises WrongResult if that is above 1 or not a number.
@@ -79,10 +79,10 @@ class Trial:
         return self.compare_outputs(None if row is None or row.error_bound is None else row)
 
     def compare_outputs(self, row: Variant | None, block_indices: Any = None) -> float:
-        """Compare every element of the outputs with the oracle; return and raise as ``check_outputs``.
+        """Compare every element of the outputs with the correct result; return and raise as ``check_action``.
 
-        row: variant whose error bound replaces the default, if it defines one. block_indices: (images,), the index in
-        the block of each image; None if the block repeats. Raises DeviceMemoryError, too.
+        row: variant whose error bound replaces the default, if it defines one. block_indices: (images,), each image's
+        index in the block; None if the block repeats. Raises DeviceMemoryError, too.
         """
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
@@ -119,7 +119,7 @@ class Trial:
         return self._expected_with_tolerances(None)
 
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """Return, for the block, exact values, the error allowed for each, and the RMS allowed for all errors.
+        """Return the block's exact results, the error allowed for each, and the RMS allowed for all errors.
 
         row: kernel whose error bound replaces the default, if it has one.
         """

@@ -25,15 +25,15 @@ from app.planning.plan import plan
 from app.planning.tuning import Tuning
 from app.records.bench import Program
 
-# Precisions that some layers do not have come last.
+# Precisions that some layers do not support come last.
 PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))
 SECONDS = 0.5  # measured time per combination
 WARMUP = 2
-CPU_IMAGES = 1000  # with more, the processor would take longer than the card for everything else
+CPU_IMAGES = 1000  # with more, the CPU would take longer than all other measurements
 
 
 def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
-    """Return (precision, kernel) pairs: every taught convolution kernel, or those in ``only``, and ``auto`` in each."""
+    """Return the (precision, kernel) pairs to time: the ladder's convolutions, or those in ``only``, and ``auto``."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
     rows = [row for row in registry.variants("conv") if convolves and row.taught and (not only or row.name in only)]
     return [
@@ -48,7 +48,7 @@ def time_whole_program(
 ) -> list[Program]:
     """Return the time of the network by precision and kernel, from page-locked images to readable labels.
 
-    Small batches: also on the CPU. known: tuned settings. only: kernels, None for all. step: called after each pair.
+    Small batches: also on the CPU. known: tuned settings. only: convolutions, None for all. step: called for each.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []

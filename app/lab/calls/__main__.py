@@ -15,7 +15,6 @@ from app.lab.calls.callers import KINDS, NETWORK, TorchPool, open_classifier, pa
 from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date
-from app.network.graph import Graph
 from app.records.calls import Calls
 from app.records.parts import Card
 from app.terminal.console import Parser, run_guarded, whole_number_type
@@ -53,13 +52,13 @@ class CallsRequest(Frozen, kw_only=True):
 
 
 def run(request: CallsRequest) -> int:
-    """Time the calls, print and write the times. Return 1 if our labels were wrong, otherwise 0. Raises UserError."""
+    """Time the calls, print and write the times. Return 1 if ``Classifier`` was wrong, else 0. Raises UserError."""
     kinds = parse_kinds(request.only)
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():
         from app.lab.peers.peers import installed_versions, redirect_output_to_stderr
     with device.translate_gpu_errors(), redirect_output_to_stderr():
-        setup = card_setup(quick=request.quick)
+        setup = make_card_setup(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
 
             def show_step(what: str) -> None:
@@ -83,34 +82,29 @@ def run(request: CallsRequest) -> int:
     return int(any(row["wrong"] for row in rows))
 
 
-def card_setup(*, quick: bool) -> Setup:
-    """Return the data that all kinds of calls share, on the current GPU. quick: fewer settings. Raises UserError."""
+def make_card_setup(*, quick: bool) -> Setup:
+    """Return images, labels and engines for all kinds of calls. quick: fewer PyTorch settings. Raises UserError."""
     import cupy
 
     from app.cuda.memory import pinned_array, pinned_copy
+    from app.engine.opening import open_engine
     from app.lab.batch import load_batch
+    from app.planning.matching import Choices
 
     batch = load_batch(NETWORK, max(kind.images for kind in KINDS))
     images = batch.images.copy()  # pageable
 
     @cache
-    def labels(precision: str) -> np.ndarray:
-        return engine_labels(batch.graph, images, precision)
+    def engine_labels(precision: str) -> np.ndarray:
+        with open_engine(batch.graph, Choices(precision), device="cuda") as engine:
+            return engine.run(images).labels
 
     peers = TorchPool(batch.graph, pinned_array, quick=quick)
-    return Setup(images, labels, open_classifier, peers, pinned_copy, card_tensor, cupy.cuda.runtime.deviceSynchronize)
+    synchronize = cupy.cuda.runtime.deviceSynchronize
+    return Setup(images, engine_labels, open_classifier, peers, pinned_copy, to_card_tensor, synchronize)
 
 
-def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarray:
-    """Return the labels, (N,) uint8, that the main job's engine gives images (N, C, H, W)."""
-    from app.engine.opening import open_engine
-    from app.planning.matching import Choices
-
-    with open_engine(graph, Choices(precision), device="cuda") as engine:
-        return engine.run(images).labels
-
-
-def card_tensor(array: np.ndarray) -> object:
+def to_card_tensor(array: np.ndarray) -> object:
     """Return a copy of an array as a PyTorch tensor on the card. Raises UserError without PyTorch."""
     if (missing := cudnn.why_no_cudnn()) is not None:
         raise UserError(missing)
@@ -120,7 +114,7 @@ def card_tensor(array: np.ndarray) -> object:
 
 
 def command_parser() -> Parser:
-    """Return the command's parser."""
+    """Return the parser of the command line, whose help lists the rows."""
     rows = "\n".join(f"  {kind.name:<17} {kind.description}, {kind.precision}" for kind in KINDS)
     made = Parser(prog=PROGRAM, description=DESCRIPTION, epilog=EPILOG.format(rows=rows))
     add_options(made, CallsRequest)

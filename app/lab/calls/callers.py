@@ -1,4 +1,4 @@
-"""Define the kinds of calls that are timed, and their callers: ``Classifier``, and PyTorch as one uses it with care."""
+"""Define the kinds of calls that are timed, and the callers: ``Classifier``, and PyTorch tuned for speed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,13 +17,13 @@ from app.network.graph import Graph
 
 NETWORK = "lenet5"
 ORDINARY, PINNED, CARD = "ordinary array", "page-locked array", "PyTorch tensor on the card"
-ARRAYS = 8  # different arrays, given in turn; of 10,000 images they exceed the card's L2 cache
+ARRAYS = 8  # different arrays to call with in turn; with 10,000 images each, they exceed the card's L2 cache
 OURS, EAGER, COMPILE = "ours", "torch-eager", "torch-compile"
 STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the card
 
 
 class Kind(Frozen):
-    """A kind of call of ``Classifier``. source: where the images lie. resident: whether by a resident kernel.
+    """A kind of call of ``Classifier``. source: where the images lie. resident: with a resident kernel.
 
     enqueues: whether the call returns labels on the GPU without waiting for them.
     """
@@ -73,14 +73,14 @@ def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
     return [(start + np.arange(min(kind.images, total))) % total for start in starts]
 
 
-def call_arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], Any]) -> Sequence[Any]:
-    """Return a kind's arrays, (N, H, W), or (H, W) for a single image. place: copies an array to the kind's memory."""
+def call_arrays(kind: Kind, images: np.ndarray, copy_array: Callable[[np.ndarray], Any]) -> Sequence[Any]:
+    """Return the kind's arrays of images, (N, H, W), or (H, W) for one image. copy_array: copies to its memory."""
     found = (images[indices, 0] for indices in image_indices(kind, len(images)))
-    return [place(array[0] if kind.images == 1 else array) for array in found]
+    return [copy_array(array[0] if kind.images == 1 else array) for array in found]
 
 
 class Caller(NamedTuple):
-    """Classifies images. call: the timed function from images to labels; its next call may overwrite the labels.
+    """An engine to time. call: function from images to labels; its next call may overwrite the labels.
 
     close: frees the memory of a network that this caller alone uses. settings_context: returns a context in which the
     framework's global switches are set for the calls.
@@ -92,13 +92,13 @@ class Caller(NamedTuple):
 
 
 def open_classifier(kind: Kind) -> Caller:
-    """Return a caller of ``Classifier``. Raises UserError if it cannot answer this kind of call."""
+    """Return a ``Caller`` of ``Classifier``. Raises UserError if ``Classifier`` does not support this kind of call."""
     classifier = Classifier(NETWORK, device="cuda", precision=kind.precision, resident=kind.resident)
     return Caller(partial(classifier, on_card=True) if kind.enqueues else classifier, classifier.close)
 
 
 class TorchCalls(TorchEngine):
-    """A network in PyTorch with one setting, for calls that each get other images.
+    """A network in PyTorch with one setting, for calls with different images.
 
     pinned: function that allocates page-locked memory, for the images and labels that PyTorch copies.
     """
@@ -121,7 +121,7 @@ class TorchCalls(TorchEngine):
 
     def enqueue_on_card(self, images: Any) -> Any:
         """Start to classify a tensor on the card; return the labels on the card, without waiting for them."""
-        if self._captures:  # a graph reads its own memory
+        if self._captures:  # a CUDA graph reads a fixed address
             self._images.copy_(images.view(self._images.shape))
             self.enqueue()
         else:
@@ -138,7 +138,7 @@ class TorchCalls(TorchEngine):
 
 
 class TorchPool:
-    """Makes each of PyTorch's networks once, because compiling one takes minutes.
+    """Makes and keeps PyTorch networks, each only once, because compiling one takes minutes.
 
     pinned: as for ``TorchCalls``. quick: whether to try fewer settings.
     """
@@ -148,7 +148,7 @@ class TorchPool:
         self._made: dict[tuple[bool, int, str, Setting], TorchCalls] = {}
 
     def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        """Return for each of PyTorch's settings a function that makes a caller for this kind of call."""
+        """Return setting → function that makes a caller for this kind of call, for all settings of an engine."""
         settings = [
             setting
             for setting in torch.SETTINGS
@@ -164,7 +164,7 @@ class TorchPool:
         }
 
     def _make_caller(self, kind: Kind, precision: str, setting: Setting, way: str) -> Caller:
-        # Compiled for its own memory of images, a function would be compiled again for tensors that lie elsewhere.
+        # A function compiled for images at a fixed address would be compiled again for tensors at other addresses.
         key = kind.source == CARD, kind.images, precision, setting
         if key not in self._made:
             self._made[key] = TorchCalls(self._graph, *key[1:], self._pinned, self._device)
@@ -173,7 +173,8 @@ class TorchPool:
             call = engine.enqueue_on_card if kind.enqueues else engine.classify_on_card
         else:
             call = engine.classify_staged if way == STAGED else engine.classify_direct
-        return Caller(call, lambda: None, engine.settings_context)  # ``close`` frees the networks, which callers share
+        # Callers share the network, so ``TorchPool.close`` frees it.
+        return Caller(call, lambda: None, engine.settings_context)
 
     def close(self) -> None:
         """Free all networks."""

@@ -1,6 +1,6 @@
-"""Time the calls of one kind: check every caller, then time all of them in turn, round after round.
+"""Time one kind of call: check every caller, then time the callers in turn, in several rounds.
 
-Each call gets another array than the previous one. The host's clock times it from the call to its return.
+Successive calls get different arrays. The host's clock times each from the call to its return.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,10 @@ from app.main_job.statistics import median, speedup, summarise_samples
 from app.records.calls import Call
 from app.records.calls import Caller as CallerRow
 
-WARMUP, TRIES = 5, 9  # untimed calls of a new caller; timed ones that choose between settings
-UNTIMED = 5  # calls at the start of each turn
-TURN_MS, LEAST_CALLS, MOST_CALLS = 100.0, 20, 500  # calls per turn: as many as take TURN_MS, within these limits
-MOST_CHANGED = 0.01  # share of a peer's labels that may be other ones; more are a fault
+WARMUP, TRIES = 5, 9  # untimed calls of a new caller; timed calls that choose between settings
+UNTIMED = 5  # calls at the start of each round
+TURN_MS, LEAST_CALLS, MOST_CALLS = 100.0, 20, 500  # calls per round: as many as take TURN_MS, within these limits
+MOST_CHANGED = 0.01  # share of labels in which a peer may differ from the engine; with more, the peer is not timed
 
 CallerFactories = Mapping[str, Callable[[], Caller]]
 
@@ -42,7 +42,7 @@ CallerFactories = Mapping[str, Callable[[], Caller]]
 class Setup(NamedTuple):
     """Data that all kinds of calls share. images: (N, C, H, W) uint8 in pageable memory.
 
-    labels: function from a precision to the engine's labels. ours: opens our caller of a kind of call. pinned_copy,
+    labels: function from a precision to the engine's labels. ours: opens the caller of ``Classifier``. pinned_copy,
     card_copy: functions that copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
     waits for the device, also for the end of a resident kernel.
     """
@@ -58,10 +58,10 @@ class Setup(NamedTuple):
 
 @dataclass
 class Entrant:
-    """An engine in one precision, with its labels and times. factories: setting → function that makes the caller.
+    """A caller in one precision, with its labels and times. factories: setting → function that makes the caller.
 
-    changed, unsteady: how many labels differed from the engine's at the check, and how many timed calls gave other
-    ones. reason: why there are no times.
+    changed: number of labels that differed from the engine's at the check. unsteady: number of timed calls whose labels
+    differed from those of the check. reason: why there are no times.
     """
 
     engine: str
@@ -79,7 +79,7 @@ class Entrant:
     def choose_fastest_setting(
         self, given: Sequence[Any], expected: Sequence[np.ndarray], show_step: Callable[[str], object]
     ) -> None:
-        """Check and time every setting; keep the fastest. Record errors, but of ours only UserErrors: raise others."""
+        """Check and time every setting; keep the fastest. Errors exclude a setting; of ours only UserErrors do."""
         faults = []
         for setting, make in self.factories.items():
             show_step(f"{self.engine} {self.precision}: {setting}")
@@ -107,8 +107,8 @@ class Entrant:
             self.caller, self.setting, self.tried_ms = caller, setting, ms
             self.answers, self.changed = answers, changed
 
-    def take_turn(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
-        """Time the calls of one turn. Between calls, untimed, wait for the device and compare the labels."""
+    def time_round(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
+        """Time this caller's calls of one round; after each, untimed, compare the labels with those of the check."""
         if self.caller is None:
             return
         synchronize()
@@ -122,7 +122,7 @@ class Entrant:
                     self.unsteady += not np.array_equal(labels_on_host(found), answer)
 
     def result_record(self) -> CallerRow:
-        """Return the record of this engine: times, setting, and numbers of labels that differ."""
+        """Return the record of this caller: times, setting, and numbers of labels that differ."""
         times = summarise_samples(self.samples) if self.samples else None
         if times is not None:
             del times["samples"]
@@ -131,20 +131,20 @@ class Entrant:
 
 
 def labels_on_host(labels: Any) -> np.ndarray:
-    """Return labels as an array in host memory, (N,); wait for them if they are on the card."""
+    """Return labels of any framework as a NumPy array, (N,); wait for them if they are on the card."""
     found = labels if isinstance(labels, np.ndarray) else labels.get() if hasattr(labels, "get") else labels.cpu()
     return np.atleast_1d(np.asarray(found))
 
 
 def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str], object]) -> Call:
-    """Return the times of one kind of call for every engine. show_step: called before each part, with its name."""
+    """Return the times of one kind of call by every caller. show_step: called with the name of each step."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
             entrants.append(Entrant(engine, precision, setup.peers.caller_factories(kind, engine, precision)))
     try:
-        place = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
-        given = call_arrays(kind, setup.images, place)
+        copy_array = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
+        given = call_arrays(kind, setup.images, copy_array)
         labels = setup.labels(kind.precision)
         expected = [labels[indices] for indices in image_indices(kind, len(setup.images))]
     except UserError as error:  # no PyTorch, or no kernels for the precision on this card
@@ -159,7 +159,7 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str
         for at in range(rounds):
             first = at % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                entrant.take_turn(given, setup.synchronize)
+                entrant.time_round(given, setup.synchronize)
     finally:
         for entrant in entrants:
             if entrant.caller is not None:
@@ -168,7 +168,7 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str
 
 
 def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
-    """Return the record of one kind of call: times of each engine, and our ratios to the fastest peers."""
+    """Return the record of one kind of call: times of each caller, and the fastest peers' times ÷ ours."""
     ours, *peers = entrants
     our_ms = median(ours.samples) if ours.samples else None
     medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}

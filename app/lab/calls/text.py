@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from app.lab.calls.callers import COMPILE, EAGER, OURS
-from app.lab.document import heading
+from app.lab.document import heading_lines
 from app.records.calls import Call, Caller, Calls
 from app.terminal.text import WIDTH, Column, format_factor, paragraph, table
 
@@ -27,12 +27,12 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
     title = f"{document['network']}: calls of Classifier beside PyTorch"
     lines = table(COLUMNS, _table_rows(document), width)
     notes = [line for row in document["rows"] for note in _label_notes(row) for line in paragraph(note, width)]
-    parts = (heading(title, document, pairs, width), lines, notes)
+    parts = (heading_lines(title, document, pairs, width), lines, notes)
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def speed_verdict(row: Call) -> str:
-    """Return the best peer's time ÷ ours as text, also in tf32; ``LOST`` before it if the peer was faster."""
+    """Return the fastest peer's time ÷ ours as text, also in tf32; it begins with ``LOST`` if the peer was faster."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"

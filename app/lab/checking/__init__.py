@@ -1,1 +1,1 @@
-"""Run kernels on small problems whose results are known, on the card or, for ``app/ladder/check``, anywhere."""
+"""Check kernels: small problems with known results, and runs of a kernel on the GPU."""

@@ -1,4 +1,4 @@
-"""List the problems on which a kernel is checked: small ones that no tile size divides, or one that the user names."""
+"""List the cases on which a kernel is checked, small shapes or a named one, and describe its first wrong output."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +19,7 @@ from app.lab.bench.tolerance import allowed_errors
 from app.network.graph import network_graph
 
 Single = ConvProblem | LinearProblem | PoolProblem
+# Operation → problems whose sizes hardly any tile size divides.
 SHAPES: dict[str, Sequence[Single]] = {
     "conv": [
         ConvProblem(3, 13, 10, 17, 3, bias=True, activation="relu"),
@@ -49,10 +50,10 @@ SHAPES: dict[str, Sequence[Single]] = {
         PoolProblem(3, 7, 5, 4, 1, False, padding=1, extra_padding=1, count_padding=True),
     ],
 }
-IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a matrix product
-# The sizes that --shape gives for each operation.
+IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, which are the rows of a matrix product
+# Operation → the sizes that --shape takes.
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
-# Two bytes, repeated in an element, that are a NaN of every type → where it comes from.
+# Two bytes whose repetition is a NaN in every type → what this NaN in an output means.
 NANS = {
     b"\xff\xff": "nothing was written, or only added (outputs begin as NaN)",
     b"\xfe\xff": "found NaN from shared memory that no thread had written",  # by the emulation
@@ -60,11 +61,11 @@ NANS = {
 
 
 class Fault(Exception):  # noqa: N818 - a verdict, not an error
-    """A kernel breaks a rule of CUDA C++, or writes where it must not; the text says how, and if known where."""
+    """A kernel broke a rule of CUDA C++ or wrote outside its outputs; the text says how and, if known, where."""
 
 
 class Case(Frozen):
-    """A kernel on a problem, with random data for ``images`` images. seed: determines the data."""
+    """A kernel, a problem to run it on, and random data for ``images`` images. seed: of the random data."""
 
     row: Variant
     problem: Problem
@@ -73,16 +74,16 @@ class Case(Frozen):
 
     @cached_property
     def input_images(self) -> np.ndarray:
-        """Return random images, (images, elements)."""
+        """Return the random input of the problem, (images, elements)."""
         return random_images(np.random.default_rng(self.seed), self.problem.arguments()[0], self.images)
 
     @cached_property
     def parameters(self) -> list[np.ndarray | None]:
-        """Return random weights and bias in the layout of the problem."""
+        """Return random weights and bias in the layout that the problem defines; None for no bias."""
         return random_parameters(np.random.default_rng(1 + self.seed), self.problem)
 
     def inputs(self) -> list[np.ndarray | None]:
-        """Return the images, and the weights and bias in the layout that the kernel reads."""
+        """Return the input images, then weights and bias in the layout that the kernel reads."""
         packing = self.row.launch_config(self.problem).packing
         return [self.input_images, *(packing.pack(self.parameters) if packing else self.parameters)]
 
@@ -95,11 +96,11 @@ class Case(Frozen):
 
     @cached_property
     def rerun_case(self) -> "Case":
-        """Return the case with other images and weights, on which a kernel runs again."""
+        """Return the same case with other images and weights, for a second run of the kernel."""
         return replace(self, seed=self.seed + 1)
 
     def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Compare flat outputs of two runs, of this case and ``rerun_case``; describe the first error, or None."""
+        """Return a description of the first error in the flat outputs of this case, then of ``rerun_case``, or None."""
         half = len(outputs) // 2
         first = self.describe_first_error(outputs[:half])
         if first is not None or (second := self.rerun_case.describe_first_error(outputs[half:])) is None:
@@ -107,7 +108,7 @@ class Case(Frozen):
         return f"run again on other images and weights, {second}"
 
     def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Compare flat outputs, y and perhaps labels; return a description of the first wrong element, or None."""
+        """Return a description of the first wrong element of the flat outputs, y and perhaps labels, or None."""
         exact, each = self.expected_and_tolerance
         y = outputs[0].reshape(exact.shape)
         with np.errstate(invalid="ignore"):
@@ -122,7 +123,7 @@ class Case(Frozen):
         return None
 
     def _describe_position(self, at: int) -> str:
-        """Return a description of the output at index ``at`` of y."""
+        """Return the image and position of flat index ``at`` of y, as text."""
         if isinstance(self.problem, LinearProblem):
             image, output = divmod(at, self.problem.outputs)
             return f"image {image}, output {output}"
@@ -133,7 +134,7 @@ class Case(Frozen):
 
 
 def _describe_value(value: Any) -> str:
-    """Return a description of a wrong element of y, a NumPy scalar, or of where its NaN comes from."""
+    """Return a wrong element of y, a NumPy scalar, as text; for a known NaN, the text from ``NANS``."""
     words = (value.tobytes()[at : at + 2] for at in range(0, value.nbytes, 2))
     return NANS.get(b"".join(set(words)), f"found {value:.7g}")
 
@@ -149,7 +150,7 @@ def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarra
 
 
 def describe_problem(problem: Problem) -> str:
-    """Return a problem's sizes, and its differences from a plain layer, in a few characters."""
+    """Return a problem's sizes and options as short text: ``C3 13x10 M17 K3 S1, bias, relu``."""
     match problem:
         case ConvProblem():
             parts = ["C{} {}x{} M{} K{} S{}".format(*problem.sizes)]
@@ -171,18 +172,18 @@ def describe_problem(problem: Problem) -> str:
 
 
 def type_names(problem: Problem) -> str:
-    """Return the name of the type of x in memory, and of the arithmetic type if it differs."""
+    """Return the type of the input in memory and, if it differs, the arithmetic type: ``uint8, float32``."""
     read = problem.arguments()[0].dtype
     return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"
 
 
 def small_cases(row: Variant, arch: str) -> list[Case]:
-    """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
+    """Return a case for each shape that the kernel supports in its first type, and one for each other type."""
     found = []
     for dtype in row.dtypes:
-        problems = [form_for(row, problem, dtype) for problem in SHAPES[row.operation]]
+        problems = [problem_in_type(row, problem, dtype) for problem in SHAPES[row.operation]]
         served = [problem for problem in problems if row.refusal_reason(problem, arch) is None]
-        if not served and dtype == "float16x2":  # a kernel of two float16 reads numbers in their range alone
+        if not served and dtype == "float16x2":  # such a kernel reads only numbers in the range of float16
             single = [problem for problem in problems if isinstance(problem, ConvProblem)]
             bounded = [replace(problem, bounded=True, exact=exact) for exact in (False, True) for problem in single]
             served = [problem for problem in bounded if row.refusal_reason(problem, arch) is None]
@@ -193,7 +194,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
-        problems: list[Problem] = [_simplify_if_refused(row, problem, arch) for problem in _shape_problems(row, shape)]
+        problems: list[Problem] = [_simplify_if_refused(row, problem, arch) for problem in _parse_shape(row, shape)]
     else:
         graph = network_graph(network)
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
@@ -211,13 +212,14 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
 
 
 def _simplify_if_refused(row: Variant, problem: Single, arch: str) -> Single:
-    """Return the problem; without bias, or as a mean, if the row refuses it as it is."""
+    """Return the problem; if the kernel does not support it, without bias, or with mean instead of max pooling."""
     if row.refusal_reason(problem, arch) is None:
         return problem
     return replace(problem, is_max=False) if isinstance(problem, PoolProblem) else replace(problem, bias=False)
 
 
-def _shape_problems(row: Variant, text: str) -> Iterator[Single]:
+def _parse_shape(row: Variant, text: str) -> Iterator[Single]:
+    """Return the problems of the shape ``text``, as ``--shape`` takes it, in each type of the kernel."""
     names = SIZES[row.operation]
     try:
         sizes = [*map(int, text.split(","))]
@@ -237,13 +239,13 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Single]:
         problem = LinearProblem(sizes[0], sizes[1], bias=True)
     if window > min(height, width):
         raise UserError(f"--shape {text}: the window must be at most as large as the image")
-    return (form_for(row, problem, dtype) for dtype in row.dtypes)
+    return (problem_in_type(row, problem, dtype) for dtype in row.dtypes)
 
 
-def form_for(row: Variant, problem: Single, dtype: str) -> Single:
-    """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes.
+def problem_in_type(row: Variant, problem: Single, dtype: str) -> Single:
+    """Return the problem with another arithmetic type, and the storage types that belong to it except for uint8 input.
 
-    For a row of 2:4 sparse filters, the problem has such filters.
+    For a kernel of 2:4 sparse filters, the problem has such filters.
     """
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)

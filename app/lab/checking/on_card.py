@@ -1,4 +1,4 @@
-"""Run a case on the current card, with outputs filled with 0xFF and guard areas after them."""
+"""Run a kernel's case on the current GPU, with outputs filled with 0xFF and guard areas around all arrays."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ GUARD = 256  # elements around an array that hold NaN, and that no kernel may wr
 
 
 def run_case(case: Case, arch: str) -> list[np.ndarray]:
-    """Return the flat outputs of two runs, on the case's inputs and on the inputs of ``rerun_case``.
+    """Run the kernel on the case's inputs, then on those of ``rerun_case``; return the flat outputs of both runs.
 
-    Bytes that the first run did not write are 0xFF; the second finds the results of the first. Raise Fault if the
-    kernel wrote around an output, or changed an input.
+    Outputs are 0xFF bytes before the first run, and its results before the second. Raises Fault if the kernel writes
+    outside its outputs.
     """
     kernel = Kernel(case.row, case.problem, arch)
     inputs = [None if array is None else _allocate_with_guards(array.size, array.dtype.name) for array in case.inputs()]
@@ -58,7 +58,7 @@ def _guards_changed(whole: cupy.ndarray) -> bool:
 
 
 def check_user_case(path: Path, like: str | None, problem: Problem, images: int, seed: int, arch: str) -> str | None:
-    """Return the first error or Fault of a user's kernel for a problem, or None. like: as for ``open_user_kernel``."""
+    """Return the first error or Fault of a user's kernel as text, or None. like: as in ``open_user_kernel``."""
     with open_user_kernel(path, like) as row:
         case = Case(row, problem, images, seed)
         try:

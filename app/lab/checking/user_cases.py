@@ -1,6 +1,6 @@
-"""List the problems on which a user's kernel is checked: the usual ones, simplified if needed, and random ones.
+"""List the cases on which a user's kernel is checked: small shapes, simplified if needed, and random shapes.
 
-No two checks draw the same sizes, images and numbers of images, so a kernel that fits only known problems fails.
+Each check draws other sizes, images and numbers of images, so a kernel that is right only for known problems fails.
 """
 
 from collections.abc import Iterable
@@ -12,24 +12,24 @@ import numpy as np
 from app.base.errors import UserError
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem
 from app.kernels.variant import Variant
-from app.lab.checking.cases import IMAGES, SHAPES, Case, Single, form_for, small_cases
+from app.lab.checking.cases import IMAGES, SHAPES, Case, Single, problem_in_type, small_cases
 
-DRAWN, TRIES = 3, 200
+DRAWN, TRIES = 3, 200  # random shapes to check, and to draw until the kernel supports so many
 
 
 def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
-    """Return the cases of ``small_cases``, without the features that the kernel lacks, and three of random shapes.
+    """Return the kernel's ``small_cases``, a simpler shape for each that it does not support, and three random shapes.
 
-    Raises UserError, with the row's reason, if the row computes none of the shapes.
+    Raises UserError, with the kernel's reason, if it supports none of the shapes.
     """
     found = small_cases(row, arch)
-    usual = [form_for(row, problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
+    usual = [problem_in_type(row, problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
     known = {case.problem for case in found}
-    plain = [form_for(row, form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
+    plain = [problem_in_type(row, form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
     lost = sum(row.refusal_reason(problem, arch) is not None for problem in usual)
     added = (one for one in dict.fromkeys(plain) if one not in known and row.refusal_reason(one, arch) is None)
     found += [Case(row, problem, IMAGES[row.operation]) for problem in islice(added, lost)]
-    drawn = (form_for(row, _random_problem(row.operation, rng), row.dtypes[0]) for _ in range(TRIES))
+    drawn = (problem_in_type(row, _random_problem(row.operation, rng), row.dtypes[0]) for _ in range(TRIES))
     served = islice((problem for problem in drawn if row.refusal_reason(problem, arch) is None), DRAWN)
     most = 2 * IMAGES[row.operation]
     numbers = (most, *(int(number) for number in rng.integers(1, most, DRAWN - 1)))  # one more than usual
@@ -43,12 +43,12 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
 
 
 def with_new_data(cases: Iterable[Case], rng: np.random.Generator) -> list[Case]:
-    """Return the cases with new random images and weights."""
+    """Return the same cases with new random images and weights."""
     return [replace(case, seed=int(rng.integers(2**31))) for case in cases]
 
 
 def _plain_forms(problem: Single) -> list[Single]:
-    """Return the problem without bias, activation and pooling, in numbers of one type; then also without padding."""
+    """Return the problem without bias, activation, pooling and uint8 input; then also without padding."""
     if isinstance(problem, ConvProblem):
         channels, height, width, maps, window, stride = problem.sizes
         fits = window <= min(height, width)

@@ -24,8 +24,7 @@ from app.lab.compare.interval import (
 from app.lab.compare.rows import KINDS, TimedRow, report_context, timed_rows
 from app.records.operate import Compare, ComparedRow, Difference
 from app.terminal.output import publish_report
-from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
-from app.terminal.text import fields as lines_of
+from app.terminal.text import WIDTH, Column, fields, format_ms, paragraph, table
 
 REMEDY = "name a JSON file that --json of the main job, bench, sweep or train wrote"
 COLUMNS = [
@@ -33,7 +32,7 @@ COLUMNS = [
     *(Column(head) for head in ("before", "after", "change", "95 % interval")),
     Column("", left=True),
 ]
-CONTEXT = ("machines", "settings", "software")  # the first two must be equal
+CONTEXT = ("machines", "settings", "software")  # parts of a report's context; the first two must be equal
 RUNS: Final = "runs"
 SAMPLES: Final = "samples"  # noise estimated from the samples within one run
 HOLDS = "If nothing changed, a row is found slower or faster in at most 5 % of cases, over all rows together"
@@ -45,7 +44,7 @@ KNOWN = {
 
 
 class Report(Frozen):
-    """A report that was read, with its timed rows. context: values by name, for each part of ``CONTEXT``."""
+    """A report and its timed rows by name. context: field → value, for each part of ``CONTEXT``."""
 
     path: Path
     document: dict[str, Any]
@@ -57,14 +56,14 @@ Sides = tuple[Sequence[Report], Sequence[Report]]
 
 
 def compare(request: CompareRequest) -> int:
-    """Compare reports, print and write the result. Return 1 if a row became too slow. Raises UserError."""
+    """Compare reports, print and write the result. Return 1 if ``--fail-above`` fails a row. Raises UserError."""
     before, after = sides = _read_sides(request)
     reports = [*before, *after]
     if len(kinds := _distinct_values(report.document["schema"] for report in reports)) > 1:
         raise UserError(
             f"{_paths_text(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind"
         )
-    differences = [_differing_fields(sides, place) for place in range(len(CONTEXT))]
+    differences = [_differing_fields(sides, part) for part in range(len(CONTEXT))]
     for what, found in zip(CONTEXT[:2], differences, strict=False):
         if found and not request.ignore_settings:
             told = "; ".join(f"{one['name']}: {_values_text(one['before'] + one['after'])}" for one in found)
@@ -118,7 +117,7 @@ def _read_sides(request: CompareRequest) -> Sides:
 
 
 def _read_report(path: Path) -> Report:
-    """Return a report of a known kind. Raises UserError."""
+    """Read a report from a JSON file. Raises UserError if its kind is unknown or its content wrong."""
     document: dict[str, Any] = read_json(path, object_check({"schema": _check_schema}, others=True), REMEDY)
     try:
         return Report(path, document, timed_rows(document), report_context(document))
@@ -149,9 +148,9 @@ def _values_text(values: Sequence[Any]) -> str:
     return ", ".join(map(format_for_error, _distinct_values(values)))
 
 
-def _differing_fields(sides: Sides, place: int) -> list[Difference]:
-    """Return the names in part ``place`` of the context whose values differ, with each side's distinct values."""
-    contexts = [[report.context[place] for report in side] for side in sides]
+def _differing_fields(sides: Sides, part: int) -> list[Difference]:
+    """Return the fields in part number ``part`` of the context whose values differ, with each side's values."""
+    contexts = [[report.context[part] for report in side] for side in sides]
     names = dict.fromkeys(name for side in contexts for one in side for name in one)
     found = [(name, [_distinct_values(one.get(name) for one in side) for side in contexts]) for name in names]
     return [
@@ -189,7 +188,7 @@ def as_text(document: Compare, width: int = WIDTH) -> str:
     what = "means of the runs' medians" if several else "medians"
     lines = [
         *paragraph(f"{count} documents of kind {kind}, {what} in {unit}; change: of the time", width),
-        *lines_of(pairs, width),
+        *fields(pairs, width),
         *table(COLUMNS, map(_row_cells, rows), width),
     ]
     if left_out := document["left_out"]:

@@ -1,4 +1,4 @@
-"""Compute how much slower rows became: changes, simultaneous 95 % intervals and verdicts."""
+"""Compute how much slower rows became: changes in percent, simultaneous 95 % intervals and verdicts."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,17 +11,17 @@ from app.lab.compare.rows import LEAST_TIME, MOST_TIME, TimedRow
 
 LEAST_SAMPLES = 5  # needed on either side for an interval from one run per side
 DRAWS = 10_000
-RELEVANT = 1.0  # percent: two runs of the same program differ by as much
+RELEVANT = 1.0  # percent; smaller changes count as the same
 SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "same", "unknown"
 ONE_RUN = " run"  # ends the verdict where each side has only one run
 VERDICTS = (SLOWER, FASTER, SLOWER + ONE_RUN, FASTER + ONE_RUN, SAME, UNKNOWN)
-# Number of parts of a run → Student's 97.5 % quantile for two lists of so many, ÷ that for two lists of MOST_PARTS.
+# Number of parts into which a run is divided → Student's 97.5 % quantile for two runs, ÷ that for MOST_PARTS parts.
 MOST_PARTS = 5
 PARTS = {MOST_PARTS: 1.0, 3: 2.776 / 2.306, 2: 4.303 / 2.306}
 FARTHEST = log(MOST_TIME / LEAST_TIME)  # no two times that are read differ by a larger factor
 
-Runs = Sequence[TimedRow]  # one row in each report of one side
-Bounds = tuple[float, float]
+Runs = Sequence[TimedRow]  # the same row in each report of one side
+Bounds = tuple[float, float]  # of an interval, in percent
 
 
 def percent_change(before: float, after: float) -> float:
@@ -30,7 +30,7 @@ def percent_change(before: float, after: float) -> float:
 
 
 def median_of_side(runs: Runs) -> float:
-    """Return the time of one side: the median of its run, or the geometric mean of its runs' medians."""
+    """Return the time of a row on one side: the median of a single run, or the geometric mean of several medians."""
     return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
 
@@ -44,8 +44,8 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     runs. With one row it is Student's t confidence interval for the difference between the means of their logarithms.
 
     With one report per side, only the noise within the runs is known. Successive samples are correlated, so the
-    observations are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals
-    counts. It is too narrow if the parts are still correlated.
+    observations are medians of consecutive parts of a run: halves, thirds and fifths. The result is the
+    widest of these intervals. It is too narrow if the parts are still correlated.
     """
     measured = [_logarithms_and_error(*row) for row in rows]
     known = [values for values, _ in filter(None, measured)]
@@ -123,5 +123,5 @@ def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
 
 
 def exceeds_slowdown(change: float, bounds: Bounds | None, most: float) -> bool:
-    """Return whether the row became over ``most`` percent slower and its interval, if any, excludes 0."""
+    """Return whether ``change`` is over ``most`` percent and the interval, if there is one, is above 0."""
     return change > most and (bounds is None or bounds[0] > 0)

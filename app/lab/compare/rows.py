@@ -1,4 +1,4 @@
-"""Read the timed rows, the settings and the machine from each kind of report, by pure functions."""
+"""Read the timed rows, the settings and the machine from each kind of JSON report."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,11 +15,11 @@ from app.records.sweep import PipelineSweep, Sweep
 
 Document = Mapping[str, Any]
 LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s, the range that a clock can measure; keeps ratios of times finite
-ROUNDING = 1e-6  # relative error of samples, which have fewer digits than their median
+ROUNDING = 1e-6  # relative error of stored samples, which have fewer digits than their median
 
 
 class TimedRow(Frozen):
-    """A named time of a report. median and samples are in ``unit``, ms or s; older reports have no samples."""
+    """A named time in a report. median and samples: in ``unit``, ms or s; older reports have no samples."""
 
     name: str
     median: float
@@ -28,7 +28,7 @@ class TimedRow(Frozen):
 
 
 def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> TimedRow | None:
-    """Return a part of a report as a row, with the time at the key ``time``; None if there is no time."""
+    """Return part of a report as a row with the time at the key ``time``; None without it. Raises BadValueError."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
@@ -54,7 +54,7 @@ def _report_rows(document: Report) -> Iterator[TimedRow | None]:
         )
     for layer in document["layers"]:
         yield _timed_row(layer["name"], layer)
-    for layer in document["op_times"] if document["device"]["kind"] == "cuda" else ():  # on the CPU: the layers again
+    for layer in document["op_times"] if document["device"]["kind"] == "cuda" else ():  # on the CPU: layers again
         yield _timed_row(f"{layer['name']} alone", layer)
 
 
@@ -96,7 +96,7 @@ def _pipeline_rows(document: PipelineSweep) -> Iterator[TimedRow | None]:
 
 
 def _make_field_getter(*names: str) -> Callable[[Document], Mapping[str, Any]]:
-    """Return a function that returns the fields with these names of a document."""
+    """Return a function from a document to its fields with these names."""
     return lambda document: {name: document[name] for name in names}
 
 
@@ -129,11 +129,11 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
     return {**document["settings"], "workers": document["workers"]}
 
 
-class Kind(Frozen):
+class Reader(Frozen):
     """Functions that read one kind of report for a comparison.
 
     rows: yields the timed rows, None for a missing time. settings, machine: return what must be equal in all reports.
-    software: returns the versions, whose differences are printed.
+    software: returns the versions, which may differ.
     """
 
     rows: Callable[[Any], Iterator[TimedRow | None]]
@@ -144,14 +144,14 @@ class Kind(Frozen):
 
 # Schema → how to read it.
 KINDS = {
-    "lenet5-inference/report/4": Kind(_report_rows, _run_settings),
-    "lenet5-inference/bench/1": Kind(_bench_rows, _make_field_getter("subject", "images", "settings")),
-    "lenet5-inference/peers/2": Kind(_peers_rows, _make_field_getter()),
-    "lenet5-inference/train/1": Kind(_train_rows, _train_settings, _make_field_getter(), _make_field_getter()),
-    "lenet5-inference/sweep/1": Kind(
+    "lenet5-inference/report/4": Reader(_report_rows, _run_settings),
+    "lenet5-inference/bench/1": Reader(_bench_rows, _make_field_getter("subject", "images", "settings")),
+    "lenet5-inference/peers/2": Reader(_peers_rows, _make_field_getter()),
+    "lenet5-inference/train/1": Reader(_train_rows, _train_settings, _make_field_getter(), _make_field_getter()),
+    "lenet5-inference/sweep/1": Reader(
         _sweep_rows, _make_field_getter("network", "operation", "variant", "precision", "fused", "images")
     ),
-    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline_rows, _make_field_getter("network", "precision", "images")),
+    "lenet5-inference/pipeline-sweep/1": Reader(_pipeline_rows, _make_field_getter("network", "precision", "images")),
 }
 
 
@@ -171,6 +171,7 @@ def report_context(document: Document) -> tuple[dict[str, Any], dict[str, Any], 
 
 
 def _read_complete_report(read: Callable[[Document], Any], document: Document) -> Any:
+    """Return ``read(document)`` as a list or dict. Raises BadValueError for a missing field or one of wrong type."""
     try:
         found = read(document)
         return [*found] if isinstance(found, Iterator) else dict(found)

@@ -22,12 +22,12 @@ from app.network.graph import Graph
 DIRECT_BYTES = 256 << 10
 JAX = "jax"
 PACKAGES = ("jax", "jaxlib", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")  # on which the fastest setting depends
-SETTINGS = {"jit": False, "jit, pieces": True}  # name → whether in pieces that fit the L2 cache
-SPARE = 3  # blocks overwritten in the memory that JAX allocates next
+SETTINGS = {"jit": False, "jit, pieces": True}  # name → whether it runs in pieces that fit the L2 cache
+SPARE = 3  # blocks of labels' size to overwrite, one of which JAX may allocate for the next labels
 
 
 def why_no_jax() -> str | None:
-    """Return why JAX cannot run on the GPU, or None if it can. JAX then allocates device memory only as needed."""
+    """Return why JAX cannot run on the GPU, or None if it can. Let JAX allocate device memory only as needed."""
     if importlib.util.find_spec("jax") is None:
         return "JAX is not installed"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other engines need device memory, too
@@ -78,7 +78,7 @@ class JaxEngine(Engine):
         self._labels: Any = None
 
     def settings_context(self) -> AbstractContextManager[object]:
-        # JAX looks up compiled functions by the precision of float32 products, among other keys.
+        # JAX keeps a compiled function for each precision of float32 products.
         context: AbstractContextManager[object] = self._jax.default_matmul_precision(self._precision)
         return context
 
@@ -115,7 +115,7 @@ class JaxEngine(Engine):
 
 
 def make_classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
-    """Return a function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8. It may raise UserError.
+    """Return a function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
 
     Activations are N, H, W, C to suit the weights file, whose filters are H, W, in, out.
     """
@@ -144,7 +144,7 @@ def _make_chunked_classifier(jax: Any, classify: Callable[[Any, Any], Any], piec
 
 
 def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
-    """Apply one layer while JAX traces the function. Raises UserError for a layer kind that has no JAX form here."""
+    """Return layer(x); x is (N, H, W, C) or (N, C). Raises UserError for a kind of layer without a JAX form here."""
     jnp, lax = jax.numpy, jax.lax
     activations = {"relu": jax.nn.relu, "relu6": jax.nn.relu6, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
     match layer:

@@ -1,4 +1,4 @@
-"""Run the application, through the main job's engine, as one of the compared engines."""
+"""Run this program as one of the compared engines, through the engine of the main job."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,7 +21,7 @@ from app.planning.tuning import Tuning
 
 
 class OurEngine(Engine):
-    """This program as in the main job; on the card the batch is one chunk. Raises UserError if that does not fit."""
+    """This program as in the main job; for times on the card, in one chunk. Raises UserError if that does not fit."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class OurEngine(Engine):
         if self._resident.shrunk:
             raise UserError(f"{count:,} images do not fit in device memory at once")
         self._buffers = self._resident.stream_buffers[0]
-        # Like PyTorch's best settings for few images: one graph spares the host a call for each kernel.
+        # As PyTorch's fastest settings for few images do: one graph saves the host a call for each kernel.
         in_graph = count <= MOST and all(launch.launches_only_kernels for launch in self._buffers.launches)
         self._graph = KernelGraph() if in_graph else None
         if self._graph is not None:
@@ -86,13 +86,13 @@ class OurEngine(Engine):
 
 
 def runs_sparse_kernels(graph: Graph, precision: str, *, arch: str, known: Tuning) -> bool:
-    """Return whether this program runs the graph on kernels for 2:4 sparse weights."""
-    with suppress(UserError):  # said in the engine's own row
+    """Return whether this program runs a kernel for 2:4 sparse weights. known: tuned settings."""
+    with suppress(UserError):  # the engine's row tells the reason
         return any(node.variant.sparse for node in plan(graph, arch, Choices(precision, tuning=known)).nodes)
     return False
 
 
 def _poison_arrays(arrays: Iterable[cupy.ndarray]) -> None:
-    """Overwrite arrays that a run writes (images white, features NaN, labels invalid), so that missing writes show."""
+    """Fill arrays with 0xFF bytes (white pixels, NaN features, invalid labels), so that missing writes show."""
     for array in arrays:
         array.data.memset(UNWRITTEN, array.nbytes)

@@ -45,7 +45,7 @@ SOFTWARE = tuple(dict.fromkeys(chain(*PACKAGES.values(), ("numpy",))))
 
 
 class Job(Frozen):
-    """What a request compares. precisions: this program's. engines: names of all engines to time, with this program."""
+    """What to compare. precisions: of this program. engines: names of all engines to time, this program's included."""
 
     networks: list[str]
     precisions: list[str]
@@ -54,20 +54,19 @@ class Job(Frozen):
 
     @property
     def peer_precisions(self) -> list[str]:
-        """Return the peers' precisions, each once."""
+        """Return the peers' precisions to compare with, each once."""
         return list(dict.fromkeys(BY_NAME[own].peers for own in self.precisions))
 
     def precisions_compared_with(self, precision: str) -> list[str]:
-        """Return the precisions of this program that are compared with one of the peers' precisions."""
+        """Return the precisions of this program to compare with a precision of the peers."""
         return [own for own in self.precisions if OURS in self.engines and BY_NAME[own].peers == precision]
 
 
 class EngineFactories(NamedTuple):
     """Functions that make engines. ours: makes this program's engine. peers: peer → setting → function.
 
-    missing: why peers do not run here. check_card: function that raises an error if the card no longer answers.
-    runs_sparse: whether kernels for 2:4 sparse weights run a graph in a precision. Dense ones are then timed, too: the
-    peers have no others.
+    missing: why peers do not run here. check_card: raises an error if the card no longer answers. runs_sparse: returns
+    whether kernels for 2:4 sparse weights run a graph in a precision; dense kernels are then timed, too.
     """
 
     ours: Callable[..., Engine]
@@ -77,7 +76,7 @@ class EngineFactories(NamedTuple):
     runs_sparse: Callable[[Graph, str], bool] = lambda graph, precision: False
 
     def our_candidates(self, graph: Graph, precision: str) -> Iterator[Candidate]:
-        """Yield this program's engine; if it runs sparse kernels, also with dense ones."""
+        """Yield this program's engine and, if it runs kernels for sparse weights, an engine with dense kernels."""
         make = partial(self.ours, precision=precision)
         yield Candidate(OURS, "", precision, make)
         if self.runs_sparse(graph, precision):
@@ -91,7 +90,7 @@ def compare(request: BenchRequest) -> int:
     """
     job = job_from_request(request)
     device.require_gpu("bench")
-    with exit_on_interrupt():  # these load CuPy
+    with exit_on_interrupt():  # these imports load CuPy
         from cupy.cuda.runtime import deviceSynchronize
 
         from app.lab.peers.ours import OurEngine, runs_sparse_kernels
@@ -103,6 +102,8 @@ def compare(request: BenchRequest) -> int:
     with device.translate_gpu_errors(), redirect_output_to_stderr():
         factories = find_engine_factories(job.engines, partial(OurEngine, **here), deviceSynchronize)
         factories = factories._replace(runs_sparse=partial(runs_sparse_kernels, **here))
+        if not (request.search or factories.peers or OURS in job.engines):
+            raise UserError(f"--only {request.only}: {'; '.join(factories.missing)}: name {OURS}, too")
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
             def show_step(what: str) -> None:
@@ -139,7 +140,7 @@ def measuring_command(request: BenchRequest, rounds: int) -> str:
 
 
 def job_from_request(request: BenchRequest) -> Job:
-    """Return what to compare; the whole request is checked before the first measurement. Raises UserError."""
+    """Return what the request asks to compare. Raises UserError for any wrong option or unknown network."""
     job = Job(
         request.network.split(","),
         _parse_names("precision", request.precision, PRECISIONS),
@@ -168,7 +169,7 @@ def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[st
 def find_engine_factories(
     engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]
 ) -> EngineFactories:
-    """Return functions that make ``engines``, why peers are missing, and ``ours`` and ``check_card`` as given."""
+    """Return factories of the peers in ``engines`` that run here, why others do not, ``ours`` and ``check_card``."""
     found: dict[str, Mapping[str, Callable[..., Engine]]] = {
         torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
         jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
@@ -176,20 +177,19 @@ def find_engine_factories(
     why = {torch.TORCH: cudnn.why_no_cudnn, jax.JAX: jax.why_no_jax}
     missing = {name: reason for name in PEERS if name in engines and (reason := why[name]()) is not None}
     peers = {name: found[name] for name in PEERS if name in engines and name not in missing}
-    return EngineFactories(
-        ours, peers, [f"{name} is left out: {reason}" for name, reason in missing.items()], check_card
-    )
+    reasons = [f"{name} is left out: {reason}" for name, reason in missing.items()]
+    return EngineFactories(ours, peers, reasons, check_card)
 
 
 def search_settings(
     job: Job, factories: EngineFactories, searches: Searches, show_step: Callable[[str], object]
 ) -> Iterator[Search]:
-    """Try each setting that was not tried yet and may be the fastest; yield the known times of each peer.
+    """Time briefly each untried setting that may be the fastest, and store its times; yield the search of each peer.
 
-    show_step: called before each try. Each setting's times are stored at once. Raises UserError if a setting leaves the
-    card unusable; this failure is stored, too.
+    show_step: called before each try. Raises UserError, after storing the failure, if a setting leaves the card
+    unusable.
     """
-    for engine, settings in factories.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
+    for engine, settings in factories.peers.items():  # JAX never frees device memory, so PyTorch comes first
         for batch, precision in product(_iterate_batches(job, checked=False), job.peer_precisions):
             known = searches.find(batch.graph.network, precision, len(batch.images), engine)
             for setting, make in settings.items():
@@ -214,7 +214,7 @@ def compare_all(
 ) -> Iterator[Comparison]:
     """Time this program, the peers' fastest settings and eager PyTorch in turn; yield a comparison for each batch.
 
-    Raises UserError if a peer leaves the card unusable; its setting is then stored as one that failed.
+    Raises UserError if a peer leaves the card unusable, after storing its setting as failed.
     """
     for batch in _iterate_batches(job, checked=True):
         network, images = batch.graph.network, len(batch.images)
@@ -254,7 +254,7 @@ def compare_all(
 
 
 def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
-    """Return why the peers' fastest settings are unknown; empty if all were tried. settings: peer → its settings."""
+    """Return why the fastest settings are unknown; empty if known. known: a search per peer. settings: peer → names."""
     if not known:
         return "no peer was timed"
     total = sum(len(settings[one["engine"]]) for one in known)
@@ -265,7 +265,7 @@ def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collecti
 
 
 def _iterate_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
-    """Yield the networks' batches, small ones first. checked: as in ``load_batch``."""
+    """Yield a batch for each network and batch size, ascending. checked: as in ``load_batch``."""
     for network in job.networks:
         largest = load_batch(network, job.batches[-1], checked=checked)
         yield from map(largest.first_images, job.batches)
@@ -278,7 +278,7 @@ def _make_entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entran
 
 
 def installed_versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
-    """Return the versions of the installed packages among ``packages``."""
+    """Return package → version for the installed ones among ``packages``."""
     found = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):

@@ -1,9 +1,9 @@
-"""Measure engines side by side: in turn, round after round, and check every output.
+"""Measure engines in turn, in several rounds, and check the labels of every run.
 
-The clock is the host's for all engines, because some frameworks accept no events on their streams. On the card, several
-passes over resident images are enqueued back to back, timed from the first call until the device is idle, and divided
-by their number. End to end, one call is timed from images in page-locked memory to readable labels, with an idle device
-before it.
+All times are of the host's clock, because some frameworks accept no events on their streams. The time on the card is
+that of several passes over resident images, enqueued back to back, from the first call until the device is idle,
+divided by their number. The end-to-end time is that of one call on an idle device, from images in page-locked memory to
+readable labels.
 """
 
 import sys
@@ -27,17 +27,17 @@ from app.records.peers import Row
 OURS = "ours"
 DENSE = "dense"  # setting of ours: 2:4 sparse weights run on dense kernels
 LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within these limits
-WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each turn
-TURN_MS = 60.0  # per measurement and turn
+WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each round
+TURN_MS = 60.0  # per engine, measurement and round
 LEAST_RUNS, MOST_RUNS = 5, 300
-LEAST_SERIES = 3  # series of passes per turn
-TRIES = 9  # timed runs that choose between settings
+LEAST_SERIES = 3  # series of passes per engine and round
+TRIES = 9  # timed runs of each setting in a search
 ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
 MEASUREMENTS = (END_TO_END, ON_CARD)
 
 
 class Engine(Protocol):
-    """A system that is set up to classify one batch in one way. note: a remark on its times.
+    """A system that is set up to classify one batch in one way. note: remark on its times.
 
     arithmetic: the type of the multiplication if the accuracy rule judges the engine; None for a peer.
     """
@@ -68,14 +68,14 @@ class Engine(Protocol):
         """Classify end to end; on return, the labels are readable in the host array given to the engine."""
 
     def close(self) -> None:
-        """Free the device memory."""
+        """Free the engine's device memory."""
 
 
-Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
+MakeEngine = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 
 class Candidate(Frozen):
-    """An engine to make and measure. setting: how a peer runs; of this program empty or ``DENSE``.
+    """An engine to make and measure. setting: name of a peer's setting; for this program empty or ``DENSE``.
 
     make: function that makes the engine from a graph, images (N, C, H, W) uint8 and the array for labels (N,) uint8,
     both page-locked.
@@ -84,7 +84,7 @@ class Candidate(Frozen):
     engine: str
     setting: str
     precision: str
-    make: Make
+    make: MakeEngine
 
     @property
     def title(self) -> str:
@@ -96,13 +96,13 @@ class Candidate(Frozen):
 class Entrant:
     """A candidate that is being measured, and its results so far.
 
-    labels: result of the first timed run. unsteady: number of timed runs whose labels differ from these.
+    labels: of the first timed run. unsteady: number of timed runs with other labels. reason: why it has no times.
     """
 
     candidate: Candidate
     host_labels: np.ndarray
     engine: Engine | None = None
-    runs: int = LEAST_RUNS  # end to end, per turn
+    runs: int = LEAST_RUNS  # end to end, per round
     passes: int = 1  # per series
     note: str = ""
     reason: str = ""
@@ -121,14 +121,14 @@ class Entrant:
         self._attempt(partial(self._make_and_warm_up, batch))
 
     def run_round(self) -> None:
-        """Run the timed runs of one round, unless the engine has failed."""
+        """Time the engine's runs of one round, unless it has failed. Sets ``reason`` if it fails."""
         if self.engine is not None:
-            self._attempt(self._run_timed_turn)
+            self._attempt(self._time_round)
 
     def try_briefly(self, batch: Batch) -> list[float]:
-        """Prepare the engine, time it in a few runs and close it; return the medians on the card and end to end.
+        """Prepare the engine, time a few runs and close it; return the median ms on the card and end to end.
 
-        If it fails, set ``reason`` and return no medians.
+        If it fails, set ``reason`` and return [].
         """
         self.prepare(batch)
         took: list[float] = []
@@ -138,7 +138,7 @@ class Entrant:
         return took
 
     def close(self) -> None:
-        """Close the engine, and ignore errors of a broken peer."""
+        """Close the engine if there is one; ignore the errors of a peer."""
         engine, self.engine = self.engine, None
         with nullcontext() if self.is_ours else suppress(Exception):
             if engine is not None:
@@ -171,7 +171,7 @@ class Entrant:
         with self.engine.settings_context():
             return [median([self._time_measurement(name) for _ in range(TRIES)]) for name in (ON_CARD, END_TO_END)]
 
-    def _run_timed_turn(self) -> None:
+    def _time_round(self) -> None:
         assert self.engine is not None
         with self.engine.settings_context():
             for name, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
@@ -226,13 +226,13 @@ def measure_in_turn(
     show_step: Callable[[str], object],
     check_after: Callable[[Entrant], object] = lambda _: None,
 ) -> None:
-    """Prepare all entrants, run ``rounds`` rounds, each of which starts with another entrant, and close them all.
+    """Prepare all entrants, time them in ``rounds`` rounds, each beginning with another entrant, and close them.
 
-    show_step: called with a description before each preparation and each turn. check_after: called with a peer that
+    show_step: called with a description before each preparation and each round. check_after: called with a peer that
     failed; raises an error if the card no longer answers.
     """
 
-    def take_turn(entrant: Entrant, what: str, turn: Callable[[], object]) -> None:
+    def call_and_check(entrant: Entrant, what: str, turn: Callable[[], object]) -> None:
         show_step(entrant.candidate.title + what)
         turn()
         if entrant.reason and not entrant.is_ours:
@@ -240,11 +240,11 @@ def measure_in_turn(
 
     try:
         for entrant in entrants:
-            take_turn(entrant, "", partial(entrant.prepare, batch))
+            call_and_check(entrant, "", partial(entrant.prepare, batch))
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                take_turn(entrant, f", round {index + 1}", entrant.run_round)
+                call_and_check(entrant, f", round {index + 1}", entrant.run_round)
     except BaseException:
         for entrant in entrants:
             with suppress(Exception):  # a card that no longer answers frees nothing; the first error says why
@@ -257,9 +257,9 @@ def measure_in_turn(
 def check_card_after(
     entrant: Entrant, checks: Sequence[Callable[[], object]], others: str, store: Callable[[], object] = lambda: None
 ) -> None:
-    """Call the checks. If the card does not answer one, call ``store`` and raise UserError.
+    """Call the functions ``checks``. If one raises an error, call ``store`` and raise UserError: the card is unusable.
 
-    others: what another run of the command goes on with, for the error.
+    entrant: the engine that ran last. others: what the command would time if it is run again, for the error's text.
     """
     try:
         for check in checks:

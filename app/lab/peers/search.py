@@ -1,7 +1,7 @@
-"""Store the times of the peers' settings, each at once, so that no setting is tried twice.
+"""Store the times of the peers' settings as soon as they are measured, so that no setting is tried twice.
 
-Each card has one file: the shipped one, overridden by the user's in the cache. Times of other versions of a peer's
-packages do not count.
+A card has a shipped file, and a file in the user's cache that overrides it. Times of other versions of a peer's
+packages are ignored.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -20,7 +20,7 @@ Key = tuple[object, ...]
 
 
 class Searches:
-    """The stored searches of one card. software: engine → the versions of its packages that are installed here."""
+    """The stored times of the peers' settings on one card. software: peer → its packages' installed versions."""
 
     def __init__(self, card: str, software: Mapping[str, dict[str, str]]) -> None:
         self._card, self._software = card, software
@@ -30,7 +30,7 @@ class Searches:
         self._merge(self._path)
 
     def find(self, network: Network, precision: str, images: int, engine: str) -> Search:
-        """Return the stored times and failures of a peer with the installed versions, or an empty search."""
+        """Return the stored times and failures of the peer ``engine`` for this case, or a record without any."""
         new: Search = {
             "network": network.name,
             "digest": network.digest,
@@ -44,11 +44,13 @@ class Searches:
         return self._found.get(_search_key(new), new)
 
     def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
-        """Store a setting's times on the card and end to end, or why there are none. Raises UserError.
+        """Store a setting's times in ms, on the card and end to end, or why there are none. Raises UserError.
 
         Times that other processes stored meanwhile for cards of the same name stay in the file.
         """
-        self._found.setdefault(_search_key(search), search)
+        known = self._found.get(_search_key(search), search)  # another object, if it was read after ``find``
+        search["ms"], search["failed"] = known["ms"] | search["ms"], known["failed"] | search["failed"]
+        self._found[_search_key(search)] = search
         self._merge(self._path)
         if ms:
             search["ms"][setting] = [round(one, 5) for one in ms]
@@ -58,7 +60,7 @@ class Searches:
         store_private(self._path, json_text(self.to_document([*self._found.values()])))
 
     def to_document(self, searches: list[Search]) -> PeerSettings:
-        """Return the JSON document that holds the times of these peers' settings."""
+        """Return the JSON document of these searches."""
         return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
 
     def _merge(self, path: Path) -> None:
@@ -72,7 +74,7 @@ class Searches:
 
 
 def _forget_failed(search: Search) -> None:
-    """Drop the times of settings that failed in a later run; an earlier one may have stored them in another file."""
+    """Remove the times of settings that failed in a later run."""
     for setting in search["failed"]:
         search["ms"].pop(setting, None)
 
@@ -82,9 +84,9 @@ def _search_key(search: Search) -> Key:
 
 
 def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
-    """Return the fastest (engine, setting) on the card and the fastest end to end; only one if they are the same.
+    """Return (engine, setting) of the fastest on the card and of the fastest end to end; one pair if they are equal.
 
-    settings: each peer's settings to consider; a file may have others.
+    settings: each peer's settings to consider; a file may contain others.
     """
     ran = [
         (search["engine"], setting, ms)

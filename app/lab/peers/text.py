@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.base.precision import BY_NAME
-from app.lab.document import heading
+from app.lab.document import heading_lines
 from app.lab.peers.rounds import OURS
 from app.lab.peers.torch import NEEDLESS
 from app.records.peers import Comparison, FastestPeer, Peers, PeerSettings, Ratio, Row
@@ -25,7 +25,7 @@ SEARCHES = (
 
 
 def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list[Ratio]:
-    """Return the fastest peer's median ÷ ours, by measurement, for each of our rows that ran.
+    """Return the fastest peer's median ÷ ours, on the card and end to end, for each of our rows that ran.
 
     unknown: for each precision of the peers, why their fastest settings are not known; empty if they are. Without these
     settings, or after a failure of one of these peers, ratios are None and ``reason`` says why.
@@ -57,7 +57,7 @@ def _fastest_peer(measure: str, ours: Any, peers: Sequence[Any]) -> FastestPeer:
 
 
 def as_text(document: Peers, width: int = WIDTH) -> str:
-    """Return the header and, for each network and batch size, a row per engine and the speed-ups over the peers."""
+    """Return the document as text: for each network and batch size, a row per engine and the speed-ups over peers."""
     parts = [_header_lines(document, width)]
     for one in document["comparisons"]:
         parts.append(
@@ -83,7 +83,7 @@ def _header_lines(document: Peers, width: int) -> list[str]:
         "rounds together, in ms",
         "labels": "of the timed runs: correct; not the float64 reference's ('other'), the largest margin of these",
     }
-    return heading("Beside the fastest settings of its peers", document, pairs, width)
+    return heading_lines("Beside the fastest settings of its peers", document, pairs, width)
 
 
 def _engine_cells(row: Row) -> list[str]:
@@ -108,7 +108,7 @@ def _ratio_cells(entry: Ratio) -> list[str]:
 
 
 def _row_remarks(comparison: Comparison) -> Iterator[str]:
-    """Yield remarks on the rows: our kernels, the peers' settings."""
+    """Yield a remark for each row: our kernels or the peer's setting, and how many runs gave other labels."""
     for row in comparison["rows"]:
         start = f"{row['engine']} {row['precision']}: "
         about = ", ".join(filter(None, (row["setting"], row["note"])))
@@ -119,7 +119,7 @@ def _row_remarks(comparison: Comparison) -> Iterator[str]:
 
 
 def search_text(document: PeerSettings, width: int = WIDTH) -> str:
-    """Return, for each search, how many settings were tried and the fastest, in ms; then why settings failed."""
+    """Return the searches as text: how many settings were tried, the fastest with times in ms, and failures."""
     rows = []
     for one in document["searches"]:
         tried = len(one["ms"]) + len(one["failed"])

@@ -22,22 +22,22 @@ from app.network.graph import Graph
 
 TORCH = "torch"
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")  # on which the fastest setting depends
-SPARE = 3  # blocks overwritten in the memory that PyTorch allocates next
+SPARE = 3  # blocks of labels' size to overwrite, one of which PyTorch may allocate for the next labels
 CAPTURE_WARMUP = 3
 EAGER = "eager"
-# torch.compile's modes follow, quick ones first; these two make CUDA graphs themselves.
+# Modes of torch.compile that make CUDA graphs themselves. MODES is in order of compile time.
 OWN_GRAPHS = ("reduce-overhead", "max-autotune")
 MODES = (EAGER, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-# Why settings cannot be the fastest. Compiled code keeps less in memory between layers than eager mode.
+# Reasons why a setting cannot be the fastest. Compiled code stores less between layers than eager mode.
 ONE_LAYOUT = "without convolutions and pooling, both layouts are one"
 NO_GAIN = "pieces gain nothing in eager mode, so less than nothing compiled"
 NEEDLESS = (ONE_PIECE, ONE_LAYOUT, NO_GAIN)
 
 
 class Setting(Frozen):
-    """How PyTorch runs the network: a mode of torch.compile or eager, and the memory layout of activations.
+    """How PyTorch runs the network: ``eager`` or a mode of torch.compile, and the memory layout of activations.
 
-    pieces: whether it runs in pieces that fit the L2 cache. graph: whether it runs as one CUDA graph.
+    pieces: whether the batch runs in pieces that fit the L2 cache. graph: whether it runs as one CUDA graph.
     """
 
     mode: str = EAGER
@@ -51,8 +51,8 @@ class Setting(Frozen):
         return f"{self.mode}, {layout}" + ", pieces" * self.pieces + ", CUDA graph" * self.graph
 
 
-# Each mode in both layouts plain, in one graph, and in pieces. Pieces need a graph, else the card would wait for their
-# launches. PyTorch caches what it has compiled, so settings of one mode and layout compile once.
+# Each mode in both layouts: without a graph, as one graph, and in pieces. Pieces need a graph, else the card would wait
+# for their launches. PyTorch caches compiled code, so settings of one mode and layout compile once.
 SETTINGS = tuple(
     Setting(mode, layout, *way)
     for mode in MODES
@@ -63,7 +63,7 @@ SETTINGS = tuple(
 
 
 def why_setting_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
-    """Return why the setting of this name cannot be the fastest; empty if it can. ms: times of other settings."""
+    """Return why the setting called ``name`` cannot be the fastest; empty if it can. ms: times of tried settings."""
     setting = next((one for one in SETTINGS if str(one) == name), Setting())
     if setting.channels_last and not any(isinstance(step.layer, Conv2d | Pool) for step in graph.steps):
         return ONE_LAYOUT
@@ -74,7 +74,7 @@ def why_setting_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Gr
 
 
 def free_compiled_code() -> None:
-    """Free the machine code and the memory of graphs that torch.compile keeps for unused functions."""
+    """Free the machine code and graph memory that torch.compile still holds for unused functions."""
     torch = sys.modules.get("torch")
     if torch is not None:
         if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing was compiled
@@ -105,8 +105,8 @@ class TorchEngine(Engine):
         self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
         self._host, self._host_labels = torch.from_numpy(images), torch.from_numpy(labels)
         self._images = torch.empty_like(self._host, device=device)  # page-locked or not, as PyTorch sees it
-        self._labels: Any = None  # of the last pass; next line: of the last end-to-end graph
-        self._whole_labels: Any = None
+        self._labels: Any = None  # of the last pass
+        self._whole_labels: Any = None  # of the last end-to-end graph
         half, self._captures = precision == "fp16", setting.graph and device == "cuda"
         count = len(images)
         l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) if device == "cuda" else 0
@@ -177,7 +177,7 @@ class TorchEngine(Engine):
             self._torch.cuda.empty_cache()
 
     def _poison_labels(self) -> None:
-        """Fill with ``UNWRITTEN`` the labels that graphs write and the memory that PyTorch may take for new ones."""
+        """Fill with ``UNWRITTEN`` the labels on the card and memory that PyTorch may allocate for the next labels."""
         for labels in (self._labels, self._whole_labels):
             if labels is not None:
                 labels.fill_(UNWRITTEN)

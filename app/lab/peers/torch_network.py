@@ -17,7 +17,7 @@ from app.network.network import LayerStep
 def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
     """Return a function from images (N, C, H, W) uint8 to labels (N,) uint8.
 
-    half: in float16. channels_last: memory layout of activations. Raises UserError for a layer without a module.
+    half: compute in float16. channels_last: memory layout of activations. Raises UserError for an unknown layer.
     """
     dtype = torch.float16 if half else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -65,11 +65,11 @@ def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
 
 
 def _network_modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
-    """Yield the modules between scaling and argmax. Channels-last activations are flattened in H, W, C order."""
+    """Yield the network's modules from the scaled pixels to the scores, without the final argmax."""
     nn = torch.nn
 
-    class Rows(torch.nn.Module):
-        """Flattens features in H, W, C order, the memory order of channels-last activations."""
+    class FlattenChannelsLast(torch.nn.Module):
+        """Flattens (N, C, H, W) features in H, W, C order, the memory order of channels-last activations."""
 
         def forward(self, x: Any) -> Any:
             return x.permute(0, 2, 3, 1).flatten(1)
@@ -103,7 +103,7 @@ def _network_modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: boo
                 yield fill_parameters(
                     nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T
                 )
-            case Pool() if not layer.extra_padding and 2 * layer.padding <= layer.window:  # PyTorch has no others
+            case Pool() if not layer.extra_padding and 2 * layer.padding <= layer.window:  # PyTorch supports no others
                 rule = layer.window, layer.effective_stride, layer.padding
                 if isinstance(layer, AvgPool):
                     yield nn.AvgPool2d(*rule, ceil_mode=layer.ceil, count_include_pad=layer.count_padding)
@@ -115,7 +115,7 @@ def _network_modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: boo
                 yield nn.LeakyReLU(layer.slope)
             case Flatten():
                 flattened = step.in_shape
-                yield Rows() if channels_last else nn.Flatten()
+                yield FlattenChannelsLast() if channels_last else nn.Flatten()
             case Softmax():
                 yield nn.Softmax(1)
             case _:
@@ -123,9 +123,9 @@ def _network_modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: boo
 
 
 def clone_function(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function with a separate code object.
+    """Return a copy of the function with a code object of its own.
 
-    torch.compile searches all compiled versions of a code object, so versions of other modes and precisions would slow
+    torch.compile searches all compiled versions of a code object, so versions for other modes and precisions would slow
     down every call.
     """
     assert isinstance(function, FunctionType)

@@ -1,4 +1,4 @@
-"""Collect hardware counters by Nsight Compute (``ncu``), and name those of a run's kernels."""
+"""Run Nsight Compute (``ncu``), read hardware counters from its table, and name the kernels that they belong to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAIN = Path(__file__).parents[3] / "main.py"
 TIMEOUT_S = 900
-BUSY = 60.0  # %; a kernel waits if no unit reaches this share of its peak: Nsight Compute's own rule
+BUSY = 60.0  # % of peak: if no unit reaches it, latency limits the kernel (Nsight Compute's rule)
 
 
 class Counter(Frozen):
@@ -70,7 +70,7 @@ METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
 def busiest_unit(throughput: Mapping[str, float | None]) -> str:
-    """Return the unit nearest to its peak; ``latency`` if none is busy, ``unknown`` without numbers. throughput: %."""
+    """Return the busiest unit; ``latency`` if it is below BUSY, ``unknown`` without numbers. throughput: unit → %."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
         return "unknown"
@@ -125,7 +125,7 @@ def collect_counters(arguments: Sequence[str], entries: Sequence[str]) -> tuple[
 
 
 def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
-    """Run ``main.py`` under ncu as ``collect_counters`` does; return ncu's text, or "" and why it failed."""
+    """Run ``main.py`` under ncu as ``collect_counters`` does; return ncu's text and None, or "" and why it failed."""
     tool = shutil.which("ncu")
     if tool is None:
         return "", "no counters: Nsight Compute (ncu) is not installed or not on PATH"
@@ -148,10 +148,10 @@ def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if parse_ncu_launches(text):
         return text, None
-    return "", f"no counters: {ncu_failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
+    return "", f"no counters: {describe_ncu_failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
 
 
-def ncu_failure(text: str, code: int) -> str:
+def describe_ncu_failure(text: str, code: int) -> str:
     """Return why ncu counted nothing: its first error, else its last line, else the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
@@ -161,7 +161,7 @@ def ncu_failure(text: str, code: int) -> str:
 
 
 def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
-    """Return the counters' rows with layer and kernel name by the spans ``launched``; without layers if they differ."""
+    """Return the rows with layer and kernel name of the spans ``launched``; layers are empty if the kernels differ."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
         return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]
@@ -169,6 +169,6 @@ def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[
 
 
 def normalize_count(name: str, value: float, outputs: float) -> float:
-    """Return a count in the unit that the pages show: per output, or in percent."""
+    """Return a counter's events ÷ ``outputs``, the number of output elements of the layer; percentages unchanged."""
     unit = COUNTERS[name].unit
     return value if unit == "%" else value * WEIGHTS[unit] / outputs

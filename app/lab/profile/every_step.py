@@ -1,4 +1,4 @@
-"""Count every step of the ladder on each layer that it computes, by Nsight Compute (``ncu``)."""
+"""Count hardware events of every kernel of the ladder on each layer, by Nsight Compute (``ncu``)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from app.terminal.text import WIDTH, Column, fields, paragraph, table
 
 
 def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return ncu's counts by layer from its output ``text``; {} unless the table has a row for each launch.
+    """Return the counts in ncu's output ``text`` by layer; {} unless its table has a row for each launch.
 
     layers: the layer of each launch. Each value is {"launches": number of the layer's launches, "counts": counter →
     number}. Events are summed over the launches; a percentage is that of the launch with the most instructions. A
@@ -56,11 +56,11 @@ SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
 
 
 def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Counters:
-    """Run ncu on every step of the ladders, on each layer that the step can compute. Needs a GPU.
+    """Run ncu on every kernel of the ladders, on each layer that it can compute; return the counts. Needs a GPU.
 
-    A step for 2:4 sparse filters runs only if the network's shipped weights are sparse. name: of the network, or its
-    file. batch: number of images. selected: the card, as ``--device`` names it. If nothing was counted, the document's
-    ``note`` gives the reason.
+    A kernel for 2:4 sparse filters runs only if the network's shipped weights are sparse. name: of the network, or its
+    file. batch: number of images. selected: the GPU, as ``--device`` names it. The document's ``note`` is the reason if
+    nothing was counted.
     """
     card = device.describe_gpu()
     known = tuning.load(card["name"])
@@ -78,7 +78,7 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
         chosen = replace(alone, kernels=dict.fromkeys(served, row))
         launched = [*launched_functions(graph, card["architecture"], chosen, row, batch)]
         text, note = run_ncu(
-            main_job_arguments(name, row, served, chosen.precision, batch, selected),
+            profile_arguments(name, row, served, chosen.precision, batch, selected),
             [entry for _, entry in launched],
             [counter.metric for counter in COUNTERS.values()],
         )
@@ -108,7 +108,7 @@ def served_layers(graph: Graph, arch: str, choices: Choices, row: Variant) -> It
 
 
 def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
-    """Yield layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
+    """Yield (layer, kernel function) of each launch of this variant for one batch, in order. Raises UserError."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
             config = row.launch_config(node.problem, node.settings)
@@ -116,10 +116,10 @@ def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, b
             yield from [(node.head.name, x.entry or row.entry) for x in config.launches if x.grid(batch)[0]] * pieces
 
 
-def main_job_arguments(
+def profile_arguments(
     network: str, row: Variant, layers: Sequence[str], precision: str, batch: int, selected: str
 ) -> list[str]:
-    """Return arguments of ``main.py`` to run one batch in one piece, unfused, with this kernel for ``layers``."""
+    """Return ``main.py`` arguments to profile one unfused batch in one chunk, with this kernel for ``layers``."""
     given = {
         "batch": batch,
         "chunk": batch,

@@ -1,4 +1,4 @@
-"""Run ``main.py profile``: time the main job's kernels, copies and API calls; timeline and hardware counters."""
+"""Run ``main.py profile``: time the main job's kernels, copies and API calls; write timelines; count events."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:  # needs CuPy
 
 RUNS = 20
 WARMUP = 5
-HOST, CARD = 1, 2  # process numbers in the timeline
+HOST, CARD = 1, 2  # process numbers in the trace
 
 
 def profile(request: ProfileRequest) -> int:
-    """Profile the main job, or count every step of the ladder; publish the tables. Return 0. Raises UserError."""
+    """Profile the main job, or with ``--every-step`` each kernel of the ladder. Return 0. Raises UserError."""
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
     if request.every_step:
@@ -57,7 +57,7 @@ def profile(request: ProfileRequest) -> int:
         publish_report(counted, every_step.as_text, request.output)
         return 0
     with device.translate_gpu_errors():
-        document = _profile_run(request, graph, chosen, str(weights.path))
+        document = _profile_main_job(request, graph, chosen, str(weights.path))
     publish_report(document, as_text, request.output)
     return 0
 
@@ -74,7 +74,8 @@ def _refuse_options_with_every_step(request: ProfileRequest) -> None:
             raise UserError(f"--every-step prints counters alone: leave --{name} out")
 
 
-def _profile_run(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
+def _profile_main_job(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
+    """Run and measure the main job, write the timelines that were asked for, and return the document."""
     from app.engine.gpu import GpuEngine
     from app.engine.request import chunk_size
     from app.lab.profile.spans import Recorder
@@ -146,7 +147,7 @@ def _profile_run(request: ProfileRequest, graph: Graph, chosen: Choices, weights
 
 
 def timeline_page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
-    """Return a page with the two charts of ``--timeline``."""
+    """Return the HTML page of ``--timeline`` with its two charts. stamped: result of ``measure_timeline``."""
     what = f"{batch:,} images, {stamped['kernel']}, {card}"
     charts = (
         draw_warpgroup_timeline(stamped, f"One multiprocessor's warpgroups: {what}"),
@@ -177,7 +178,7 @@ def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
 
 
 def span_rows(runs: Sequence[Sequence[Span]]) -> list[Row]:
-    """Return a row for each kernel and copy, the most expensive first; calls, total_ms and bytes are per run."""
+    """Return the table's rows, one per kernel or copy, the slowest first; calls, total_ms and bytes are per run."""
     groups: dict[tuple[str, str, str], list[Span]] = {}
     for span in (span for run in runs for span in run):
         groups.setdefault((span.kind, span.layer, span.name), []).append(span)
@@ -204,7 +205,7 @@ def span_rows(runs: Sequence[Sequence[Span]]) -> list[Row]:
 
 
 def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
-    """Return the mean ms per run of copies to and from the host, of kernels, and of both at once."""
+    """Return the mean ms per run in which a copy to or from the host ran, a kernel ran, and both ran at once."""
     sums = np.zeros(3)
     for run in runs:
         copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]

@@ -32,10 +32,10 @@ COPIES = {
 
 
 class Span(Frozen):
-    """A kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
+    """The execution of a kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
-    layer: node of the plan; empty for copies of the batch. name: name of the kernel and its part, or of the copy.
-    stream: index. entry: name of the kernel's function. nbytes: bytes copied.
+    layer: node of the plan; empty for copies of the batch. name: of the kernel or copy. stream: index. entry: name of
+    the kernel's function. nbytes: bytes copied.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Span(Frozen):
 
 
 def describe_action(action: Action, variant: Variant) -> tuple[str, str, str]:
-    """Return kind, name and entry point of one action of a kernel's launch."""
+    """Return kind, name and entry point of a span for one action (kernel, copy or cuBLAS call) of a launch."""
     match action:
         case KernelLaunch():
             entry = action.entry or variant.entry
@@ -84,7 +84,7 @@ class Recorder:
     """Records runs of one engine, one after another. The first run creates the events; later runs reuse them.
 
     Because of the events, no kernel starts before the previous one has ended (``dependent_launch.cuh``). zero: the
-    host's clock when the spans' clock was at 0, accurate to a few microseconds.
+    host's clock in s at time 0 of the spans, accurate to a few microseconds.
     """
 
     def __init__(self, engine: GpuEngine) -> None:
@@ -98,14 +98,14 @@ class Recorder:
         }
         self._marks = EventSequence()  # one at the beginning, and two for each span
         self._recorded: list[Span] = []
-        # The layer being enqueued, its stream, its kernel, and its actions, one per call.
+        # The layer being enqueued, its stream, its actions, one per wrapped call, and its kernel.
         self._node: Node | None = None
         self._stream = 0
         self._actions: Iterator[Action] = iter(())
         self._variant: Variant | None = None
 
     def reset_clock(self) -> None:
-        """Discard the last run and set the clock to 0; the device must be idle."""
+        """Discard the last run and set time 0 of the next run's spans; the device must be idle."""
         self._recorded = []
         self._marks.restart()
         self._marks.record(next(iter(self._streams)))

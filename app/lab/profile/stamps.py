@@ -1,6 +1,6 @@
-"""Decode the time stamps of lenet5's convolutions for Hopper, which show the phases of each warpgroup.
+"""Decode the time stamps that lenet5's convolution kernels for Hopper write at the end of each warpgroup's phases.
 
-Pure functions convert words of device memory (include/stamps.cuh) to a part of the profile document.
+Pure functions convert the words that stamps.cuh writes to device memory into a part of the profile document.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,11 +15,11 @@ from app.base.frozen import Frozen
 # request the next images; store: ReLU, pooling and storing of features.
 PHASES = ("stage", "conv1", "pool", "load", "conv2", "store")
 HEAD = 5  # words before a warpgroup's stamps
-POINTS = 100  # of the curves of images over time
+POINTS = 100  # intervals of the curves of images over time
 
 
 class Warpgroup(Frozen):
-    """The run of a warpgroup. clocks: its start, then the end of each phase. phases: their indices in PHASES."""
+    """The time stamps of one warpgroup. clocks: start, then end of each phase, in cycles. phases: indices in PHASES."""
 
     block: int
     number: int
@@ -31,7 +31,7 @@ class Warpgroup(Frozen):
 
 
 class Shares(Frozen):
-    """How a launch distributes images: in each round, each warpgroup of ``blocks`` blocks takes ``each`` images."""
+    """How a launch distributes images: in each round, each warpgroup takes ``each`` of them. warpgroups: per block."""
 
     images: int
     each: int
@@ -54,9 +54,9 @@ class Shares(Frozen):
         """Return the largest number of stamps of a warpgroup: four for each image, and four more for each round."""
         return self.round_count * (4 * self.each + 4)
 
-    def image_count(self, block: int, number: int, turn: int) -> int:
-        """Return how many images warpgroup ``number`` of a block takes in round ``turn``."""
-        first = (block + number * self.blocks + turn * self.blocks * self.warpgroups) * self.each
+    def image_count(self, block: int, number: int, round_index: int) -> int:
+        """Return how many images warpgroup ``number`` of a block takes in round ``round_index``."""
+        first = (block + number * self.blocks + round_index * self.blocks * self.warpgroups) * self.each
         return max(min(self.each, self.images - first), 0)
 
 
@@ -83,7 +83,7 @@ def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
 def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
     """Return the phases of the warpgroups on one multiprocessor, and the progress of all images over time.
 
-    It is the multiprocessor with the median time. Times are microseconds since the start of the first warpgroup.
+    The multiprocessor is the one with the median time. Times are microseconds since the start of the first warpgroup.
     """
     groups = decode_stamps(words, shares)
     mhz, begun = clock_megahertz(groups), min(group.started_ns for group in groups)
@@ -123,18 +123,18 @@ def _image_progress(
     events: dict[str, list[tuple[float, int]]] = {"requested": [], "staged": [], "computed": []}
     for group in groups:
         at = times[group.block, group.number]
-        turn = 0
+        round_index = 0
         events["requested"].append((at[0], shares.image_count(group.block, group.number, 0)))
         for phase, stop in zip(group.phases.tolist(), at[1:].tolist(), strict=True):
-            taken = shares.image_count(group.block, group.number, turn)
+            taken = shares.image_count(group.block, group.number, round_index)
             match PHASES[phase]:
                 case "stage":
                     events["staged"].append((stop, taken))
                 case "load":
-                    events["requested"].append((stop, shares.image_count(group.block, group.number, turn + 1)))
+                    events["requested"].append((stop, shares.image_count(group.block, group.number, round_index + 1)))
                 case "store":
                     events["computed"].append((stop, taken))
-                    turn += 1
+                    round_index += 1
     end = max(stop for stop, _ in events["computed"])
     sampled = np.linspace(0, end, POINTS + 1)
     curves = {name: np.array(sorted(found)) for name, found in events.items()}

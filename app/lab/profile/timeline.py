@@ -1,4 +1,4 @@
-"""Measure a timeline: run a batch with lenet5's convolutions for Hopper, compiled to write time stamps."""
+"""Measure the phases of warpgroups: run a batch with lenet5's Hopper kernels, compiled to write time stamps."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from app.planning.plan import ExecutionPlan
 
 RUNS, WARMUP = 20, 5
 MOST_STAMPS = 4096  # the most that a warpgroup may write
-IMAGES = 2  # per warpgroup and round, where the variant has no constant for it
+IMAGES = 2  # per warpgroup and round of a kernel without a constant IMAGES
 THREADS = 128  # per warpgroup
 
 
@@ -40,9 +40,9 @@ def first_kernel_shares(execution: ExecutionPlan, images: int, multiprocessors: 
 
 
 def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dict[str, Any]:
-    """Replay the batch without stamps and with them; return the ``warpgroup_timeline`` of the profile document.
+    """Time the batch without stamps and with them; return the ``timeline`` part of the profile document.
 
-    images: page-locked, (N, C, H, W) uint8. Raises RuntimeError if the labels differ.
+    images: page-locked, (N, C, H, W) uint8. Raises RuntimeError if the stamps change the labels.
     """
     with GpuEngine(execution, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))
@@ -70,7 +70,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
 
 
 def add_stamps(variant: Variant, shares: Shares) -> Variant:
-    """Return the kernel's row, changed so that the kernel writes stamps."""
+    """Return the variant with the compile-time constants with which its kernel writes time stamps."""
     constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 
     def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:

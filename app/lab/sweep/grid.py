@@ -25,12 +25,12 @@ L2 = "cold"
 
 
 class CannotRun(Exception):  # noqa: N818 - a verdict, not an error
-    """A point of the sweep cannot run; the text is the reason."""
+    """The kernel cannot run with the parameters of a point; the text is the reason."""
 
 
 @dataclass
 class Target:
-    """A layer to sweep, and its results.
+    """A layer whose kernel is swept, and the results. A point is one value for each parameter.
 
     grid: points to try, including the defaults and the best known parameters. points: measured points with ms,
     spread_ms and error_share (worst error ÷ tolerance). skipped: for each reason, the first skipped point and the
@@ -62,7 +62,7 @@ class Target:
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
     def tuned_results(self) -> dict[Problem, dict[str, TunedResult]]:
-        """Return the tuning times to store: that of the best point, and that of the rival if it was measured."""
+        """Return the results for the tuning file: of the best point, and of the rival if it was measured."""
         if self.best_point is None:
             return {}
         found = {self.row.name: TunedResult(self.best_point["parameters"], self.best_point["ms"], self.images)}
@@ -88,8 +88,8 @@ def _strip_numbers(reason: str) -> str:
 def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
     """Return the values to try for each parameter: those of ``--set NAME=V,V`` (``texts``), else the row's.
 
-    Raises UserError if the row has no parameters, and for a parameter that is unknown, set twice, or not given positive
-    integers.
+    Raises UserError if the kernel has no parameters, and for a parameter that is unknown, set twice, or not a list of
+    positive integers.
     """
     if not row.tunables:
         raise UserError(
@@ -119,7 +119,7 @@ def make_sweep_target(
     values: Mapping[str, Iterable[int]],
     tuning: Tuning,
 ) -> Target:
-    """Return a target with every combination of ``values`` that the row accepts. Raises UserError if there is none."""
+    """Return a target with each combination of ``values`` that the kernel supports. Raises UserError without any."""
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))
@@ -148,7 +148,7 @@ def format_parameters(parameters: Parameters) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-# Returns times and error of a point. Raises CannotRun or WrongResult.
+# From a kernel and its parameters to the times and the worst error ÷ tolerance. Raises CannotRun or WrongResult.
 Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]
 
 
@@ -159,8 +159,8 @@ def measure_all(
 ) -> None:
     """Measure all points of all targets. Ctrl-C stops between two points.
 
-    measuring: function that returns the context for measuring a target's points. done: called after each target, even
-    an incomplete one.
+    measuring: function that opens a context with the function that measures a target's points. done: called after each
+    target, also after one that was interrupted.
     """
     total = sum(len(target.grid) for target in targets)
     with (

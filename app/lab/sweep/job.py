@@ -26,16 +26,16 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.terminal.output import publish_report
 
-ASSUMED_ARCH = "sm_90a"  # used without a card, so that wrong options are found there, too
+ASSUMED_ARCH = "sm_90a"  # without a card, to find wrong options before the missing card ends the command
 
 
 def sweep(request: SweepRequest) -> int:
-    """Sweep a kernel or the main job. Return 0, or 1 if a point gave wrong results. Raises UserError."""
+    """Sweep a kernel, or with ``--pipeline`` the main job. Return 1 if a result was wrong, else 0. Raises UserError."""
     with exit_on_interrupt():
         if request.plot is not None:
             svg.check_chart_folder(request.plot)
         graph = network_graph(request.network)
-        request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
+        request = replace(request, network=graph.network.name)  # the name instead of a file's path
         arch, card = choices.resolve_target(None, default=ASSUMED_ARCH)
         known = tuning.load(card)
     if request.kernel_option is None:
@@ -59,7 +59,7 @@ def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str]
 def find_targets(
     request: SweepRequest, graph: Graph, arch: str, known: tuning.Tuning
 ) -> tuple[list[Target], list[str]]:
-    """Return the layers to sweep with their points, and a note for each omitted layer.
+    """Return a target for each layer to sweep, and notes, such as why a layer is left out. known: tuned settings.
 
     Raises UserError for unknown names and values, and if no point can run on any layer.
     """
@@ -70,7 +70,7 @@ def find_targets(
     if row is None:
         raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
     values = parse_settings(request.set or (), row)
-    precision = sweep_precision(row, request.precision)
+    precision = choose_sweep_precision(row, request.precision)
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
@@ -95,10 +95,10 @@ def find_targets(
     return targets, notes
 
 
-def sweep_precision(row: Variant, wanted: str | None) -> str:
-    """Return the precision in which to sweep a kernel: the wanted one, else fp32 or the kernel's first.
+def choose_sweep_precision(row: Variant, wanted: str | None) -> str:
+    """Return the precision in which to sweep a kernel: ``wanted``; if that is None, fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not support the wanted one, in which a plan would silently use another kernel.
+    Raises UserError if the kernel does not support ``wanted``; a plan would silently use another kernel.
     """
     offered = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *offered):
@@ -110,10 +110,10 @@ def sweep_precision(row: Variant, wanted: str | None) -> str:
 
 
 def layer_problem(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
-    """Return the problem of a layer for this kernel: unfused, or fused as the main job fuses it.
+    """Return the problem that this kernel computes for a layer: unfused, or fused as in the main job.
 
-    A kernel for 2:4 sparse filters gets the layer with its filters pruned. Raises UserError if the layer has no kernel
-    of its own.
+    For a kernel for 2:4 sparse filters, the layer's filters are pruned. Raises UserError if the layer is fused into the
+    kernel of another layer.
     """
     nodes = plan(prune_filters(graph) if row.sparse else graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:
@@ -130,9 +130,9 @@ def run_sweep(
     card: str,
     measuring: Callable[[Target], AbstractContextManager[Measure]],
 ) -> int:
-    """Measure, store the best point of each layer, print and draw; return the exit code.
+    """Measure all points, store the best of each layer, print and draw; return 0, or 1 if a point was wrong.
 
-    measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended the sweep early, or if no point could run.
+    measuring: as in ``measure_all``. Raises UserError if Ctrl-C ended the sweep early, or if no point could run.
     """
     tables: list[Path] = []
 

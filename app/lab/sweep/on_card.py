@@ -16,7 +16,7 @@ from app.main_job.result import Timing
 
 
 class PointTimer:
-    """Measures the points of one target while threads compile the next points. A context manager.
+    """Checks and times the points of one target while threads compile the next points. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
     """
@@ -41,7 +41,7 @@ class PointTimer:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Return the times of one point, and its worst error ÷ tolerance. Raises CannotRun and WrongResult."""
+        """Return a kernel's times and worst error ÷ tolerance. Raises CannotRun and WrongResult."""
         try:
             if row is self._row:
                 self._compiled.pop(format_parameters(parameters)).result()
@@ -64,5 +64,5 @@ class PointTimer:
 
 
 def _compile_into_cache(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
-    """Compile the row into the cache on disk, without keeping its machine code in memory."""
+    """Compile the kernel into the cache on disk, without keeping its machine code in memory."""
     compile_kernel(row.path, row.launch_config(problem, parameters).defines, arch)

@@ -25,12 +25,12 @@ CHUNKS = (250, 500, 1000, 1250, 2000, 2500, 5000, 10_000)
 REPEAT = 50
 WARMUP = 5
 Setting = tuple[int, int]  # streams, images per chunk
-Figures = Mapping[str, Any]  # ms, p90_ms and samples end to end; overlap: share of copy time behind kernels
-Measure = Callable[[int, int], Figures | None]  # None: it does not fit in device memory
+Figures = Mapping[str, Any]  # ms, p90_ms and samples end to end; overlap: share of copy time while kernels run
+Measure = Callable[[int, int], Figures | None]  # from streams and chunk size; None if device memory is too small
 
 
 def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
-    """Time the main job at all points, publish and draw. Return 0. Raises UserError, also if Ctrl-C stops it early."""
+    """Time the main job for all streams and chunk sizes, print and draw. Return 0. Raises UserError, also on Ctrl-C."""
     with exit_on_interrupt():
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
@@ -52,14 +52,14 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
     if points:
         report = as_document(request, card, points, len(grid), default)
         publish_report(report, as_text, request.output)
-        draw_times(request, points)
+        draw_pipeline_heat_map(request, points)
     if len(points) < len(grid):
         raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
     return 0
 
 
-def draw_times(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
-    """Draw the measured end-to-end times by chunk size and streams, if asked for and measured. Raises UserError."""
+def draw_pipeline_heat_map(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
+    """Draw the end-to-end times by chunk size and streams if ``--plot`` is given. Raises UserError."""
     times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
     if request.plot is not None and times:
         title = f"{request.network}, {request.batch:,} images, end to end"
@@ -74,7 +74,7 @@ def pipeline_grid(batch: int, default: Setting) -> list[Setting]:
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
-    """Return a point for each setting; its ``ms`` is None if memory runs out. Ctrl-C stops between two points."""
+    """Return a point for each setting; its ``ms`` is None if device memory is too small. Ctrl-C ends the list early."""
     points: list[PipelinePoint] = []
     with suppress(KeyboardInterrupt), progress_bar(len(grid), unit=" points") as progress:
         for streams, chunk in grid:
@@ -87,7 +87,7 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint
 def as_document(
     request: SweepRequest, card: str, points: Sequence[PipelinePoint], total: int, default: Setting
 ) -> PipelineSweep:
-    """Return the JSON document: the measured points, the best point and the default one."""
+    """Return the JSON document of these points, the best and the default one. total: number of points to measure."""
     measured = [point for point in points if point["ms"] is not None]
     best = min(measured, key=lambda point: point["ms"] or 0.0, default=None)
     usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)

@@ -1,4 +1,4 @@
-"""Report a sweep as a JSON document, as text and as heat maps."""
+"""Report a sweep of a kernel's parameters as a JSON document, as text and as heat maps."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -15,15 +15,15 @@ from app.main_job.statistics import describe_stopping_rule, speedup
 from app.records.sweep import Sweep, SweptLayer
 from app.terminal.text import INDENT, WIDTH, Column, format_ms, paragraph, table
 
-SHOWN_POINTS = 20
-Field = tuple[str, str, Times]  # names of the parameters down and across, and the times by their values
+SHOWN_POINTS = 20  # in the table of a layer
+HeatMap = tuple[str, str, Times]  # names of the parameters down and across, and the times by their values
 FUSED_HINT = "the main job runs layers fused with what follows them: --fused tunes those kernels"
 
 
 def as_document(
     request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
 ) -> Sweep:
-    """Return the points of every layer as a JSON document. table: path of the file with the best points, or None."""
+    """Return the sweep as a JSON document. table: path of the tuning file with the best points, or None."""
     row = targets[0].row
     return {
         "schema": "lenet5-inference/sweep/1",
@@ -105,7 +105,7 @@ def _points_table(layer: SweptLayer, width: int) -> list[str]:
 
 
 def _layer_remarks(layer: SweptLayer) -> Iterator[str]:
-    """Yield the lines below a layer's table: best point, choice of ``auto``, and skipped or wrong points."""
+    """Yield remarks for below a layer's table: best point, choice of ``auto``, and skipped or wrong points."""
     if (more := len(layer["points"]) - SHOWN_POINTS) > 0:
         yield f"… and {more} slower ones (--json has all)"
     if layer["best"]:
@@ -124,11 +124,11 @@ def _layer_remarks(layer: SweptLayer) -> Iterator[str]:
         yield f"WRONG {format_parameters(wrong['parameters'])}: {wrong['reason']}"
 
 
-def layer_time_field(target: Target) -> Field | None:
-    """Return the times over the two parameters that matter most; None if no parameter was varied.
+def layer_heat_map(target: Target) -> HeatMap | None:
+    """Return the heat map of the times over the two most important parameters; None if no parameter was varied.
 
-    A parameter matters more if more ms lie between its best value and its worst. All other parameters have their best
-    values.
+    A parameter is more important if its best and its worst value differ by more ms. For each cell, all other parameters
+    have their best values.
     """
     varied: dict[str, float] = {}
     for name in target.points[0]["parameters"] if target.points else ():
@@ -151,8 +151,8 @@ def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int]
     return best
 
 
-def summed_time_field(targets: Sequence[Target]) -> Field | None:
-    """Return the summed times of two layers over the only parameter of each; None unless two such were measured."""
+def summed_heat_map(targets: Sequence[Target]) -> HeatMap | None:
+    """Return the heat map of two layers' summed times over the only parameter of each; None for other targets."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables
@@ -166,9 +166,9 @@ def summed_time_field(targets: Sequence[Target]) -> Field | None:
 def draw_heat_maps(folder: Path, network: str, targets: Sequence[Target]) -> None:
     """Draw a heat map of each layer, and of two layers together if each has one parameter. Raises UserError."""
     row, images = targets[0].row, targets[0].images
-    found = [(f" {target.layer}", f"_{target.layer}", layer_time_field(target)) for target in targets]
-    found.append((", both layers", "", summed_time_field(targets)))
-    for where, suffix, field in found:
-        if field is not None:
+    found = [(f" {target.layer}", f"_{target.layer}", layer_heat_map(target)) for target in targets]
+    found.append((", both layers", "", summed_heat_map(targets)))
+    for where, suffix, heat_map in found:
+        if heat_map is not None:
             title = f"{row.operation} {row.name}, {network}{where}, {images:,} images"
-            save_chart(draw_heat_map(title, *field), folder / f"sweep_{row.name}_{network}{suffix}_heat.svg")
+            save_chart(draw_heat_map(title, *heat_map), folder / f"sweep_{row.name}_{network}{suffix}_heat.svg")

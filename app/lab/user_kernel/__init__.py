@@ -1,1 +1,1 @@
-"""Turn a kernel's file that lies outside the tree into a row like the registry's, for ``check`` and ``bench``."""
+"""Users' kernels: read a .cu file with a header, check and time it as one of the ladder's, and rank the times."""

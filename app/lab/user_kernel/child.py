@@ -10,16 +10,16 @@ from app.cuda import device
 from app.files.child_process import Child, answer_requests
 from app.lab.bench.compiling import OUT_OF_MEMORY, WrongResult, failure_reason
 
-SECONDS = 60.0  # allowed to a kernel for one shape
-STARTING = 60.0  # more for the first answer: CUDA starts, the kernel is compiled
+SECONDS = 60.0  # time limit of a kernel for one shape
+STARTING = 60.0  # added for the first call, in which CUDA starts
 
 
 class LostError(Exception):
-    """The kernel crashed its process or did not come to an end; the text says so in one line."""
+    """The child process crashed, hung or lost its CUDA context; the text says so in one line."""
 
 
 class CardProcess(AbstractContextManager["CardProcess"]):
-    """A process with its own context on the current card, started when needed; the ``with`` block's end kills it."""
+    """A child process with its own CUDA context, started by the first call and killed at the ``with`` block's end."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
@@ -30,10 +30,10 @@ class CardProcess(AbstractContextManager["CardProcess"]):
             self._child = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, times: int = 1) -> Any:
-        """Return ``function(*arguments)``, a function of a module, called in the process.
+        """Call a module-level function in the child process and return its result.
 
-        times: how often the usual time is allowed. Raises WrongResult, UserError and DeviceMemoryError as the function
-        does, and LostError if the process is lost.
+        times: multiplies the time limit. Raises WrongResult, UserError and DeviceMemoryError as the function does, and
+        LostError if the process is lost.
         """
         seconds = times * SECONDS
         if self._child is None:
@@ -55,7 +55,7 @@ class CardProcess(AbstractContextManager["CardProcess"]):
 
 
 def main() -> None:
-    """Run a child process: call the functions that the parent names, until it ends."""
+    """Run the child process: call the functions that the parent sends, until the parent ends."""
     answer_requests(_call_requested_function)
 
 
@@ -81,7 +81,7 @@ def _classify_error(error: Exception) -> Exception:
     try:
         with device.translate_gpu_errors():
             raise error
-    except UserError as translated:  # such as a card that another program has for itself: not the kernel's fault
+    except UserError as translated:  # such as a card in exclusive use by another program: not the kernel's fault
         return translated
     except Exception:
         pass

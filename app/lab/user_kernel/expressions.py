@@ -1,4 +1,4 @@
-"""Parse and evaluate the arithmetic in the header of a user's kernel. Nothing of it is run as Python."""
+"""Parse and evaluate the arithmetic in the header of a user's kernel, without running it as Python code."""
 
 import ast
 import warnings
@@ -66,7 +66,7 @@ def _check_is_arithmetic(node: ast.expr) -> None:
 
 
 def _operator_and_operands(node: ast.expr) -> tuple[Callable[..., int], Sequence[ast.expr]]:
-    """Return what a node computes, and from what. Raises BadExpressionError if the header's arithmetic lacks it."""
+    """Return a node's operator as a function, and its operands. Raises BadExpressionError for an unknown operator."""
     match node:
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPERATORS:
             return OPERATORS[type(operator)], (left, right)
@@ -80,12 +80,12 @@ def _operator_and_operands(node: ast.expr) -> tuple[Callable[..., int], Sequence
 
 
 def names_in_expression(node: ast.expr) -> set[str]:
-    """Return the names that an expression needs values of."""
+    """Return the names of constants and sizes in an expression."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - FUNCTIONS.keys()
 
 
 def evaluate(node: ast.expr, names: Mapping[str, int]) -> int:
-    """Return the value of a parsed expression. names: the values of all its names. Raises BadExpressionError."""
+    """Return the value of a parsed expression. names: name → value. Raises BadExpressionError."""
     match node:
         case ast.Constant(value=int() as found):
             pass

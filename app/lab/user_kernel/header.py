@@ -42,7 +42,7 @@ FEATURES = {
 }
 INSTRUCTIONS = ("fma", "hfma2", "mma", "wgmma")
 KEYS = ("kernel", "as", "block", "grid", "shared", "arguments", "types", "without", "instructions", "entry")
-OF_A_LAUNCH = ("kernel", "block", "grid", "shared", "arguments", "without")
+LAUNCH_KEYS = ("kernel", "block", "grid", "shared", "arguments", "without")
 RESERVED = {"images", "INPUT", "WEIGHT", "REAL", "OUTPUT", "HAS_BIAS", "ACTIVATION", "IS_MAX", "COUNTED"}
 _LINE = re.compile(rf"[ \t]*{MARK}(.*)")
 _TEMPLATE = re.compile(r"template <([^{};()]*)>")
@@ -51,7 +51,7 @@ MAX_CONSTANTS = 64
 
 
 class Header(Frozen):
-    """What a file says of its kernel: expressions of ``block``, ``grid`` and ``shared``, words of other keys, lines."""
+    """A parsed header. expressions: of ``block``, ``grid``, ``shared``. words: of other keys. lines: line numbers."""
 
     name: str  # of the file
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -60,12 +60,12 @@ class Header(Frozen):
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def single_word(self, key: str) -> str | None:
-        """Return the only word of a key; None if the key is not there."""
+        """Return the only word of a key; None if the header lacks the key."""
         return self.words[key][0] if key in self.words else None
 
 
 def read_header(name: str, text: str, like: str | None) -> Header:
-    """Return the header of a file. like: the row that ``--as`` names. Raises UserError with the faulty line."""
+    """Parse the header in a file's text. like: the row that ``--as`` names. Raises UserError with the faulty line."""
     words: dict[str, tuple[str, ...]] = {}
     expressions: dict[str, tuple[ast.expr, ...]] = {}
     constants: dict[str, ast.expr] = {}
@@ -101,6 +101,7 @@ def read_header(name: str, text: str, like: str | None) -> Header:
 
 
 def _parse_constant(name: str, value: str, count: int) -> tuple[ast.expr]:
+    """Return the expression of a constant. count: number of earlier constants. Raises BadExpressionError."""
     if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,39}", name):
         raise BadExpressionError("is no name of a constant: use capitals, digits and _")
     if name in RESERVED | _template_parameter_names() or any(name in sizes for sizes in (*SIZES.values(), TYPE_BYTES)):
@@ -115,7 +116,7 @@ def _parse_constant(name: str, value: str, count: int) -> tuple[ast.expr]:
 
 @cache
 def _template_parameter_names() -> set[str]:
-    """Return the names of the parameters of templates in the headers, which no constant may replace."""
+    """Return the template parameters in the kernels' include files, whose names a constant may not have."""
     texts = (path.read_text(encoding="utf-8") for path in INCLUDE_DIR.glob("*.cuh"))
     return {name for text in texts for line in _TEMPLATE.findall(text) for name in re.findall(r"\w+", line)}
 
@@ -136,7 +137,7 @@ def _check_keys(name: str, header: Header) -> None:
         if not all(values) or (len(values) != 1 and key in ("kernel", "as", "instructions", "entry")):
             refuse(key, f"{key} needs {'one value' if len(values) != 1 else 'a value'}")
     if "as" in words:
-        both = [key for key in OF_A_LAUNCH if key in header.lines]
+        both = [key for key in LAUNCH_KEYS if key in header.lines]
         if both:
             refuse(both[0], f"{both[0]} and as: the named row has its own launch; leave one of both out")
         return
@@ -161,7 +162,7 @@ def _check_keys(name: str, header: Header) -> None:
 
 
 def check_names(name: str, header: Header, operation: str) -> None:
-    """Raise UserError if an expression has a name that is no size of the operation and no earlier constant."""
+    """Raise UserError if an expression contains an unknown name: neither a size nor an earlier constant."""
     sizes = {*SIZES[operation], *TYPE_BYTES}
     constants = [(key, (value,)) for key, value in header.constants.items()]
     for key, parts in [*constants, *header.expressions.items()]:

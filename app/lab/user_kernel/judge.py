@@ -1,4 +1,4 @@
-"""Check and time a kernel whose author may want a good time at any price: every run has inputs that it never saw.
+"""Check and time a kernel that may cheat: every run has new random inputs.
 
 Before each run, outside of the events, images and weights change, the output gets NaN, zeros or the results of the
 run before, and the L2 cache is flushed. Which images repeat within a batch, and where, is drawn for each run. The
@@ -17,19 +17,19 @@ from app.main_job.result import Timing
 from app.main_job.statistics import has_enough_samples
 
 CHECKED = 1 / 3  # share of the timed runs whose outputs are compared
-POISONS = (0xFF, 0x00, None)  # NaN or no label, zeros, what the run before wrote
-ALWAYS = len(POISONS)  # the first runs are all compared, one with each
+POISONS = (0xFF, 0x00, None)  # byte to fill outputs with; None leaves the results of the previous run
+ALWAYS = len(POISONS)  # the first runs, all compared, one with each poison
 
 
 class Judge(Trial):
-    """A trial on inputs that change from run to run, drawn so that nobody can know them."""
+    """A ``Trial`` whose random inputs change in every run; their seed comes from the operating system."""
 
     def __init__(self, problem: Problem, images: int, arch: str) -> None:
         self.rng = np.random.default_rng()
         super().__init__(problem, images, arch, seed=int(self.rng.integers(2**31)))
 
     def check_and_time(self, launch: Launch, noise: float, l2: str) -> tuple[float, Timing]:
-        """Return the worst error ÷ the allowed error, and the times in ms of single launches. Raises WrongResult."""
+        """Return the worst error ÷ the allowed one, and times in ms until the median is steady. Raises WrongResult."""
         actions = len(launch.kernel.config.actions)
         samples: list[float] = []
         worst, compared, run = 0.0, True, 0
@@ -43,14 +43,14 @@ class Judge(Trial):
             compared = enough or run < ALWAYS or self.rng.random() < CHECKED
             if compared:
                 worst = max(worst, self.compare_outputs(launch.kernel.variant, cupy.asarray(block_indices)))
-            if run > 0:  # the first loads code
+            if run > 0:  # the first run loads code
                 samples.append(ms)
             run += 1
 
     def _fill_new_inputs(self, launch: Launch, poison: int | None) -> np.ndarray:
-        """Fill x with new images and draw new parameters; fill the outputs with a byte, or leave them for None.
+        """Fill x with new images and draw new parameters; fill the outputs with the byte ``poison`` unless it is None.
 
-        Return the index in the block of each image.
+        Return for each image its index in the block of random images, (images,).
         """
         self.parameters = random_parameters(self.rng, self.problem)
         for array, content in zip(self.bound, launch.kernel.pack(self.parameters), strict=True):

@@ -29,8 +29,8 @@ MAX_GRID_X = 2**31 - 1
 MAX_BLOCK = 1024
 MAX_CONSTANT = 2**31 - 1
 TYPES = ("INPUT", "WEIGHT", "REAL", "OUTPUT")
-# What a file may say that its kernel does not do → whether a problem asks for it.
-ASKED: dict[str, Callable[[Any], bool]] = {
+# Feature that the key ``without`` of a header may name → function that returns whether a problem needs it.
+NEEDS_FEATURE: dict[str, Callable[[Any], bool]] = {
     "bias": lambda problem: problem.bias,
     "activation": lambda problem: bool(problem.activation),
     "padding": lambda problem: problem.padding > 0 or getattr(problem, "extra_padding", 0) > 0,
@@ -43,7 +43,7 @@ ASKED: dict[str, Callable[[Any], bool]] = {
 
 
 def problem_defines(problem: Problem) -> dict[str, str | int]:
-    """Return the constants of the compilation for a problem: its types, sizes and epilogue."""
+    """Return the compile-time constants of a problem by name: types, sizes and epilogue."""
     match problem:
         case ConvProblem():
             return type_defines(problem) | conv_size_defines(problem)
@@ -55,7 +55,7 @@ def problem_defines(problem: Problem) -> dict[str, str | int]:
 
 
 def problem_sizes(problem: Problem) -> dict[str, int]:
-    """Return the sizes of a problem and the bytes of its types by the names that expressions use."""
+    """Return the sizes of a problem and of its types in bytes, by the names that a header's expressions use."""
     defines = problem_defines(problem)
     found = {name: value for name, value in defines.items() if isinstance(value, int)}
     if isinstance(problem, ConvProblem):
@@ -64,24 +64,24 @@ def problem_sizes(problem: Problem) -> dict[str, int]:
 
 
 def unsupported_feature_reason(without: Sequence[str], problem: Any) -> str | None:
-    """Return why a kernel without these features cannot compute the problem, or None."""
+    """Return why a kernel without these features cannot compute the problem; None if it can."""
     if getattr(problem, "argmax", False):
         return "does not take the argmax"
-    missing = next((feature for feature in without if ASKED[feature](problem)), None)
+    missing = next((feature for feature in without if NEEDS_FEATURE[feature](problem)), None)
     return None if missing is None else f"is without {missing}"
 
 
-def constant_values(header: Header, problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the header's constants for a problem, and all names with their values. Raises Unfit."""
+def evaluate_constants(header: Header, problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the values of the header's constants, and of all names in its expressions. Raises Unfit."""
     names, constants = problem_sizes(problem), {}
     for name, expression in header.constants.items():
         names[name] = constants[name] = _evaluate(header, name, expression, names, 0, MAX_CONSTANT)
     return constants, names
 
 
-def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
-    """Return the configuration of one launch as the header describes it. Raises Unfit."""
-    constants, names = constant_values(header, problem)
+def configure_from_header(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
+    """Return the launch that the header describes, for a problem. Raises Unfit if it is impossible."""
+    constants, names = evaluate_constants(header, problem)
     block = [_evaluate(header, "block", one, names, 1, MAX_BLOCK) for one in header.expressions["block"]]
     block += [1] * (3 - len(block))
     if prod(block) > MAX_BLOCK:
@@ -102,7 +102,7 @@ def configure(header: Header, problem: Problem, _: Parameters) -> LaunchConfig:
 
 
 def _evaluate_grid(header: Header, names: Mapping[str, int], images: int) -> Grid:
-    """Return the grid for a number of images. Raises UserError if no card could launch it."""
+    """Return the grid (x, y, z) for a number of images. Raises UserError if a size is out of range."""
     found = [1, 1, 1]
     for at, expression in enumerate(header.expressions["grid"]):
         try:
@@ -114,6 +114,7 @@ def _evaluate_grid(header: Header, names: Mapping[str, int], images: int) -> Gri
 
 
 def _evaluate(header: Header, key: str, expression: ast.expr, names: Mapping[str, int], least: int, most: int) -> int:
+    """Return the value of an expression in the header's line ``key``. Raises Unfit outside of least to most."""
     try:
         found = evaluate(expression, names)
     except BadExpressionError as error:
@@ -124,13 +125,13 @@ def _evaluate(header: Header, key: str, expression: ast.expr, names: Mapping[str
 
 
 def default_parameters_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
-    """Return another row's default parameters; constants of the header replace them by name. Raises Unfit."""
-    constants, _ = constant_values(header, problem)
+    """Return the default parameters of the registry's ``row``; the header's constants replace them. Raises Unfit."""
+    constants, _ = evaluate_constants(header, problem)
     return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
 
 
-def configure_like(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
-    """Return another row's configuration, with the header's constants that are none of its parameters. Raises Unfit."""
+def configure_like_row(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
+    """Return the launch of the registry's ``row``, with the header's other constants added. Raises Unfit."""
     config = row.configure(problem, parameters)
-    constants, _ = constant_values(header, problem)
+    constants, _ = evaluate_constants(header, problem)
     return replace(config, defines={**config.defines, **{k: v for k, v in constants.items() if k not in row.tunables}})

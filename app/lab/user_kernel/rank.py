@@ -12,7 +12,7 @@ from app.commands.rank import RankRequest
 from app.drawing.page import html_page, html_table
 from app.files.reading import may_exist
 from app.files.writing import replace_atomically
-from app.lab.bench.standing import split_steps, step_name
+from app.lab.bench.standing import split_faster_and_slower, step_name
 from app.lab.document import describe_card
 from app.lab.user_kernel.record import read_record, source_sha256, timed_rows
 from app.lab.user_kernel.source import read_source
@@ -42,7 +42,7 @@ RULES = (
 
 
 def rank(request: RankRequest) -> int:
-    """Rank the records of a folder and publish the ranking. Return 1 if a file has no place. Raises UserError."""
+    """Rank the records of a folder, print and write the ranking. Return 1 if one cannot be ranked. Raises UserError."""
     document = build_ranking(request.folder)
     if request.html is not None:
         with replace_atomically(request.html, overwrite=request.output.overwrite) as temporary:
@@ -52,7 +52,7 @@ def rank(request: RankRequest) -> int:
 
 
 def build_ranking(folder: Path) -> Ranking:
-    """Return the ranking of all records in a folder and below it. Raises UserError if there is no file to rank."""
+    """Return the ranking of all records in a folder and below it. Raises UserError if there is no record."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name one with records that bench FILE.cu --record wrote")
     groups: dict[tuple[Any, ...], dict[str, list[RankedKernel]]] = defaultdict(lambda: defaultdict(list))
@@ -86,7 +86,7 @@ def build_ranking(folder: Path) -> Ranking:
 
 
 def _has_source_beside(path: Path, record: KernelRecord) -> bool:
-    """Return whether the source lies beside its record. Raises UserError if another one does."""
+    """Return whether the .cu file lies beside its record. Raises UserError if that file has another SHA-256."""
     source = path.with_suffix(".cu")
     if not may_exist(source):
         return False
@@ -96,8 +96,8 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
 
 
 def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
-    """Return a timed row of the record in the file ``name`` as a kernel whose place is not known yet."""
-    faster, slower = split_steps(layer["rows"], row)
+    """Return an entry of the ranking with place 1. name: file of the record. beside: whether its source is there."""
+    faster, slower = split_faster_and_slower(layer["rows"], row)
     bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
     return {
         "place": 1,
@@ -113,7 +113,7 @@ def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: 
 
 
 def _rank_kernels(group: Collection[list[RankedKernel]]) -> list[RankedKernel]:
-    """Return the fastest kernel of each source with its place and all names. group: kernels of one source together."""
+    """Return the fastest entry of each source, with places and all names. group: lists of the entries of one source."""
     for same in group:
         same.sort(key=_median_ms)
     best = sorted((same[0] | {"handed_in": [one["handed_in"][0] for one in same]} for same in group), key=_median_ms)
@@ -124,7 +124,7 @@ def _median_ms(kernel: RankedKernel) -> float:
     return kernel["row"]["ms"]
 
 
-Cell = Callable[[RankedKernel], str]
+Cell = Callable[[RankedKernel], str]  # formats the cell of a column
 NAMES: tuple[tuple[Column, Cell], ...] = (
     (Column("place"), lambda one: str(one["place"])),
     (Column("kernel", left=True), lambda one: _join_names(each["file"] for each in one["handed_in"])),
@@ -158,20 +158,21 @@ def _join_names(names: Iterable[str]) -> str:
 
 
 def _abbreviate_list(steps: Sequence[str]) -> str:
+    """Return the first name and the number of others: ``02 direct and 3 more``."""
     return "".join(steps[:1]) + f" and {len(steps) - 1} more" * (len(steps) > 1)
 
 
-def describe_problem(one: RankedProblem) -> str:
-    """Return a ranking's title: layer, number type, number of images, card and L2 state."""
+def ranking_title(one: RankedProblem) -> str:
+    """Return the title of one ranking: layer, number type, number of images, card and L2 state."""
     card = f"{one['card']} ({one['multiprocessors']} SMs)"
     return f"{one['problem']}, {SHORT[one['dtype']]}, {one['images']:,} images, {card}, {one['l2']} L2"
 
 
 def as_text(document: Ranking, width: int = WIDTH) -> str:
-    """Return a table for each ranking, and the files without a place."""
+    """Return the document as text: a table for each ranking, and the files that cannot be ranked."""
     columns = [column for column, _ in FIGURES]
     parts = [
-        [*paragraph(describe_problem(one), width), *table(columns, _table_cells(FIGURES, one), width)]
+        [*paragraph(ranking_title(one), width), *table(columns, _table_cells(FIGURES, one), width)]
         for one in document["problems"]
     ]
     parts += [paragraph(f"not ranked: {one['record']}: {one['reason']}", width) for one in document["unranked"]]
@@ -180,11 +181,11 @@ def as_text(document: Ranking, width: int = WIDTH) -> str:
 
 
 def build_html_page(document: Ranking) -> str:
-    """Return the page: two tables for each ranking, the files without a place, and the rules."""
+    """Return the document as an HTML page: tables for each ranking, files that cannot be ranked, and the rules."""
     parts = []
     for one in document["problems"]:
         parts += [
-            f"<h2>{escape(describe_problem(one))}</h2>",
+            f"<h2>{escape(ranking_title(one))}</h2>",
             _html_ranking_table("Times", FIGURES, one),
             _html_ranking_table("Where they come from", ORIGINS, one),
         ]

@@ -1,4 +1,4 @@
-"""Write the record of a user's kernel that is right, and read records strictly: their figures must agree."""
+"""Write a record of a correct user kernel and its times, and read records, whose figures must agree."""
 
 import hashlib
 from dataclasses import fields
@@ -28,18 +28,18 @@ REMEDY = "let bench FILE.cu --record write it again"
 
 
 def describe_source(row: UserVariant) -> Source:
-    """Return the part of a record that identifies a user's file: its name, SHA-256 and the row that it names."""
+    """Return what identifies a user's file in a record: its name, its SHA-256 and the registry row that it names."""
     like = None if row.since is None else f"{row.operation}:{row.since}"
     return {"file": row.name, "sha256": source_sha256(row.path.read_text(encoding="utf-8")), "like": like}
 
 
 def source_sha256(text: str) -> str:
-    r"""Return the SHA-256 of a kernel's text, whose line ends are ``\n``."""
+    r"""Return the SHA-256 of a kernel's text, with line ends ``\n``."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_record(bench: Bench, source: Source, author: str, path: Path, *, overwrite: bool) -> bool:
-    """Write a record if the kernel is right, else print why not. Return whether it was written. Raises UserError."""
+    """Write a record if the kernel is correct, else print why not. Return whether it was written. Raises UserError."""
     record: KernelRecord = {
         "schema": "lenet5-inference/kernel-record/1",
         "version": VERSION,
@@ -58,12 +58,12 @@ def write_record(bench: Bench, source: Source, author: str, path: Path, *, overw
 
 
 def read_record(path: Path) -> KernelRecord:
-    """Return a record. Raises UserError if it is none, or if its figures do not agree with each other."""
+    """Read a record. Raises UserError if the file is no record, or if its figures do not agree with each other."""
     return cast(KernelRecord, read_json(path, _check_record, REMEDY))
 
 
 def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
-    """Return the timed rows of a record's kernel. Raises BadValueError if one was wrong, or if none was timed."""
+    """Return (table, row) for each time of the record's kernel. Raises BadValueError without any or for a wrong one."""
     found: list[tuple[records.Table, TimedRow]] = []
     reason = "the report has no row of it"
     for table in record["bench"]["tables"]:
@@ -87,7 +87,7 @@ def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
 
 
 def table_agrees_with_samples(table: records.Table, peaks: Peaks) -> bool:
-    """Return whether a table has the figures that its problems and samples give. Wrong keys and types raise errors."""
+    """Return whether a table's figures equal those computed from its problems and samples. Raises various errors."""
     problems = {dtype: _parse_problem(key) for dtype, key in table["problems"].items()}
     rows = [Result(**{name: row[name] for name in ROW}) for row in table["rows"]]  # type: ignore[literal-required]
     derived = Table(table["item"], table["operation"], table["is_op"], table["images"], problems, tuple(rows))
@@ -100,7 +100,7 @@ def _check_record(value: Any) -> KernelRecord:
     for table in record["bench"]["tables"]:
         try:
             follows = table_agrees_with_samples(table, record["bench"]["peaks"])
-        except (ArithmeticError, LookupError, TypeError, ValueError):  # of a problem that there is not
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # a problem that does not exist
             follows = False
         if not follows:
             raise BadValueError(f"the figures of {format_for_error(table['item'])} do not follow from its samples")
@@ -116,7 +116,7 @@ def _row_agrees_with_samples(row: Result) -> bool:
 
 
 def _parse_problem(key: str) -> Problem:
-    """Return the problem of a layer that files compute, from its ``tuning_key``. Raises various errors."""
+    """Return the problem whose ``tuning_key`` is ``key``. Raises various errors."""
     operation, *words = key.split(" ")
     kind = {name: kind for kind, name in OPERATIONS.items() if name in SIZES}[operation]
     read: dict[Any, Any] = {int: int, bool: "True".__eq__, str: str}

@@ -1,4 +1,4 @@
-"""Make the row of a user's kernel: a ``Variant`` that every command takes like the registry's, and that none finds."""
+"""Make a ``Variant`` of a user's kernel: commands use it like a row of the registry, which does not list it."""
 
 import re
 import tempfile
@@ -14,8 +14,8 @@ from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
+from app.lab.user_kernel import launches
 from app.lab.user_kernel.header import KINDS, SIZES, Header, check_names, read_header
-from app.lab.user_kernel.launches import configure, configure_like, default_parameters_like, unsupported_feature_reason
 from app.lab.user_kernel.source import blank_comments, contains_ptx, read_source
 
 _BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
@@ -25,10 +25,9 @@ _MIN_ARCH = {"mma": 80, "wgmma": 90}
 
 
 class UserVariant(Variant):
-    """The row of a file outside the tree. path: a checked copy of the file.
+    """The row of a user's kernel. path: a checked copy of the file. name, source: the file's name.
 
-    name, source: the file's name, which no row of the registry has. signatures: each function, and the declarations of
-    its parameters.
+    signatures: (function, declarations of its parameters) of each kernel in the file.
     """
 
     path: Path = Path()
@@ -38,7 +37,7 @@ class UserVariant(Variant):
     signatures: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def check_signatures(self, problem: Problem) -> None:
-        """Raise UserError if a function does not take the arguments of its launch for the problem."""
+        """Raise UserError if a function's parameters do not fit the arguments with which it is launched."""
         config = self.launch_config(problem)
         x, *others = problem.arguments()
         taken = config.packing.takes if config.packing else [one for one in others if not one.per_image]
@@ -50,7 +49,7 @@ class UserVariant(Variant):
                 known = ", ".join(dict(self.signatures)) or "none"
                 raise UserError(f"{self.name} has no function {entry}, which is launched; its functions: {known}")
             if any("#" in one for one in found):
-                continue  # what it takes depends on constants
+                continue  # the parameters depend on constants
             count = len(arrays) + 1 + len(launch.scalars)
             wanted = f"{', '.join(one.name for one in arrays)}, int images"
             wanted += f" and {len(launch.scalars)} sizes (int)" if launch.scalars else ""
@@ -63,9 +62,9 @@ class UserVariant(Variant):
 
 @contextmanager
 def open_user_kernel(path: Path, like: str | None = None) -> Iterator[UserVariant]:
-    """Yield the row of a user's kernel; its file is a checked copy, which is removed when the block ends.
+    """Yield the row of the user's kernel in the file ``path``; its checked copy is removed when the block ends.
 
-    like: the row whose launch it takes, such as ``conv:direct`` or ``direct``. Raises UserError in one line.
+    like: the registry's row whose launch it uses, ``conv:direct`` or ``direct``. Raises UserError.
     """
     text = read_source(path)
     code = blank_comments(path.name, text)
@@ -99,8 +98,8 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
             raise UserError(f"{name}: types: {row.name} has no {other[0]}: leave the line out")
         given = {one.name: getattr(row, one.name) for one in fields(row)} | told
         given |= {"since": row.name, "dtypes": dtypes or row.dtypes}
-        given["defaults"] = partial(default_parameters_like, header, row)
-        given["configure"] = partial(configure_like, header, row)
+        given["defaults"] = partial(launches.default_parameters_like, header, row)
+        given["configure"] = partial(launches.configure_like_row, header, row)
         return UserVariant(**given)
     if INTEGERS in dtypes:
         raise UserError(f"{name}: types: no kernel of a single layer computes in {INTEGERS}: name another type")
@@ -110,9 +109,9 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
         0,
         file.stem,
         "a user's file",
-        partial(configure, header),
+        partial(launches.configure_from_header, header),
         dtypes or ("float32",),
-        refuses=partial(unsupported_feature_reason, header.words.get("without", ())),
+        refuses=partial(launches.unsupported_feature_reason, header.words.get("without", ())),
         min_arch=_MIN_ARCH.get(instructions, 75),
         only_arch=90 if instructions == "wgmma" else None,
         instructions=instructions,
@@ -135,7 +134,7 @@ def find_row(like: str) -> Variant:
 
 
 def _find_entry_point(name: str, text: str, functions: Sequence[str], wanted: str | None, row: Variant | None) -> str:
-    """Return the function to launch: the named one, that of the row, or the only one. Raises UserError."""
+    """Return the function to launch: ``wanted``, that of the registry's ``row``, or the only one. Raises UserError."""
     if not functions or 'extern "C"' not in text:
         raise UserError(f'{name} has no kernel: begin its function with extern "C" __global__ void')
     if wanted is not None and wanted not in functions:

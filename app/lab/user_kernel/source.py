@@ -1,7 +1,7 @@
-"""Read the file of a user's kernel, and refuse what could make a compiler read other files.
+"""Read the file of a user's kernel, and refuse code with which a compiler would read other files.
 
-``check --device cpu`` compiles the file by g++ and runs it: what is refused here ends mistakes and tricks at compile
-time; it is no sandbox for the program.
+``check --device cpu`` compiles the file by g++ and runs it. The checks here prevent tricks at compile time; they are no
+sandbox for the program.
 """
 
 import re
@@ -33,13 +33,13 @@ _ASM = re.compile(r"\b(?:asm|__asm|__asm__)\b")
 
 
 def check_name(path: Path) -> None:
-    """Raise UserError unless the file's name is one that compilers and reports can show as it is."""
+    """Raise UserError unless the file's name ends in .cu and has only characters that need no escaping."""
     if not _NAME.fullmatch(path.name):
         raise UserError(f"{path}: name the file with letters, digits, '_', '.', '-' alone and the ending .cu: mine.cu")
 
 
 def read_source(path: Path) -> str:
-    """Return the text of a user's kernel, checked. Raises UserError in one line."""
+    """Read and check the text of a user's kernel. Raises UserError."""
     check_name(path)
     content = read_file(path, MAX_BYTES, "a kernel's file is smaller: take data and unused code out of it")
     try:
@@ -106,7 +106,7 @@ def blank_comments(name: str, text: str) -> str:
 
 
 def contains_ptx(text: str) -> bool:
-    """Return whether the code, without comments, contains inline PTX, which only a GPU can run."""
+    """Return whether the text, from ``blank_comments``, contains inline PTX, which only a GPU can run."""
     return bool(_ASM.search(text))
 
 

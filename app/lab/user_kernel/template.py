@@ -1,4 +1,4 @@
-"""Write a file to start a user's kernel from: a kernel of the ladder, with a header whose lines are explained."""
+"""Write a file to begin a user's kernel with: a copy of a kernel of the ladder, below an explained header."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from app.lab.user_kernel.header import FEATURES, TYPE_BYTES
 from app.lab.user_kernel.row import find_row
 from app.lab.user_kernel.source import check_name
 
-# Rows whose launch is written out, so that it can be changed line by line; of other rows the header names the row.
+# Entry point → the header's lines for its launch, which the user can change. For others, the header names the row.
 LAUNCHES = {
     "conv_direct": """\
 //@ block: 256
@@ -50,7 +50,7 @@ HEAD = """\
 // In the code, sizes are constants{but}; those in arguments are its
 // parameters. INPUT, WEIGHT, REAL and OUTPUT are the types of x, w, the sums and y; docs/your-kernel.md says more.
 """
-# Of rows whose launch is written out.
+# For kernels in LAUNCHES.
 MORE = """\
 // More lines that may stand here:
 //   //@ TILE = 16              a constant of the compilation, for lines below and for the code
@@ -61,7 +61,7 @@ MORE = """\
 
 
 def write_template(path: Path, like: str) -> str:
-    """Write a new file with the kernel ``like`` and a header; return what to do next. Raises UserError."""
+    """Write a new file with a copy of the kernel ``like``; return the message for the user. Raises UserError."""
     check_name(path)
     row = find_row(like)
     with replace_atomically(path, overwrite=False) as temporary:
@@ -70,7 +70,7 @@ def write_template(path: Path, like: str) -> str:
 
 
 def kernel_template(row: Variant, name: str) -> str:
-    """Return the text of the file ``name`` to start from: the row's kernel below a header with explanations."""
+    """Return the text for a new file called ``name``: the row's kernel below an explained header."""
     text = row.path.read_text(encoding="utf-8")
     launch, features = LAUNCHES.get(row.entry), FEATURES[row.operation]
     if launch is None:

@@ -1,4 +1,4 @@
-"""Check and time a user's kernel for ``bench`` in a separate process, because the kernel may crash it."""
+"""Check and time a user's kernel for ``bench``, in a child process because the kernel may crash it."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -17,18 +17,18 @@ from app.lab.user_kernel.child import CardProcess, LostError
 from app.lab.user_kernel.row import UserVariant, open_user_kernel
 from app.main_job.result import Timing
 
-RUNS = 5  # times as long as for a check may the runs take that are timed
+RUNS = 5  # time limit of the timed runs ÷ that of a check
 
 
 class FileTimer:
-    """Checks the row on small shapes, then checks and times it on a table's problem."""
+    """Checks a user's kernel on small shapes, then checks and times it on the problems of ``bench``."""
 
     def __init__(self, process: CardProcess, row: UserVariant, like: str | None, arch: str) -> None:
         self.row, self._process, self._like, self._arch = row, process, like, arch
         self._loss: str | None = None
 
     def time(self, problem: Problem, images: int, noise: float, l2: str) -> Result:
-        """Return the row's result, or why it has none. Raises DeviceMemoryError if the arrays do not fit."""
+        """Check and time the kernel on a problem; the result has a time or a reason. Raises DeviceMemoryError."""
         result = Result(FILE, self.row.name, problem.dtype)
         if (reason := self.row.refusal_reason(problem, self._arch)) is not None:
             return replace(result, reason=reason)
@@ -53,7 +53,7 @@ class FileTimer:
 
     @cached_property
     def _fault_on_small_shapes(self) -> str | None:
-        """Return the first fault on small shapes, some of which are drawn anew for each check. Raises UserError."""
+        """Return a description of the first fault on small fixed and random shapes, or None. Raises UserError."""
         from app.lab.checking.on_card import check_user_case  # imported only here, as it loads CuPy
 
         for case in user_cases(self.row, self._arch, default_rng()):
@@ -70,9 +70,9 @@ class FileTimer:
 def time_in_process(
     path: Path, like: str | None, problem: Problem, images: int, arch: str, noise: float, l2: str
 ) -> dict[str, Any]:
-    """Return ``samples`` in ms, ``error``, the worst ÷ the allowed one, and ``mhz``, the clock rates before and after.
+    """Check and time the kernel in this process; return its figures by name. Raises what a launch raises.
 
-    Raises WrongResult, UserError, DeviceMemoryError and what a launch raises.
+    samples: times in ms. error: worst ÷ allowed error. mhz: clock rates before and after the runs.
     """
     from app.lab.user_kernel.judge import Judge
 

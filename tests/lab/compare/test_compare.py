@@ -1,4 +1,4 @@
-"""Test ``main.py compare``: two reports, several per side, and what is refused of them."""
+"""Test ``main.py compare``: two reports, several per side, and refused reports."""
 
 import json
 import math
@@ -24,7 +24,7 @@ TIMES = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95, 2.02, 1.98]
 QUANTILES = {"p50": 2.0, "samples": TIMES}
 ROW = {"name": "direct", "dtype": "float32", "ms": 2.0, "samples": TIMES}
 POINT = {"parameters": {"BM": 32}, "ms": 2.0, "samples": TIMES}
-# The fields that compare reads, of a document of each kind, and the names of its rows.
+# A document of each kind, with the fields that compare reads, and the names of its rows.
 REPORT: dict[str, Any] = {
     "device": CARD,
     "network": {"name": "lenet5"},
@@ -50,8 +50,8 @@ BENCH = {
     "tables": [{"item": "conv1", "rows": [ROW, {**ROW, "name": "cublas", "ms": None}]}],
     "batches": [{"images": 100, "whole_program": [PROGRAM]}],
 }
-OF_PEERS: dict[str, Any] = {"engine": "torch", "setting": "eager, contiguous", "precision": "fp32"}
-OF_PEERS |= {"on_card_ms": QUANTILES, "end_to_end_ms": None}
+PEER_ROW: dict[str, Any] = {"engine": "torch", "setting": "eager, contiguous", "precision": "fp32"}
+PEER_ROW |= {"on_card_ms": QUANTILES, "end_to_end_ms": None}
 DOCUMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "report/4": (REPORT, {"on the card", "end to end", "conv1+relu1", "conv1 alone"}),
     "bench/1": (BENCH, {"conv1 direct float32", "program of 100 images, auto fp32"}),
@@ -59,7 +59,7 @@ DOCUMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {
             "device": CARD,
             "software": {"torch": "2"},
-            "comparisons": [{"network": "lenet5", "images": 100, "rows": [OF_PEERS]}],
+            "comparisons": [{"network": "lenet5", "images": 100, "rows": [PEER_ROW]}],
         },
         {"lenet5, 100 images: torch eager, contiguous fp32 on the card"},
     ),
@@ -95,29 +95,29 @@ Side = dict[str, Any] | list[dict[str, Any]]  # one report, or several
 Compare = Callable[..., tuple[int, str, dict[str, Any]]]
 
 
-def slowed(value: Any, factor: float) -> Any:
-    """The document with every time multiplied."""
+def scale_times(value: Any, factor: float) -> Any:
+    """Return the document with every time multiplied by the factor."""
     if isinstance(value, dict):
-        return {name: slowed(inner, factor) for name, inner in value.items()}
+        return {name: scale_times(inner, factor) for name, inner in value.items()}
     if isinstance(value, list):
-        return [slowed(inner, factor) for inner in value]
+        return [scale_times(inner, factor) for inner in value]
     return value * factor if isinstance(value, float) else value
 
 
-def stored(path: Path, kind: str, document: dict[str, Any]) -> Path:
+def store(path: Path, kind: str, document: dict[str, Any]) -> Path:
     path.write_text(json.dumps({"schema": f"lenet5-inference/{kind}", **document}))
     return path
 
 
 @pytest.fixture
-def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
-    """Compares documents of a kind, one or several a side; returns exit code, text without line breaks, and JSON."""
+def run_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
+    """Return a function that compares documents and returns exit code, text without line breaks, and JSON."""
 
     def run(kind: str, before: Side, after: Side, *options: str) -> tuple[int, str, dict[str, Any]]:
         names = []
         for side, given in (("a", before), ("b", after)):
             documents = given if isinstance(given, list) else [given]
-            names.append([str(stored(tmp_path / f"{side}{at}", kind, one)) for at, one in enumerate(documents)])
+            names.append([str(store(tmp_path / f"{side}{at}", kind, one)) for at, one in enumerate(documents)])
         target = tmp_path / "compared.json"
         code = main(["compare", "--overwrite", "--json", str(target), *names[0], "--", *names[1], *options])
         found = json.loads(target.read_text())
@@ -129,17 +129,17 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
     return run
 
 
-def test_every_kind_has_its_document_and_is_of_the_version_that_is_written() -> None:
+def test_every_kind_and_current_version_is_tested() -> None:
     names = [kind.partition("/")[0] for kind in DOCUMENTS]
     written = {get_args(record_fields(document_types()[name])["schema"])[0] for name in names}
     assert {f"lenet5-inference/{kind}" for kind in DOCUMENTS} == set(KINDS) == written
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_what_became_slower_or_faster_is_told(kind: str, compared: Compare) -> None:
+def test_slower_and_faster_rows_are_found(kind: str, run_compare: Compare) -> None:
     document, names = DOCUMENTS[kind]
     for factor, expected in ((1.0, "same"), (1.5, "slower run"), (0.5, "faster run")):
-        code, out, found = compared(kind, document, slowed(document, factor), "--fail-above", "3%")
+        code, out, found = run_compare(kind, document, scale_times(document, factor), "--fail-above", "3%")
         assert {row["name"] for row in found["rows"]} == names
         assert {row["verdict"] for row in found["rows"]} == {expected}
         assert all(row["percent"] == pytest.approx(100 * factor - 100) for row in found["rows"])
@@ -159,33 +159,33 @@ def test_stored_documents_of_every_kind_are_read() -> None:
     assert read > 8
 
 
-def test_other_machines_and_settings_are_refused(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
+def test_different_machines_and_settings_are_refused(tmp_path: Path, run_compare: Compare, refuses: Refuses) -> None:
     other = {**REPORT, "device": {**CARD, "name": "Other Card", "driver": "600"}, "batch": 200}
-    first, second = stored(tmp_path / "1", "report/4", REPORT), stored(tmp_path / "2", "report/4", other)
+    first, second = store(tmp_path / "1", "report/4", REPORT), store(tmp_path / "2", "report/4", other)
     refuses(["compare", first, second], "different machines .device: 'Some Card', 'Other Card'.*--ignore-settings")
-    third = stored(tmp_path / "3", "report/4", {**REPORT, "batch": 200})
+    third = store(tmp_path / "3", "report/4", {**REPORT, "batch": 200})
     refuses(["compare", first, third], "different settings .batch: 100, 200.*--ignore-settings")
-    code, out, found = compared("report/4", REPORT, other, "--ignore-settings")
+    code, out, found = run_compare("report/4", REPORT, other, "--ignore-settings")
     assert code == 0 and [one["name"] for one in found["differences"]] == ["device", "batch", "driver"]
     assert "driver: None → 600" in out
 
 
-def test_versions_and_runs_may_differ_and_single_rows_are_named(compared: Compare) -> None:
+def test_versions_may_differ_and_unmatched_rows_are_named(run_compare: Compare) -> None:
     other = deepcopy(REPORT)
     other |= {"device": {**CARD, "cupy": "15"}, "settings": {"streams": 4, "runs": 100}, "op_times": []}
     other["layers"][0] |= {"samples": []}
-    _, out, found = compared("report/4", REPORT, other)
+    _, out, found = run_compare("report/4", REPORT, other)
     assert found["left_out"] == [{"name": "conv1 alone", "before": 1, "after": 0}]
     assert "not in every report: conv1 alone (1 before, 0 after)" in out
     (row,) = (row for row in found["rows"] if row["name"] == "conv1+relu1")
     assert row["interval"] is None and row["verdict"] == "unknown" and "too few samples" in out
 
 
-def test_only_times_that_a_clock_can_give_are_compared(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
-    good = stored(tmp_path / "good", "report/4", REPORT)
+def test_impossible_times_are_refused(tmp_path: Path, run_compare: Compare, refuses: Refuses) -> None:
+    good = store(tmp_path / "good", "report/4", REPORT)
     for time in (5e-324, 1e-310, 0.9e-9, 1.1e12, 1e308, -1.0, 10**400):
         for times in ({"p50": time}, {"p50": 2.0, "samples": [*TIMES, time]}):
-            bad = stored(tmp_path / "bad", "report/4", {**REPORT, "on_card_ms": times})
+            bad = store(tmp_path / "bad", "report/4", {**REPORT, "on_card_ms": times})
             refuses(["compare", good, bad], "on the card has a time that is none")
             refuses(["compare", bad, good], "on the card has a time that is none")
     longest = {**REPORT, "on_card_ms": {"p50": 1e12, "samples": [1e12] * 5}}
@@ -193,41 +193,41 @@ def test_only_times_that_a_clock_can_give_are_compared(tmp_path: Path, compared:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for before, after, expected in ((longest, shortest, "faster run"), (shortest, longest, "slower run")):
-            _, out, found = compared("report/4", before, after)
+            _, out, found = run_compare("report/4", before, after)
             assert found["rows"][0]["verdict"] == expected and "inf" not in out and "nan" not in out
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path: Path, refuses: Refuses) -> None:
-    good = stored(tmp_path / "good", "report/4", REPORT)
-    refuses(["compare", good, stored(tmp_path / "bench", "bench/1", BENCH)], "different kinds")
-    refuses(["compare", good, stored(tmp_path / "old", "report/2", REPORT)], "report/2' has no times")
-    refuses(["compare", good, stored(tmp_path / "bad", "report/4", {})], "wrong content.*missing")
+def test_reports_without_common_times_are_refused(tmp_path: Path, refuses: Refuses) -> None:
+    good = store(tmp_path / "good", "report/4", REPORT)
+    refuses(["compare", good, store(tmp_path / "bench", "bench/1", BENCH)], "different kinds")
+    refuses(["compare", good, store(tmp_path / "old", "report/2", REPORT)], "report/2' has no times")
+    refuses(["compare", good, store(tmp_path / "bad", "report/4", {})], "wrong content.*missing")
     broken = {**REPORT, "on_card_ms": {"p50": "soon"}}
-    refuses(["compare", good, stored(tmp_path / "bad", "report/4", broken)], "on the card has a time that is none")
+    refuses(["compare", good, store(tmp_path / "bad", "report/4", broken)], "on the card has a time that is none")
     broken = {**REPORT, "end_to_end_ms": {**QUANTILES, "p50": 1e-3}}
     refuses(
-        ["compare", good, stored(tmp_path / "bad", "report/4", broken)], "end to end has a median that its samples c"
+        ["compare", good, store(tmp_path / "bad", "report/4", broken)], "end to end has a median that its samples c"
     )
     train = {"settings": {}, "workers": 1, "epochs": []}
-    refuses(["compare", *[stored(tmp_path / "t", "train/1", train)] * 2], "no timed row in common")
+    refuses(["compare", *[store(tmp_path / "t", "train/1", train)] * 2], "no timed row in common")
     refuses(["compare", good, good, "--json", good], "same file")
 
 
-def noisy(document: dict[str, Any], rng: random.Random, spread: float, factor: float = 1) -> dict[str, Any]:
-    """The document of another run: all times at a level of its own."""
-    return slowed(document, factor * rng.uniform(1 - spread, 1 + spread))
+def simulate_run(document: dict[str, Any], rng: random.Random, spread: float, factor: float = 1) -> dict[str, Any]:
+    """Return the document with all times multiplied by one random factor, as in another run."""
+    return scale_times(document, factor * rng.uniform(1 - spread, 1 + spread))
 
 
-def test_several_reports_a_side_are_judged_by_the_levels_of_their_runs(compared: Compare) -> None:
-    """Each run's samples lie within 2 %, and runs of one program 20 % apart: two of them would be told apart."""
+def test_several_reports_are_judged_by_the_scatter_between_runs(run_compare: Compare) -> None:
+    """Samples scatter by 2 % within a run, runs of one program by 20 %: two single runs would seem different."""
     rng = random.Random(1)
-    runs = [noisy(REPORT, rng, 0.2) for _ in range(10)]
-    code, out, found = compared("report/4", runs[:5], runs[5:], "--fail-above", "3%")
+    runs = [simulate_run(REPORT, rng, 0.2) for _ in range(10)]
+    code, out, found = run_compare("report/4", runs[:5], runs[5:], "--fail-above", "3%")
     assert code == 0 and {row["verdict"] for row in found["rows"]} == {"same"} and found["noise"] == "runs"
     assert "PASSED: no row became slower by over 3 %" in out and "two runs" not in out
     assert "in at most 5 % of cases, over all rows together" in out
-    slower = [noisy(REPORT, rng, 0.2, 2.0) for _ in range(5)]
-    code, out, found = compared("report/4", runs[:5], slower, "--fail-above", "3%")
+    slower = [simulate_run(REPORT, rng, 0.2, 2.0) for _ in range(5)]
+    code, out, found = run_compare("report/4", runs[:5], slower, "--fail-above", "3%")
     assert code == 1 and {row["verdict"] for row in found["rows"]} == {"slower"}
     assert "FAILED: slower by over 3 %: on the card, end to end, conv1+relu1, conv1 alone" in out
     (row, *_) = found["rows"]
@@ -235,30 +235,30 @@ def test_several_reports_a_side_are_judged_by_the_levels_of_their_runs(compared:
     assert row["after"] == pytest.approx(product**0.2) and row["interval"][0] < row["percent"] < row["interval"][1]
 
 
-def test_runs_without_samples_have_levels(compared: Compare) -> None:
+def test_runs_without_samples_are_compared_by_their_medians(run_compare: Compare) -> None:
     bare = [{**REPORT, "on_card_ms": {"p50": time}} for time in (2.0, 2.1, 1.9, 4.0, 4.1, 3.9)]
-    _, _, found = compared("report/4", bare[:3], bare[3:])
+    _, _, found = run_compare("report/4", bare[:3], bare[3:])
     assert found["rows"][0]["verdict"] == "slower"
 
 
-def test_rows_and_settings_that_some_report_lacks(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
+def test_rows_and_settings_that_some_reports_lack(tmp_path: Path, run_compare: Compare, refuses: Refuses) -> None:
     rng = random.Random(2)
-    runs = [noisy(REPORT, rng, 0.01) for _ in range(5)]
+    runs = [simulate_run(REPORT, rng, 0.01) for _ in range(5)]
     runs[1]["op_times"], runs[4]["layers"] = [], []
-    _, out, found = compared("report/4", runs[:3], runs[3:])
+    _, out, found = run_compare("report/4", runs[:3], runs[3:])
     assert [row["name"] for row in found["rows"]] == ["on the card", "end to end"]
     assert "not in every report: conv1+relu1 (3 before, 1 after), conv1 alone (2 before, 2 after)" in out
     runs[1]["batch"] = 7
-    paths = [stored(tmp_path / f"{at}", "report/4", one) for at, one in enumerate(runs)]
+    paths = [store(tmp_path / f"{at}", "report/4", one) for at, one in enumerate(runs)]
     refuses(["compare", *paths[:3], "--", *paths[3:]], r"different settings .batch: 100, 7\).*--ignore-settings")
-    _, out, found = compared("report/4", runs[:3], runs[3:], "--ignore-settings")
+    _, out, found = run_compare("report/4", runs[:3], runs[3:], "--ignore-settings")
     assert found["differences"] == [{"name": "batch", "before": [100, 7], "after": [100]}]
     assert "batch: 100, 7 → 100" in out
 
 
 def test_sides_are_lists_of_different_runs(tmp_path: Path, refuses: Refuses) -> None:
     rng = random.Random(3)
-    a, b, c, d = (stored(tmp_path / name, "report/4", noisy(REPORT, rng, 0.1)) for name in "abcd")
+    a, b, c, d = (store(tmp_path / name, "report/4", simulate_run(REPORT, rng, 0.1)) for name in "abcd")
     copy = tmp_path / "copy"
     copy.write_bytes(a.read_bytes())
     refuses(["compare", a], "one list of 1 reports: name two, or two lists")

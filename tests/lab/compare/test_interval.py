@@ -1,4 +1,4 @@
-"""Intervals of changes: Student's where he knows one, and false alarms and finds in simulated runs; the verdicts."""
+"""Test intervals of changes, against Student's t and by false alarms and finds in simulated runs; and verdicts."""
 
 from collections.abc import Callable, Sequence
 from math import exp, log, sqrt
@@ -27,22 +27,22 @@ TEN_ROWS = {8: 3.8164, 18: 3.1861}
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
-def run(samples: Sequence[float]) -> TimedRow:
+def make_run(samples: Sequence[float]) -> TimedRow:
     return TimedRow("a row", median(samples), tuple(samples))
 
 
-def level(time: float) -> TimedRow:
-    """A run of which only the median is known."""
+def bare_run(time: float) -> TimedRow:
+    """Return a run without samples."""
     return TimedRow("a row", time, ())
 
 
-def found(bounds: Bounds | None) -> bool:
+def excludes_zero(bounds: Bounds | None) -> bool:
     assert bounds is not None and bounds[0] <= bounds[1]
     return not bounds[0] <= 0 <= bounds[1]
 
 
-def correlated(share: float) -> Draw:
-    """Logarithms of samples of which each keeps ``share`` of the deviation before it."""
+def draw_correlated(share: float) -> Draw:
+    """Return a function that draws normal noise of which each value keeps ``share`` of the previous one."""
 
     def draw(rng: np.random.Generator, count: int) -> np.ndarray:
         values = rng.standard_normal(count)
@@ -53,8 +53,8 @@ def correlated(share: float) -> Draw:
     return draw
 
 
-def in_blocks(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Samples of which every four have a level of their own."""
+def draw_in_blocks(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Return samples with a common deviation in every block of four."""
     return 1 + np.repeat(0.05 * rng.standard_normal(-(-count // 4)), 4)[:count] + 0.02 * rng.standard_normal(count)
 
 
@@ -63,36 +63,35 @@ SAMPLES: dict[str, tuple[Draw, int]] = {
     "skewed": (lambda rng, count: 1 + 0.2 * rng.exponential(1, count), 20),
     "skewed, far outliers": (lambda rng, count: 1 + 0.05 * rng.pareto(1.5, count), 20),
     "steps of the clock": (lambda rng, count: np.round(20 + 0.5 * rng.standard_normal(count)), 20),
-    "correlated, many": (lambda rng, count: np.exp(0.05 * correlated(0.9)(rng, count)), 100),
-    "correlated and skewed": (lambda rng, count: 1 + 0.05 * np.exp(correlated(0.7)(rng, count)), 20),
-    "in blocks": (in_blocks, 20),
+    "correlated, many": (lambda rng, count: np.exp(0.05 * draw_correlated(0.9)(rng, count)), 100),
+    "correlated and skewed": (lambda rng, count: 1 + 0.05 * np.exp(draw_correlated(0.7)(rng, count)), 20),
+    "in blocks": (draw_in_blocks, 20),
 }
 
 
 @pytest.mark.grid
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize(("rows", "commands"), [(1, 200), (8, 100)])
-def test_false_alarms_of_one_report_a_side(name: str, rows: int, commands: int) -> None:
-    """At most 5 % of commands on two equal runs call any row slower or faster."""
+def test_false_alarms_of_one_report_per_side(name: str, rows: int, commands: int) -> None:
+    """At most 5 % of comparisons of two equal runs find any row slower or faster."""
     draw, count = SAMPLES[name]
     rng = np.random.default_rng(1)
     alarms = 0
     for _ in range(commands):
-        pairs = [([run(draw(rng, count).tolist())], [run(draw(rng, count).tolist())]) for _ in range(rows)]
-        alarms += any(map(found, confidence_intervals(pairs)))
+        pairs = [([make_run(draw(rng, count).tolist())], [make_run(draw(rng, count).tolist())]) for _ in range(rows)]
+        alarms += any(map(excludes_zero, confidence_intervals(pairs)))
     assert alarms <= 0.05 * commands
 
 
-def of_levels(rng: np.random.Generator, draw: Draw, runs: int, rows: int, common: bool, slower: float) -> list[bool]:
-    """Which rows are found to have changed, of ``runs`` per side; common: all rows of a run have its level."""
+def changed_rows(rng: np.random.Generator, draw: Draw, runs: int, rows: int, common: bool, slower: float) -> list[bool]:
+    """Return which rows are found changed. common: all rows of a run deviate alike. slower: true change in percent."""
     levels = np.stack([draw(rng, 2 * runs) for _ in range(rows)])
     if common:
         levels = levels[:1] + 0.001 * rng.standard_normal(levels.shape)
     levels[:, runs:] += log(1 + slower / 100)
     times = np.exp(levels).tolist()
-    return [
-        *map(found, confidence_intervals([([*map(level, row[:runs])], [*map(level, row[runs:])]) for row in times]))
-    ]
+    sides = [([*map(bare_run, row[:runs])], [*map(bare_run, row[runs:])]) for row in times]
+    return [*map(excludes_zero, confidence_intervals(sides))]
 
 
 LEVELS: dict[str, Draw] = {
@@ -106,32 +105,32 @@ LEVELS: dict[str, Draw] = {
 @pytest.mark.grid
 @pytest.mark.parametrize("rows", [1, 10])
 @pytest.mark.parametrize("name", LEVELS)
-def test_false_alarms_of_five_reports_a_side(name: str, rows: int) -> None:
-    """Of 200 commands on equal programs 5 % call a row slower or faster: at most 19, by chance (3 sigma)."""
+def test_false_alarms_of_five_reports_per_side(name: str, rows: int) -> None:
+    """Of 200 comparisons of equal programs 5 % find a row slower or faster: at most 19, by chance (3 sigma)."""
     rng = np.random.default_rng(2)
-    assert sum(any(of_levels(rng, LEVELS[name], 5, rows, False, slower=0)) for _ in range(200)) <= 19
+    assert sum(any(changed_rows(rng, LEVELS[name], 5, rows, False, slower=0)) for _ in range(200)) <= 19
 
 
 def test_three_percent_are_found_by_five_reports_a_side() -> None:
-    """With 1 % between runs: in one row, and in each of ten rows that share the level of their run."""
+    """Runs scatter by 1 %. The change is found in a single row, and in each of ten rows that deviate alike in a run."""
     for rows, common, least in ((1, False, 190), (10, True, 180)):
         rng = np.random.default_rng(3)
-        finds = [of_levels(rng, LEVELS["normal"], 5, rows, common, slower=3) for _ in range(200)]
+        finds = [changed_rows(rng, LEVELS["normal"], 5, rows, common, slower=3) for _ in range(200)]
         assert all(sum(row) >= least for row in zip(*finds, strict=True))
 
 
 def test_a_change_is_found_in_two_runs_of_twenty_samples() -> None:
-    """10 % with 3 % of noise."""
+    """The change is 10 % and the noise 3 %."""
     rng = np.random.default_rng(4)
-    draws = [[run((by * (1 + 0.03 * rng.standard_normal(20))).tolist()) for by in (1, 1.1)] for _ in range(100)]
-    assert sum(found(*confidence_intervals([([before], [after])])) for before, after in draws) >= 95
+    draws = [[make_run((by * (1 + 0.03 * rng.standard_normal(20))).tolist()) for by in (1, 1.1)] for _ in range(100)]
+    assert sum(excludes_zero(*confidence_intervals([([before], [after])])) for before, after in draws) >= 95
 
 
 @pytest.mark.parametrize("runs", [(2, 2), (3, 3), (5, 5), (4, 16)])
 def test_one_row_of_several_reports_has_students_interval(runs: tuple[int, int]) -> None:
     rng = np.random.default_rng(5)
     before, after = ((0.5 + 0.02 * rng.standard_normal(count)).tolist() for count in runs)
-    (bounds,) = confidence_intervals([([*map(level, before)], [*map(level, after)])])
+    (bounds,) = confidence_intervals([([*map(bare_run, before)], [*map(bare_run, after)])])
     a, b = ([*map(log, side)] for side in (before, after))
     freedom = len(a) + len(b) - 2
     pooled = ((len(a) - 1) * stdev(a) ** 2 + (len(b) - 1) * stdev(b) ** 2) / freedom
@@ -143,12 +142,12 @@ def test_one_row_of_several_reports_has_students_interval(runs: tuple[int, int])
 
 
 @pytest.mark.parametrize("runs", [5, 10])
-def test_rows_share_the_five_percent_unless_they_are_one(runs: int) -> None:
+def test_several_rows_have_wider_intervals_unless_they_are_equal(runs: int) -> None:
     rng = np.random.default_rng(6)
     widths = []
     for _ in range(20):
         apart = np.exp(0.01 * rng.standard_normal((10, 2 * runs))).tolist()
-        rows = [([*map(level, row[:runs])], [*map(level, row[runs:])]) for row in apart]
+        rows = [([*map(bare_run, row[:runs])], [*map(bare_run, row[runs:])]) for row in apart]
         one, many, same = (confidence_intervals(some)[0] for some in (rows[:1], rows, rows[:1] * 10))
         assert same == one and one is not None and many is not None
         widths.append(log((100 + many[1]) / (100 + many[0])) / log((100 + one[1]) / (100 + one[0])))
@@ -157,8 +156,8 @@ def test_rows_share_the_five_percent_unless_they_are_one(runs: int) -> None:
 
 
 def test_the_widest_of_halves_thirds_and_fifths_counts() -> None:
-    """Samples that are equal but for one step have the interval of their halves."""
-    before, after = [run([1.0] * 30)], [run([exp(-0.1)] * 15 + [exp(0.1)] * 15)]
+    """Samples with one step in the middle have the interval of their halves."""
+    before, after = [make_run([1.0] * 30)], [make_run([exp(-0.1)] * 15 + [exp(0.1)] * 15)]
     (bounds,) = confidence_intervals([(before, after)])
     assert bounds is not None
     reach = (log(1 + bounds[1] / 100) - log(1 + bounds[0] / 100)) / 2
@@ -167,28 +166,29 @@ def test_the_widest_of_halves_thirds_and_fifths_counts() -> None:
     assert PARTS[3] == pytest.approx(STUDENT[4] / STUDENT[8], rel=1e-3)
 
 
-def test_few_samples_have_none_and_equal_ones_no_width() -> None:
+def test_few_samples_have_no_interval_and_equal_samples_no_width() -> None:
     enough = [1.0] * LEAST_SAMPLES
     assert confidence_intervals([]) == []
-    assert confidence_intervals([([run(enough)], [run(enough[1:])]), ([level(1)], [level(2)])]) == [None, None]
-    (bounds,) = confidence_intervals([([run(enough)], [run([1.5] * LEAST_SAMPLES)])])
+    few = [([make_run(enough)], [make_run(enough[1:])]), ([bare_run(1)], [bare_run(2)])]
+    assert confidence_intervals(few) == [None, None]
+    (bounds,) = confidence_intervals([([make_run(enough)], [make_run([1.5] * LEAST_SAMPLES)])])
     assert bounds == pytest.approx((50, 50))
-    rows = [([run([1.0, 2.0, 3.0] * 9)], [run([1.0, 2.0, 3.0] * 7)])]
+    rows = [([make_run([1.0, 2.0, 3.0] * 9)], [make_run([1.0, 2.0, 3.0] * 7)])]
     assert confidence_intervals(rows) == confidence_intervals(rows)
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("runs", [1, 2])
-def test_times_that_lie_as_far_apart_as_can_be(runs: int) -> None:
-    shortest, longest = ([*map(run, [[time] * 5] * runs)] for time in (1e-9, 1e12))
-    mixed = [run([1e-9, 1e12] * 5)] * runs
+def test_extreme_times_have_finite_intervals(runs: int) -> None:
+    shortest, longest = ([*map(make_run, [[time] * 5] * runs)] for time in (1e-9, 1e12))
+    mixed = [make_run([1e-9, 1e12] * 5)] * runs
     for before, after in ((shortest, longest), (longest, shortest), (mixed, longest), (shortest, mixed)):
         for bounds in confidence_intervals([(before, after)] * 3):
             assert bounds is not None and -100 <= bounds[0] <= bounds[1] < 1.1e23
 
 
 def test_equal_levels_on_both_sides_are_the_same() -> None:
-    (bounds,) = confidence_intervals([([level(2)] * 3, [level(2)] * 3)])
+    (bounds,) = confidence_intervals([([bare_run(2)] * 3, [bare_run(2)] * 3)])
     assert bounds == (0, 0) and change_verdict(percent_change(2, 2), bounds, several=True) == "same"
 
 

@@ -1,4 +1,4 @@
-"""Honest odd kernels for the tests: a few sources, and what is odd about each."""
+"""Sources of correct kernels with unusual launches or code, which ``check`` must accept."""
 
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 
@@ -28,26 +28,27 @@ STORE = "y[((n * M + m) * OH + row) * OW + column] = HAS_BIAS ? sum + bias[m] : 
 PLACE = "const int column = at % OW, row = at / OW % OH, m = at / (OW * OH) % M, n = at / (OW * OH * M);"
 
 
-def conv(header: str, body: str, **parts: str) -> str:
-    """The text of a convolution."""
+def conv_source(header: str, body: str, **parts: str) -> str:
+    """Return the source of a convolution. parts: include line, functions, launch bounds, ``r`` for __restrict__."""
     given = {"include": "", "functions": "", "bounds": "", "r": ""} | parts
     return CONV.format(header=header, body=body, **given)
 
 
-def sums(first: str = "0", pragma: str = "", term: str = f"+= {TERM}") -> str:
+def sum_loops(first: str = "0", pragma: str = "", term: str = f"+= {TERM}") -> str:
+    """Return the loops that sum one output."""
     return SUM.format(first=first, pragma=pragma, term=term)
 
 
-def flat(block: int, count: int = 1, summed: str = "", **parts: str) -> str:
-    """One-dimensional blocks of any size, each thread with ``count`` outputs far apart. summed: other sums."""
+def flat_kernel(block: int, count: int = 1, summed: str = "", **parts: str) -> str:
+    """Return a kernel of one-dimensional blocks; each thread has ``count`` outputs far apart. summed: other loops."""
     header = f"//@ block: {block}\n//@ grid: ceil_div(images * M * OH * OW, {block} * {count})"
     first, step = f"blockIdx.x * {block} + threadIdx.x", f"gridDim.x * {block}"
     loop = f"    for (int at = {first}; at < images * M * OH * OW; at += {step}) {{\n    {PLACE}\n"
-    return conv(header, loop + (summed or sums()) + f"    {STORE}\n    }}", **parts)
+    return conv_source(header, loop + (summed or sum_loops()) + f"    {STORE}\n    }}", **parts)
 
 
-def cube(x: int, y: int, z: int, swapped: bool = False) -> str:
-    """Blocks of three dimensions, over columns, rows and maps, or the other way round."""
+def cube_kernel(x: int, y: int, z: int, swapped: bool = False) -> str:
+    """Return a kernel of three-dimensional blocks over columns, rows and maps; swapped: maps, rows, columns."""
     sizes = ("M", "OH", "OW * images") if swapped else ("OW", "OH", "M * images")
     tiles = ", ".join(f"ceil_div({size}, {tile})" for size, tile in zip(sizes, (x, y, z), strict=True))
     i, j, k = (
@@ -60,14 +61,14 @@ def cube(x: int, y: int, z: int, swapped: bool = False) -> str:
         else "column = x_, row = y_, m = z_ % M, n = z_ / M"
     )
     stop = "    if (column >= OW || row >= OH || m >= M || n >= images) return;\n"
-    return conv(
+    return conv_source(
         f"//@ block: {x}, {y}, {z}\n//@ grid: {tiles}",
-        f"    {i} {j} {k}\n    const int {place};\n{stop}{sums()}    {STORE}",
+        f"    {i} {j} {k}\n    const int {place};\n{stop}{sum_loops()}    {STORE}",
     )
 
 
-def several(outputs: int, threads: int) -> str:
-    """Each thread has neighbouring maps, whose sums are in registers, and is a template."""
+def several_maps_kernel(outputs: int, threads: int) -> str:
+    """Return a kernel whose threads sum ``outputs`` neighbouring maps in registers, by templates and a lambda."""
     grid = f"ceil_div(images * OH * OW, {threads}), ceil_div(M, MAPS)"
     header = f"//@ MAPS = {outputs}\n//@ block: {threads}\n//@ grid: {grid}"
     functions = "template <int Count, typename Value> struct Sums { Value of[Count] = {}; };"
@@ -87,11 +88,11 @@ def several(outputs: int, threads: int) -> str:
         const int m = blockIdx.y * MAPS + i;
         if (m < M) y[((n * M + m) * OH + row) * OW + column] = HAS_BIAS ? sums.of[i] + bias[m] : sums.of[i];
     }}"""
-    return conv(header, body, functions=functions)
+    return conv_source(header, body, functions=functions)
 
 
-def warp_sums() -> str:
-    """A warp shares one output, and adds its parts by shuffles."""
+def warp_kernel() -> str:
+    """Return a kernel in which a warp computes one output and adds its threads' sums by shuffles."""
     header = "//@ block: 32, 5\n//@ grid: ceil_div(images * M * OH * OW, 5)"
     body = f"""\
     const int at = blockIdx.x * 5 + threadIdx.y;
@@ -102,11 +103,11 @@ def warp_sums() -> str:
         sum += x[((n * C + k / (K * K)) * H + row * S + k / K % K) * W + column * S + k % K] * w[k * M + m];
     for (int apart = 16; apart; apart /= 2) sum += __shfl_down_sync(0xFFFFFFFF, sum, apart);
     if (threadIdx.x == 0) {STORE}"""
-    return conv(header, body)
+    return conv_source(header, body)
 
 
-def gemm(tile: int, types: str, dynamic: bool) -> str:
-    """A tile of both matrices in shared memory, in the project's types and with its epilogue."""
+def gemm_kernel(tile: int, types: str, dynamic: bool) -> str:
+    """Return a matrix product with tiles of both matrices in shared memory, which may be dynamic."""
     memory = (
         "extern __shared__ __align__(16) unsigned char bytes[];\n    REAL *a = (REAL *)bytes, *b = a + TILE * TILE;"
     )
@@ -136,8 +137,8 @@ extern "C" __global__ void odd(const INPUT *x, const WEIGHT *w, const REAL *bias
 """
 
 
-def pool(block: int, kind: str) -> str:
-    """The greatest or the mean of each window, without padding, for one kind alone."""
+def pool_kernel(block: int, kind: str) -> str:
+    """Return a kernel of maximum or mean pooling without padding. kind: max or mean."""
     step, end = (
         ("found = max(found, value)", "found") if kind == "max" else ("found += value", "found / (WINDOW * WINDOW)")
     )
@@ -175,24 +176,24 @@ KAHAN = """\
 
 
 HONEST: dict[str, tuple[str, Problem]] = {
-    "1 thread, 3 outputs each": (flat(1, 3), PROBLEM),
-    "33 threads": (flat(33), PROBLEM),
-    "1,024 threads, 3 outputs each": (flat(1024, 3), PROBLEM),
-    "cube": (cube(7, 3, 2), PROBLEM),
-    "cube, swapped": (cube(4, 4, 4, swapped=True), PROBLEM),
-    "column of threads": (cube(1, 1, 64), PROBLEM),
-    "row of threads, swapped": (cube(32, 1, 1, swapped=True), PROBLEM),
-    "3 maps each": (several(3, 50), PROBLEM),
-    "8 maps each": (several(8, 128), PROBLEM),
-    "warps": (warp_sums(), PROBLEM),
-    "gemm, dynamic": (gemm(3, "fp32", dynamic=True), LinearProblem(45, 19, bias=True, activation="relu")),
-    "gemm, static": (gemm(16, "fp32", dynamic=False), LinearProblem(45, 19, bias=True, activation="relu")),
-    "max": (pool(32, "max"), PoolProblem(3, 9, 11, 3, 2, True)),
-    "mean": (pool(77, "mean"), PoolProblem(3, 9, 11, 3, 2, False)),
-    "double sums": (flat(96, summed=DOUBLE), PROBLEM),
-    "Kahan's sums": (flat(96, summed=KAHAN), PROBLEM),
-    "bounds and restrict": (flat(64, bounds="__launch_bounds__(64) ", r="__restrict__ "), PROBLEM),
-    "unrolled": (flat(96, summed=sums(pragma="#pragma unroll 2\n")), PROBLEM),
-    "fma": (flat(96, summed=sums(term="= fmaf(" + TERM.replace(" * w", ", w") + ", sum)")), PROBLEM),
-    "strided": (flat(96), ConvProblem(3, 11, 9, 7, 2, 2)),
+    "1 thread, 3 outputs each": (flat_kernel(1, 3), PROBLEM),
+    "33 threads": (flat_kernel(33), PROBLEM),
+    "1,024 threads, 3 outputs each": (flat_kernel(1024, 3), PROBLEM),
+    "cube": (cube_kernel(7, 3, 2), PROBLEM),
+    "cube, swapped": (cube_kernel(4, 4, 4, swapped=True), PROBLEM),
+    "column of threads": (cube_kernel(1, 1, 64), PROBLEM),
+    "row of threads, swapped": (cube_kernel(32, 1, 1, swapped=True), PROBLEM),
+    "3 maps each": (several_maps_kernel(3, 50), PROBLEM),
+    "8 maps each": (several_maps_kernel(8, 128), PROBLEM),
+    "warps": (warp_kernel(), PROBLEM),
+    "gemm, dynamic": (gemm_kernel(3, "fp32", dynamic=True), LinearProblem(45, 19, bias=True, activation="relu")),
+    "gemm, static": (gemm_kernel(16, "fp32", dynamic=False), LinearProblem(45, 19, bias=True, activation="relu")),
+    "max": (pool_kernel(32, "max"), PoolProblem(3, 9, 11, 3, 2, True)),
+    "mean": (pool_kernel(77, "mean"), PoolProblem(3, 9, 11, 3, 2, False)),
+    "double sums": (flat_kernel(96, summed=DOUBLE), PROBLEM),
+    "Kahan's sums": (flat_kernel(96, summed=KAHAN), PROBLEM),
+    "bounds and restrict": (flat_kernel(64, bounds="__launch_bounds__(64) ", r="__restrict__ "), PROBLEM),
+    "unrolled": (flat_kernel(96, summed=sum_loops(pragma="#pragma unroll 2\n")), PROBLEM),
+    "fma": (flat_kernel(96, summed=sum_loops(term="= fmaf(" + TERM.replace(" * w", ", w") + ", sum)")), PROBLEM),
+    "strided": (flat_kernel(96), ConvProblem(3, 11, 9, 7, 2, 2)),
 }

@@ -1,6 +1,6 @@
-"""Test that kernels that cheat are caught, each honest but for one thing, and that honest odd ones are accepted.
+"""Test that cheating kernels are caught, each with one trick, and that correct unusual kernels are accepted.
 
-The processor tries each file on one small shape; on a card, ``check`` tries all shapes and ``bench`` times the file.
+On the CPU each runs on one small shape; on a card, ``check`` runs all shapes and ``bench`` times the kernel.
 """
 
 import re
@@ -70,13 +70,13 @@ AGAIN = "run again on other images and weights, image 0, map 0, row 0, column 0:
 
 
 class Cheat(NamedTuple):
-    """A kernel that cheats. said: on the processor, as a pattern; None if only ``bench`` on a card can find out."""
+    """A kernel that cheats. said: pattern of the error on the CPU; None if only ``bench`` on a card finds it."""
 
     source: str
     said: str | None
 
 
-def cheat(said: str | None, store: str = STORE, *, before: str = "", weight: str = WEIGHT) -> Cheat:
+def edit_honest(said: str | None, store: str = STORE, *, before: str = "", weight: str = WEIGHT) -> Cheat:
     """Return the honest kernel with another last statement, weight, or lines before its functions."""
     head, functions, kernel = HONEST.split("\n\n")
     changed = "\n".join([head, before, functions.replace(WEIGHT, weight), "", kernel.replace(STORE, store)])
@@ -85,14 +85,14 @@ def cheat(said: str | None, store: str = STORE, *, before: str = "", weight: str
 
 CHEATS = {
     # Hopes that the right results already lie in the output.
-    "writes_nothing": cheat("image 0, map 0, row 0, column 0: nothing was written", ""),
+    "writes_nothing": edit_honest("image 0, map 0, row 0, column 0: nothing was written", ""),
     # Looks for the correct results behind the output, where another array may lie.
-    "copies_the_oracle": cheat(
+    "copies_the_oracle": edit_honest(
         r"copies_the_oracle.cu:\d+: it reads y\[\d+\]: y has 1050 elements",
         "y[at] = y[at + (outputs + 63) / 64 * 64];",
     ),
     # Starts its work where the clock does not look.
-    "starts_another_stream": cheat(
+    "starts_another_stream": edit_honest(
         r"starts_another_stream.cu does not compile for the processor: .*:\d+: expected",
         "later<<<1, 1, 0, (cudaStream_t)2>>>(x, w, bias, y, at);",
         before="""\
@@ -102,77 +102,79 @@ __global__ void later(const float *x, const float *w, const float *bias, float *
 }""",
     ),
     # Computes once, and repeats these results in later runs.
-    "caches_results": cheat(
+    "caches_results": edit_honest(
         AGAIN,
         "if (!filled[at]) kept[at] = honest(x, w, bias, at), filled[at] = 1;\n    y[at] = kept[at];",
         before="__device__ float kept[1 << 20];\n__device__ int filled[1 << 20];",
     ),
     # Prepares the weights in its first run, and finds them ready in later ones.
-    "caches_weights": cheat(AGAIN, before=CACHED_WEIGHT, weight="weight(w, ((c * K + p) * K + q) * M + m)"),
+    "caches_weights": edit_honest(AGAIN, before=CACHED_WEIGHT, weight="weight(w, ((c * K + p) * K + q) * M + m)"),
     # Computes in the first run, which may be the one that is checked; later it only looks busy.
-    "counts_its_runs": cheat(
+    "counts_its_runs": edit_honest(
         AGAIN,
         f"if (runs[at]++ == 0) {STORE}\n    else y[at] = x[at % (C * H * W)];",
         before="__device__ int runs[1 << 20];",
     ),
     # Works only where the output still holds the bytes with which it is filled before a check.
-    "skips_when_written": cheat(AGAIN, f"if (__float_as_uint(y[at]) != 0xFFFFFFFF) return;\n    {STORE}"),
+    "skips_when_written": edit_honest(AGAIN, f"if (__float_as_uint(y[at]) != 0xFFFFFFFF) return;\n    {STORE}"),
     # Reads one weight too many, which changes no result.
-    "reads_beyond": cheat(
+    "reads_beyond": edit_honest(
         r"reads_beyond.cu:\d+: it reads w\[\d+\]: w has 90 elements",
         "const float sum = honest(x, w, bias, at);\n    y[at] = w[C * K * K * M + at % 4] == 7 ? 0 : sum;",
     ),
     # Is right if all images are equal.
-    "equal_images": cheat("image 1, map 0, row 0, column 0: found", "y[at] = honest(x, w, bias, at % (M * OH * OW));"),
+    "equal_images": edit_honest(
+        "image 1, map 0, row 0, column 0: found", "y[at] = honest(x, w, bias, at % (M * OH * OW));"
+    ),
     # Is right if the images repeat after 251, as in a batch that is made of one block.
-    "repeated_images": cheat(None, "y[at] = honest(x, w, bias, at % (251 * M * OH * OW));"),
+    "repeated_images": edit_honest(None, "y[at] = honest(x, w, bias, at % (251 * M * OH * OW));"),
     # Is right only for the layers that are timed.
-    "timed_shape": cheat(
+    "timed_shape": edit_honest(
         "image 0, map 0, row 0, column 0: found 0", "y[at] = K == 5 && H % 4 == 0 ? honest(x, w, bias, at) : 0;"
     ),
     # Is right for the three images of a usual check, and lazy for more.
-    "usual_numbers": cheat(
+    "usual_numbers": edit_honest(
         "image 3, map 0, row 0, column 0: found 0", "y[at] = at / (M * OH * OW) < 3 ? honest(x, w, bias, at) : 0;"
     ),
     # Computes every other column, and copies it to its neighbour.
-    "half_the_outputs": cheat(
+    "half_the_outputs": edit_honest(
         "image 0, map 0, row 0, column 1: found", "y[at] = honest(x, w, bias, at % OW % 2 ? at - 1 : at);"
     ),
     # Leaves out the last tap, whose product is small among many.
-    "forgets_a_channel": cheat("image 0, map 0, row 0, column 0: found", WITHOUT_LAST_TAP),
-    # Computes in eleven bits, and says that it computes in float32.
-    "coarse_numbers": cheat(
+    "forgets_a_channel": edit_honest("image 0, map 0, row 0, column 0: found", WITHOUT_LAST_TAP),
+    # Computes with 11 significant bits, though its type is float32.
+    "coarse_numbers": edit_honest(
         "image 0, map 0, row 0, column",
         COARSE_SUM,
         before="__device__ float coarse(float value) { return __uint_as_float(__float_as_uint(value) & 0xFFFFE000); }",
     ),
     # Makes the next run easy: it fills the images with zeros.
-    "changes_its_input": cheat(
+    "changes_its_input": edit_honest(
         r"changes_its_input.cu:\d+: it writes to x, which it may only read",
         f"{STORE}\n    if (at < images * C * H * W) ((float *)x)[at] = 0;",
     ),
     # Keeps what it wants to remember behind the output.
-    "writes_behind": cheat(
+    "writes_behind": edit_honest(
         r"writes_behind.cu:\d+: it writes y\[1082\]: y has 1050 elements",
         f"{STORE}\n    if (at == 0) y[outputs + 32] = y[0];",
     ),
     # Writes zero, the mean of all results, and hopes for a wide tolerance.
-    "always_the_mean": cheat("image 0, map 0, row 0, column 0: found 0", "y[at] = 0;"),
+    "always_the_mean": edit_honest("image 0, map 0, row 0, column 0: found 0", "y[at] = 0;"),
     # Ends the emulating program before anyone looks at the output.
-    "ends_the_program": cheat(
+    "ends_the_program": edit_honest(
         "it ends its program before all its blocks have run", "_exit(0);", before='extern "C" void _exit(int);'
     ),
     # Asks the compiler for a file.
-    "reads_a_file": cheat(
+    "reads_a_file": edit_honest(
         r"reads_a_file.cu:\d+: #include \"/etc/passwd\" is refused", "y[at] = 0;", before='#include "/etc/passwd"'
     ),
 }
-# What a card cannot notice, or what is no trick there.
+# Cheats that a card cannot notice, or that are none there.
 NOT_ON_A_CARD = ("reads_beyond", "ends_the_program")
 
 
-def verdict(path: Path, problem: Problem, folder: Path) -> str | None:
-    """The first error of a file on a small shape, run by the processor."""
+def check_on_cpu(path: Path, problem: Problem, folder: Path) -> str | None:
+    """Run a user's kernel on the CPU on one problem; return its first error, or None."""
     skip_without_compiler()
     try:
         with open_user_kernel(path) as row:
@@ -186,7 +188,7 @@ def verdict(path: Path, problem: Problem, folder: Path) -> str | None:
         return str(error)
 
 
-def written(folder: Path, source: str, name: str = "odd") -> Path:
+def write_kernel(folder: Path, source: str, name: str = "odd") -> Path:
     """Write a kernel's file and return its path."""
     path = folder / f"{name}.cu"
     path.write_text(source)
@@ -196,16 +198,16 @@ def written(folder: Path, source: str, name: str = "odd") -> Path:
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_is_caught(name: str, tmp_path: Path) -> None:
     source, pattern = CHEATS[name]
-    said = verdict(written(tmp_path, source, name), PROBLEM, tmp_path / "built")
+    said = check_on_cpu(write_kernel(tmp_path, source, name), PROBLEM, tmp_path / "built")
     assert said is None if pattern is None else re.match(pattern, said or ""), said
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*(name for name in CHEATS if name not in NOT_ON_A_CARD), "honest"])
-def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both commands find out, but for one cheat that only the timed number of images shows."""
+def test_a_cheat_is_caught_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both commands catch it; only ``bench``, which runs many images, catches repeated images."""
     expected = {"honest": 0, "reads_a_file": 2}.get(name, 1)
-    path = str(written(tmp_path, HONEST if name == "honest" else CHEATS[name].source, name))
+    path = str(write_kernel(tmp_path, HONEST if name == "honest" else CHEATS[name].source, name))
     assert main(["check", path]) == (0 if name == "repeated_images" else expected)
     assert main(["bench", path, "--shape", "3,12,12,8,5,1", "--batch", "1000", "--only", "direct"]) == expected
     assert ("WRONG" in capsys.readouterr().out) == (expected == 1)
@@ -214,10 +216,10 @@ def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("name", [*ODD, "the one that cheats are made of"])
 def test_an_honest_odd_kernel_is_accepted(name: str, tmp_path: Path) -> None:
     text, problem = ODD.get(name, (HONEST, PROBLEM))
-    assert verdict(written(tmp_path, text), problem, tmp_path / "built") is None
+    assert check_on_cpu(write_kernel(tmp_path, text), problem, tmp_path / "built") is None
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ODD)
-def test_it_is_accepted_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(written(tmp_path, ODD[name][0]))]) == 0, capsys.readouterr().out
+def test_odd_kernels_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(write_kernel(tmp_path, ODD[name][0]))]) == 0, capsys.readouterr().out

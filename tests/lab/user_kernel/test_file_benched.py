@@ -1,4 +1,4 @@
-"""Test ``bench FILE.cu``: the row beside all others, where it stands, and a kernel that takes its process with it."""
+"""Test ``bench FILE.cu``: a user's kernel among the ladder's, and a child process that crashes or hangs."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from app.lab.bench.compiling import WrongResult
 from app.lab.bench.standing import describe_standing
 from app.lab.user_kernel import child, timing
 from app.lab.user_kernel.child import CardProcess, LostError
-from tests.lab.conftest import Benched
+from tests.lab.conftest import RunBench
 from tests.support.shell import Refuses
 
 
-def test_it_stands_beside_all_steps(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
-    code, text, found = benched(f"{mine} --batch 20")
+def test_a_users_kernel_is_compared_with_all_steps(answers: dict[str, Any], mine: Path, run_bench: RunBench) -> None:
+    code, text, found = run_bench(f"{mine} --batch 20")
     assert code == 1  # the fake card has a wrong kernel
     assert [table["item"] for table in found["tables"]] == ["conv1", "conv2"] and found["whole_program"] == []
     for table in found["tables"]:
@@ -38,9 +38,9 @@ def test_it_stands_beside_all_steps(answers: dict[str, Any], mine: Path, benched
     assert rows[0]["note"] == "clock 1,755 to 1,980 MHz, cold L2"
 
 
-def test_one_that_is_wrong_is_not_timed(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
+def test_a_wrong_kernel_is_not_timed(answers: dict[str, Any], mine: Path, run_bench: RunBench) -> None:
     answers["check_user_case"] = "image 0, map 0: found 1"
-    code, text, found = benched(f"{mine} --batch 20 --only direct")
+    code, text, found = run_bench(f"{mine} --batch 20 --only direct")
     words = " ".join(text.split())
     assert (
         code == 1 and "mine.cu on conv2, fp16: WRONG: wrong on C3 13x10 M17 K3 S1, bias, relu, float32: image" in words
@@ -48,9 +48,9 @@ def test_one_that_is_wrong_is_not_timed(answers: dict[str, Any], mine: Path, ben
     assert {row["ms"] for table in found["tables"] for row in table["rows"] if row["kind"] == "file"} == {None}
 
 
-def test_one_that_cannot_be_checked_is_timed_on_no_layer(answers: dict[str, Any], mine: Path, benched: Benched) -> None:
+def test_a_kernel_that_cannot_be_checked_is_not_timed(answers: dict[str, Any], mine: Path, run_bench: RunBench) -> None:
     answers["check_user_case"] = UserError("line 3: grid is 0")
-    code, _, found = benched(f"{mine} --batch 20 --only direct,constant")
+    code, _, found = run_bench(f"{mine} --batch 20 --only direct,constant")
     rows = [row for table in found["tables"] for row in table["rows"] if row["kind"] == "file"]
     assert code == 0 and {(row["ms"], row["reason"]) for row in rows} == {(None, "line 3: grid is 0")}
 
@@ -63,11 +63,11 @@ def test_one_that_cannot_be_checked_is_timed_on_no_layer(answers: dict[str, Any]
         (UserError("line 3: grid is 0"), "not timed: line 3: grid is 0"),
     ],
 )
-def test_what_its_process_says(
-    error: Exception, reason: str, answers: dict[str, Any], mine: Path, benched: Benched
+def test_errors_of_the_child_process_are_reasons(
+    error: Exception, reason: str, answers: dict[str, Any], mine: Path, run_bench: RunBench
 ) -> None:
     answers["time_in_process"] = error
-    code, text, _ = benched(f"{mine} --batch 20 --only direct")
+    code, text, _ = run_bench(f"{mine} --batch 20 --only direct")
     assert code == int(reason.startswith("WRONG")) and reason in " ".join(text.split())
 
 
@@ -82,16 +82,16 @@ def test_what_its_process_says(
         ("FILE --as pool:direct", r"mine.cu:\d+: kernel and as"),
     ],
 )
-def test_one_line(options: str, pattern: str, mine: Path, refuses: Refuses) -> None:
+def test_wrong_options_are_refused_in_one_line(options: str, pattern: str, mine: Path, refuses: Refuses) -> None:
     refuses(["bench", *options.replace("FILE", str(mine)).split()], pattern)
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_without_a_gpu(mine: Path, refuses: Refuses) -> None:
+def test_bench_without_a_gpu_is_refused(mine: Path, refuses: Refuses) -> None:
     refuses(["bench", mine], "bench needs an NVIDIA GPU: ")
 
 
-def test_a_place_among_none() -> None:
+def test_standing_without_other_kernels() -> None:
     row = {"kind": "file", "name": "mine.cu", "dtype": "float32", "step": None, "ms": 2.0, "wrong": False, "reason": ""}
     rates = {"tflops": 1.0, "gbytes_per_s": 5.0, "share": 0.9, "limit": "memory"}
     table: Any = {"item": "conv1", "rows": [{**row, "rates": rates}]}
@@ -102,65 +102,67 @@ def test_a_place_among_none() -> None:
     assert text.endswith("90% of its time: memory bounds it.")
 
 
-def _answered(text: str) -> str:
+def _upper_case(text: str) -> str:
     return text.upper()
 
 
-def _wrong() -> None:
+def _raise_wrong_result() -> None:
     raise WrongResult("first\nsecond")
 
 
-def _refused() -> None:
+def _raise_user_error() -> None:
     raise UserError("no")
 
 
 class CUDARuntimeError(RuntimeError):
-    """In place of CuPy's, which is known by its name."""
+    """Has the name by which CuPy's error is recognised."""
 
     status = 46
 
 
-def _busy() -> None:
+def _raise_busy_card() -> None:
     raise CUDARuntimeError("all devices are busy")
 
 
-def _crashed() -> None:
+def _crash() -> None:
     signal.raise_signal(signal.SIGSEGV)
 
 
-def _slept() -> None:
+def _sleep() -> None:
     time.sleep(100)
 
 
-def test_the_process_answers_and_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_process_answers_or_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "STARTING", 10.0)
     with CardProcess() as process:
-        assert process.call(_answered, "right") == "RIGHT"
+        assert process.call(_upper_case, "right") == "RIGHT"
         with pytest.raises(WrongResult, match="first second"):
-            process.call(_wrong)
+            process.call(_raise_wrong_result)
         with pytest.raises(UserError, match="no"):
-            process.call(_refused)
+            process.call(_raise_user_error)
         with pytest.raises(UserError, match="all devices are busy: wait for the other program"):
-            process.call(_busy)
+            process.call(_raise_busy_card)
         with pytest.raises(LostError, match="it ended by TypeError"):
-            process.call(_answered)
-        assert process._child is None  # its context takes no more work
+            process.call(_upper_case)
+        assert process._child is None  # its context accepts no more work
         with pytest.raises(LostError, match="it crashed the process that ran it"):
-            process.call(_crashed)
-        assert process.call(_answered, "again") == "AGAIN"
+            process.call(_crash)
+        assert process.call(_upper_case, "again") == "AGAIN"
         monkeypatch.setattr(child, "SECONDS", 0.5)
         with pytest.raises(LostError, match="come to an end: stopped after 1 s"):
-            process.call(_slept, times=2)
+            process.call(_sleep, times=2)
 
 
 @pytest.mark.gpu
-def test_on_the_card(mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_file_on_the_card(
+    mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ["--batch", "2000", "--only", "direct,shared-tile", "--json", "-"]
     assert main(["bench", str(mine), *options]) == 0
     found = json.loads(capsys.readouterr().out)
     for table in found["tables"]:
         rows = {row["name"]: row for row in table["rows"] if row["dtype"] == "float32"}
-        assert rows["mine.cu"]["ms"] > 0 and rows["direct"]["ms"] > 0  # how fast is for bench
+        assert rows["mine.cu"]["ms"] > 0 and rows["direct"]["ms"] > 0  # which is faster, a test cannot say
     monkeypatch.setattr(child, "SECONDS", 5.0)
     text = mine.read_text()
     for old, new, reason in (

@@ -1,4 +1,4 @@
-"""Test ``check FILE.cu``: verdicts on whole files, on the processor and on the card; nothing is left behind."""
+"""Test ``check FILE.cu``: verdicts on files, on the CPU and on the card; no temporary file is left."""
 
 import re
 from pathlib import Path
@@ -45,8 +45,8 @@ extern "C" __global__ void conv_of_mine(const float *x, const float *w, const fl
     if (row < OH && column < OW) y[((n * M + m) * OH + row) * OW + column] = HAS_BIAS ? sum + bias[m] : sum;
 }
 """
-# Zeros, as a static array of C++ has them, would make a kernel with a tile in part unwritten right here, and wrong on a
-# card.
+# If shared memory began as zeros, as static arrays of C++ do, kernels that read unwritten elements would be right here
+# and wrong on a card.
 UNWRITTEN = SQUARE.replace("tile[i * SIDE + j] = h", "if (h > 0) tile[i * SIDE + j] = h")
 STATIC = UNWRITTEN.replace("    extern __shared__ float tile[];\n", "").replace(
     "+ K;\n", "+ K;\n    __shared__ float tile[SIDE * SIDE];\n", 1
@@ -72,15 +72,15 @@ MISTAKES = {
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the user's file, which becomes the current one."""
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty current folder for the user's file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(program, "SECONDS", 1)
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: Any, device: str = "cpu") -> tuple[int, str, str]:
-    """Exit code, output in one line, and errors of ``check``; no file is made or changed."""
+def run_check(capsys: pytest.CaptureFixture[str], *words: Any, device: str = "cpu") -> tuple[int, str, str]:
+    """Run ``check``, which must change no file; return exit code, output in one line, and errors."""
     if device == "cpu":
         skip_without_compiler()
     before = listing(Path.cwd())
@@ -90,35 +90,35 @@ def run(capsys: pytest.CaptureFixture[str], *words: Any, device: str = "cpu") ->
     return code, " ".join(out.split()), err
 
 
-def test_a_square_block_with_its_own_tile_is_right(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "mine.cu").write_text(SQUARE)
-    code, text, _ = run(capsys, "mine.cu")
+def test_a_square_block_with_its_own_tile_is_right(cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cwd / "mine.cu").write_text(SQUARE)
+    code, text, _ = run_check(capsys, "mine.cu")
     assert code == 0 and "conv mine.cu on the processor" in text
     right, of = map(int, re.findall(r"right: (\d+) of (\d+)", text)[0])
-    assert right == of >= 9  # those without activation, plain forms of others, and three that are drawn
+    assert right == of >= 9  # shapes without activation, simpler forms of others, and three random ones
     assert "relu" not in text and "padding" not in text
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found(mistake: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_found(mistake: str, cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, reason = MISTAKES[mistake]
-    (place / "mine.cu").write_text(source)
-    code, text, _ = run(capsys, "mine.cu", *SHAPE)
+    (cwd / "mine.cu").write_text(source)
+    code, text, _ = run_check(capsys, "mine.cu", *SHAPE)
     assert code == 1 and re.search(reason, text), text
 
 
-def test_a_named_shape_leaves_out_what_the_file_does(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also in a file that begins with a byte order mark, as editors on Windows write it."""
-    (place / "mine.cu").write_text(SQUARE.replace("without:", "without: bias,"), encoding="utf-8-sig")
-    code, text, _ = run(capsys, "mine.cu", *SHAPE)
+def test_a_named_shape_needs_no_feature_that_the_kernel_lacks(cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file begins with a byte order mark, as editors on Windows write it."""
+    (cwd / "mine.cu").write_text(SQUARE.replace("without:", "without: bias,"), encoding="utf-8-sig")
+    code, text, _ = run_check(capsys, "mine.cu", *SHAPE)
     assert code == 0 and "C1 7x9 M3 K3 S1 float32" in text and "right: 1 of 1" in text
 
 
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:split-k", "conv:unrolled"])
-def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tensor cores, several launches, packed filters; ``test_check.py`` has a kernel of Hopper's instructions."""
-    (place / "mine.cu").write_text(kernel_template(find_row(row), "mine.cu"))
-    code, text, _ = run(capsys, "mine.cu", "--shape", "1,6,9,3,3,1" if row.startswith("conv") else "72,33")
+def test_copies_of_other_kernels_pass(row: str, cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The copies use tensor cores, several launches or packed filters; test_check.py has one for Hopper."""
+    (cwd / "mine.cu").write_text(kernel_template(find_row(row), "mine.cu"))
+    code, text, _ = run_check(capsys, "mine.cu", "--shape", "1,6,9,3,3,1" if row.startswith("conv") else "72,33")
     assert code == 0 and "WRONG" not in text
 
 
@@ -137,79 +137,79 @@ def test_kernels_of_other_rows(row: str, place: Path, capsys: pytest.CaptureFixt
         (["never.cu"], "never.cu:3: block is 0, not 1 to 1,024"),
     ],
 )
-def test_one_line(words: list[str], pattern: str, place: Path, refuses: Refuses) -> None:
+def test_wrong_files_and_options_are_refused(words: list[str], pattern: str, cwd: Path, refuses: Refuses) -> None:
     skip_without_compiler()
-    (place / "mine.cu").write_text(SQUARE)
-    (place / "bare.cu").write_text(SQUARE.partition("extern")[2])
-    (place / "huge.cu").write_bytes(b"\n" * (10 << 20))
-    (place / "ptx.cu").write_text(SQUARE.replace("float sum = 0;", 'float sum = 0; asm("");'))
-    (place / "grammar.cu").write_text(SQUARE.replace("float sum", "flaot sum"))
-    (place / "never.cu").write_text(SQUARE.replace("block: TILE, TILE", "block: TILE - 4"))
-    before = listing(place)
+    (cwd / "mine.cu").write_text(SQUARE)
+    (cwd / "bare.cu").write_text(SQUARE.partition("extern")[2])
+    (cwd / "huge.cu").write_bytes(b"\n" * (10 << 20))
+    (cwd / "ptx.cu").write_text(SQUARE.replace("float sum = 0;", 'float sum = 0; asm("");'))
+    (cwd / "grammar.cu").write_text(SQUARE.replace("float sum", "flaot sum"))
+    (cwd / "never.cu").write_text(SQUARE.replace("block: TILE, TILE", "block: TILE - 4"))
+    before = listing(cwd)
     refuses(["check", *words, "--device", "cpu"], pattern)
-    assert listing(place) == before
+    assert listing(cwd) == before
 
 
 def test_a_compiler_that_takes_too_long_is_stopped(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cwd: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "COMPILE_SECONDS", 1)
     parts = "F<A - 1, B, D>::a + F<A - 1, B + 1, D>::a + F<A - 1, B, D + 1>::a"
     bomb = f"template <int A, int B, int D> struct F {{ static constexpr unsigned a = {parts}; }};\n"
     end = "template <int B, int D> struct F<0, B, D> { static constexpr unsigned a = 1; };\n"
     text = SQUARE.replace('extern "C"', f'{bomb}{end}extern "C"')
-    (place / "mine.cu").write_text(text.replace("float sum = 0;", "float sum = F<250, 0, 0>::a;"))
-    code, _, err = run(capsys, "mine.cu", *SHAPE)
+    (cwd / "mine.cu").write_text(text.replace("float sum = 0;", "float sum = F<250, 0, 0>::a;"))
+    code, _, err = run_check(capsys, "mine.cu", *SHAPE)
     assert code == 2 and "g++ takes more than 1 s" in err
 
 
-def test_what_only_the_processor_takes_is_said(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_code_that_only_gxx_compiles_is_reported(
+    cwd: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """g++ knows INFINITY from its headers, NVRTC has none; without NVRTC g++'s word is the last."""
+    """g++ finds INFINITY in its headers, NVRTC does not. Without NVRTC, g++ alone decides."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    (place / "mine.cu").write_text(SQUARE.replace("float sum = 0;", "float sum = 0 / INFINITY;"))
-    code, out, err = run(capsys, "mine.cu", *SHAPE)
+    (cwd / "mine.cu").write_text(SQUARE.replace("float sum = 0;", "float sum = 0 / INFINITY;"))
+    code, out, err = run_check(capsys, "mine.cu", *SHAPE)
     said = 'mine.cu:12 is right on the processor, but does not compile: identifier "INFINITY" is undefined for a GPU'
     assert (code, out) == (2, "") and said in err
     monkeypatch.setattr("app.ladder.check.job.import_nvrtc", Mock(side_effect=UserError("missing")))
-    assert run(capsys, "mine.cu", *SHAPE)[0] == 0
+    assert run_check(capsys, "mine.cu", *SHAPE)[0] == 0
 
 
 def test_a_program_that_waits_is_stopped(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cwd: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It uses no time of the processor, so only the clock on the wall ends it."""
+    """The program uses no CPU time, so only the limit of wall-clock time ends it."""
     monkeypatch.setattr(program, "WAIT", 1)
     asleep = SQUARE.replace('extern "C"', 'extern "C" unsigned sleep(unsigned);\nextern "C"', 1)
-    (place / "mine.cu").write_text(asleep.replace("float sum = 0;", "float sum = 0; sleep(100);"))
-    code, text, _ = run(capsys, "mine.cu", *SHAPE)
+    (cwd / "mine.cu").write_text(asleep.replace("float sum = 0;", "float sum = 0; sleep(100);"))
+    code, text, _ = run_check(capsys, "mine.cu", *SHAPE)
     assert code == 1 and "it does not come to an end" in text
 
 
-def test_the_temporary_folder_stays_empty(place: Path) -> None:
-    """A stand-in for g++ makes what is looked for; its program ends at once."""
-    (place / "mine.cu").write_text(SQUARE)
+def test_the_temporary_folder_stays_empty(cwd: Path) -> None:
+    """A fake g++ writes the files that are expected of it; the program that it makes ends at once."""
+    (cwd / "mine.cu").write_text(SQUARE)
     for folder in ("tmp", "bin"):
-        (place / folder).mkdir()
-    (place / "bin" / "g++").write_text("#!/bin/sh\ntouch runtime.o\necho '#!/bin/sh' > kernel\nchmod +x kernel\n")
-    (place / "bin" / "g++").chmod(0o700)
-    said = f"from app.cli import main; raise SystemExit(main(['check', {str(place / 'mine.cu')!r}, '--device', 'cpu']))"
-    path = f"{place / 'bin'}:/usr/bin:/bin"
-    done = python(said, env={"PATH": path, "TMPDIR": str(place / "tmp"), "HOME": str(place / "tmp")})
+        (cwd / folder).mkdir()
+    (cwd / "bin" / "g++").write_text("#!/bin/sh\ntouch runtime.o\necho '#!/bin/sh' > kernel\nchmod +x kernel\n")
+    (cwd / "bin" / "g++").chmod(0o700)
+    said = f"from app.cli import main; raise SystemExit(main(['check', {str(cwd / 'mine.cu')!r}, '--device', 'cpu']))"
+    path = f"{cwd / 'bin'}:/usr/bin:/bin"
+    done = python(said, env={"PATH": path, "TMPDIR": str(cwd / "tmp"), "HOME": str(cwd / "tmp")})
     words = " ".join(done.stdout.split())
     assert done.returncode == 1 and words.count("it ends its program before all its blocks have run") == TOLD
     assert re.search(r"\(\d+ more wrong; --wide says what is wrong with each\)", words)
-    left = [path for path in (place / "tmp").rglob("*") if ".cupy" not in path.parts]  # CuPy's, as it is imported
+    left = [path for path in (cwd / "tmp").rglob("*") if ".cupy" not in path.parts]  # made as CuPy is imported
     assert not left
 
 
 @pytest.mark.gpu
-def test_verdicts_of_the_card(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_on_the_card(cwd: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.lab.user_kernel.child.SECONDS", 5.0)
     monkeypatch.setattr("app.lab.user_kernel.child.STARTING", 25.0)
-    (place / "mine.cu").write_text(SQUARE)
-    code, text, _ = run(capsys, "mine.cu", device="cuda")
+    (cwd / "mine.cu").write_text(SQUARE)
+    code, text, _ = run_check(capsys, "mine.cu", device="cuda")
     assert code == 0 and "WRONG" not in text
     for old, new, pattern in (
         ("* K + q) * M", "* K + p) * M", "image 0, map 0, row 0, column 0: found"),
@@ -217,6 +217,6 @@ def test_verdicts_of_the_card(place: Path, capsys: pytest.CaptureFixture[str], m
         ("float sum = 0;", "float sum = ((const float *)16)[0];", "the card stopped it: .*illegal"),
         ("float sum = 0;", "float sum = nonsense;", "does not compile: "),
     ):
-        (place / "mine.cu").write_text(SQUARE.replace(old, new, 1))
-        code, text, _ = run(capsys, "mine.cu", *SHAPE, device="cuda")
+        (cwd / "mine.cu").write_text(SQUARE.replace(old, new, 1))
+        code, text, _ = run_check(capsys, "mine.cu", *SHAPE, device="cuda")
         assert code == 1 and re.search(pattern, text), text

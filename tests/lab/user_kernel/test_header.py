@@ -1,4 +1,4 @@
-"""Test the headers of users' files: their arithmetic, their rows, and what is refused in one line."""
+"""Test headers of users' kernels: arithmetic, the rows that they define, and errors of one line."""
 
 import random
 import re
@@ -24,7 +24,7 @@ KERNEL = f'extern "C" __global__ void k{SIGNATURE} {{}}\n'
 GOOD = "//@ kernel: conv\n//@ block: 256\n//@ grid: images, M\n"
 
 
-def value(text: str) -> int:
+def evaluate_text(text: str) -> int:
     (node,) = parse_expressions(text)
     assert names_in_expression(node) <= NAMES.keys()
     return evaluate(node, NAMES)
@@ -46,11 +46,11 @@ def test_arithmetic_agrees_with_python() -> None:
             return str(drawn.choice([*NAMES, drawn.randint(1, 40)]))
         return drawn.choice(OPERATIONS).format(expression(depth - 1), expression(depth - 1))
 
-    assert value("OH / TILE * 4 ** 2 - -1") == 17
+    assert evaluate_text("OH / TILE * 4 ** 2 - -1") == 17
     for _ in range(400):
         text = expression(3)
         if len(text) <= 200:
-            assert value(text) == eval(text.replace("/", "//"), {**NAMES, "ceil_div": ceil_div}), text
+            assert evaluate_text(text) == eval(text.replace("/", "//"), {**NAMES, "ceil_div": ceil_div}), text
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_arithmetic_agrees_with_python() -> None:
         "\0", "1 if 1", "OH(1, 2)", "2 ** 16 ** 16 * 2",
     ],
 )  # fmt: skip
-def test_anything_else_is_no_arithmetic(text: str) -> None:
+def test_other_expressions_are_refused(text: str) -> None:
     with pytest.raises(BadExpressionError):
         for node in parse_expressions(text):
             assert names_in_expression(node) <= NAMES.keys(), "an unknown name, which the header refuses"
@@ -73,16 +73,16 @@ def test_anything_else_is_no_arithmetic(text: str) -> None:
             raise BadExpressionError
 
 
-def opened(path: Path, header: str, code: str = KERNEL, like: str | None = None) -> UserVariant:
+def make_row(path: Path, header: str, code: str = KERNEL, like: str | None = None) -> UserVariant:
     path.write_text(header + code)
     with open_user_kernel(path, like) as row:
         return row
 
 
-def test_a_row_like_any_other(tmp_path: Path) -> None:
+def test_a_header_defines_a_row(tmp_path: Path) -> None:
     header = GOOD.replace("256", "TILE, 2").replace("//@ block", "//@ TILE = 8 * K // the side\n//@ block")
     header += "//@ shared: TILE * REAL_BYTES\n//@ types: fp32, float16\n//@ without: padding, bytes\n"
-    row = opened(tmp_path / "my-tile.cu", header)
+    row = make_row(tmp_path / "my-tile.cu", header)
     assert (row.operation, row.name, row.entry, row.dtypes) == ("conv", "my-tile.cu", "k", ("float32", "float16"))
     assert not row.path.exists() and row not in registry.VARIANTS
     problem = ConvProblem(3, 9, 8, 5, 2)
@@ -99,18 +99,18 @@ def test_a_row_like_any_other(tmp_path: Path) -> None:
 
 
 def test_padding_is_tried_without_bias_too(tmp_path: Path) -> None:
-    """A kernel without bias and activation, which all usual shapes with padding have, still has its padding tried."""
+    """All usual shapes with padding have a bias; a kernel without bias is checked with padding, too."""
     for without, tried in (("bias, activation", True), ("bias, activation, padding", False)):
-        row = opened(tmp_path / "mine.cu", f"{GOOD}//@ without: {without}\n")
+        row = make_row(tmp_path / "mine.cu", f"{GOOD}//@ without: {without}\n")
         shapes = [case.problem for case in user_cases(row, "sm_90a", np.random.default_rng(0))]
         assert any(isinstance(one, ConvProblem) and one.padding > 0 for one in shapes) == tried
 
 
-def test_another_rows_launch(tmp_path: Path) -> None:
+def test_a_header_takes_the_launch_of_another_row(tmp_path: Path) -> None:
     code = (registry.find_variant("conv", "shared-tile") or pytest.fail()).path.read_text()
     problem = ConvProblem(3, 31, 29, 5, 2)
     for header, like in (("//@ as: conv:shared-tile\n//@ TILE = 8\n", None), ("//@ TILE = 8\n", "shared-tile")):
-        row = opened(tmp_path / "mine.cu", header + "//@ types: fp32\n//@ LENGTH = C * K\n", code, like)
+        row = make_row(tmp_path / "mine.cu", header + "//@ types: fp32\n//@ LENGTH = C * K\n", code, like)
         (launch,) = row.launch_config(problem).launches
         other = find_row("shared-tile").launch_config(problem, {"TILE": 8})
         assert (launch.threads, launch.grid(3), launch.scalars) == (64, other.launches[0].grid(3), (*problem.sizes, 8))
@@ -119,10 +119,10 @@ def test_another_rows_launch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", LAUNCHES)
-def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
+def test_example_lines_of_a_template_are_valid(entry: str, tmp_path: Path) -> None:
     text = kernel_template(find_row(entry.replace("_", ":")), "new.cu")
     more = re.findall(r"^//   (//@ (?:TILE|shared|without).*?)  ", text, re.MULTILINE)
-    row = opened(tmp_path / "new.cu", "\n".join([*more, text]), "")
+    row = make_row(tmp_path / "new.cu", "\n".join([*more, text]), "")
     aligned = re.search(r'^(extern "C" .*\()const .*\n( +)', text, re.MULTILINE)
     assert aligned is None or len(aligned[1]) == len(aligned[2])  # the second line of parameters
     assert len(more) == 3 and row.launch_config(SHAPES[row.operation][0]).launches[0].shared_bytes == 1024
@@ -130,7 +130,7 @@ def test_lines_that_may_stand_in_a_template(entry: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", [one for kind in SHAPES for one in registry.variants(kind) if not one.needs_cublas],
                          ids=lambda row: f"{row.operation}:{row.name}")  # fmt: skip
-def test_every_row_can_be_started_from(row: object, tmp_path: Path) -> None:
+def test_the_template_of_every_row_has_its_launch(row: object, tmp_path: Path) -> None:
     assert isinstance(row, registry.Variant)
     path = tmp_path / "new.cu"
     path.write_text(kernel_template(row, "new.cu"))
@@ -178,9 +178,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_header_is_one_line(case: str, tmp_path: Path) -> None:
+def test_a_bad_header_is_refused_in_one_line(case: str, tmp_path: Path) -> None:
     header, pattern = BAD[case]
-    assert re.search(pattern, user_error(lambda: opened(tmp_path / "mine.cu", header)))
+    assert re.search(pattern, user_error(lambda: make_row(tmp_path / "mine.cu", header)))
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,14 @@ def test_a_bad_header_is_one_line(case: str, tmp_path: Path) -> None:
         (KERNEL.replace("int images", "long long images"), "k takes 'long long images', but is launched with an int"),
     ],
 )
-def test_a_function_that_cannot_be_launched(code: str, pattern: str, tmp_path: Path) -> None:
+def test_a_function_that_cannot_be_launched_is_refused(code: str, pattern: str, tmp_path: Path) -> None:
     def tried() -> None:
-        opened(tmp_path / "mine.cu", GOOD, code).check_signatures(ConvProblem(1, 9, 8, 5, 3))
+        make_row(tmp_path / "mine.cu", GOOD, code).check_signatures(ConvProblem(1, 9, 8, 5, 3))
 
     assert re.search(pattern, user_error(tried))
 
 
-def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
+def test_impossible_launches_have_a_reason(tmp_path: Path) -> None:
     problem = ConvProblem(1, 9, 8, 5, 3)
     for old, new, reason in (
         ("256", "2048", "mine.cu:2: block is 2,048, not 1 to 1,024"),
@@ -212,17 +212,17 @@ def test_a_launch_that_no_card_takes_is_a_reason(tmp_path: Path) -> None:
         ("256", "256 / (S - 1)", "mine.cu:2: block divides by zero"),
         ("//@ block", "//@ shared: 300000\n//@ block", "needs 300,000 bytes of shared memory"),
     ):
-        assert reason in str(opened(tmp_path / "mine.cu", GOOD.replace(old, new)).refusal_reason(problem, "sm_90a"))
-    large = opened(tmp_path / "mine.cu", GOOD.replace("images, M", "images, M * 99999"))
+        assert reason in str(make_row(tmp_path / "mine.cu", GOOD.replace(old, new)).refusal_reason(problem, "sm_90a"))
+    large = make_row(tmp_path / "mine.cu", GOOD.replace("images, M", "images, M * 99999"))
     (launch,) = large.launch_config(problem).launches
     assert user_error(lambda: launch.grid(3)) == "mine.cu:3: grid is 499,995, not 1 to 65,535 (y, 3 images)"
-    row = opened(tmp_path / "mine.cu", "//@ kernel: pool\n//@ block: 1\n//@ grid: PH\n")
+    row = make_row(tmp_path / "mine.cu", "//@ kernel: pool\n//@ block: 1\n//@ grid: PH\n")
     assert row.launch_config(PoolProblem(3, 7, 9, 3, 2, True)).launches[0].grid(1) == (3, 1, 1)
-    row = opened(tmp_path / "mine.cu", "//@ kernel: fc\n//@ block: 1\n//@ grid: N, DEPTH\n")
+    row = make_row(tmp_path / "mine.cu", "//@ kernel: fc\n//@ block: 1\n//@ grid: N, DEPTH\n")
     assert row.launch_config(LinearProblem(5, 3)).launches[0].grid(1) == (3, 5, 1)
 
 
-def test_init_never_replaces(tmp_path: Path, refuses: Refuses, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_never_replaces_a_file(tmp_path: Path, refuses: Refuses, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new.cu"
     assert main(["check", "--init", str(path), "--as", "direct"]) == 0
     said = capsys.readouterr().out

@@ -29,8 +29,8 @@ class Array(np.ndarray):
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], tuple[float, Any]]:
-    """Judges a function in place of a kernel; returns the worst error and the timing. Raises WrongResult."""
+def judge_function(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], tuple[float, Any]]:
+    """Return a function that judges a NumPy function in place of a kernel and returns worst error and timing."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.lab.bench import trial
     from app.lab.user_kernel import judge
@@ -76,7 +76,7 @@ def honest(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
 
 
 def repeated_images(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-    """Right if image 251 is the first one again."""
+    """Is right if the images repeat after 251."""
     y[:251] = x[:251] @ w
     y[251:] = y[np.arange(251, len(y)) % 251]
 
@@ -86,8 +86,8 @@ def lazy_image(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
     y[:-1] = x[:-1] @ w
 
 
-def cached() -> Kernel:
-    """Repeats the results of its first run."""
+def repeats_first_results() -> Kernel:
+    """Return a kernel that repeats the results of its first run."""
     kept: list[np.ndarray] = []
 
     def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -97,8 +97,8 @@ def cached() -> Kernel:
     return kernel
 
 
-def kept_weights() -> Kernel:
-    """Prepares the weights once."""
+def keeps_first_weights() -> Kernel:
+    """Return a kernel that always uses the weights of its first run."""
     kept: list[np.ndarray] = []
 
     def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -108,8 +108,8 @@ def kept_weights() -> Kernel:
     return kernel
 
 
-def later(first: int) -> Kernel:
-    """Stops to work after some runs."""
+def works_until_run(first: int) -> Kernel:
+    """Return a kernel that writes nothing from run ``first`` on."""
     runs = itertools.count()
 
     def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -119,8 +119,8 @@ def later(first: int) -> Kernel:
     return kernel
 
 
-def poisoned(byte: int) -> Kernel:
-    """Works only where the output holds one kind of poison, or only where it does not."""
+def works_on_poison(byte: int) -> Kernel:
+    """Return a kernel that writes only if all bytes of the output are ``byte``."""
 
     def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
         if (y.view(np.uint8) == byte).all():
@@ -129,34 +129,34 @@ def poisoned(byte: int) -> Kernel:
     return kernel
 
 
-def test_an_honest_kernel_is_right(judged: Callable[[Kernel], tuple[float, Any]]) -> None:
+def test_an_honest_kernel_is_right(judge_function: Callable[[Kernel], tuple[float, Any]]) -> None:
     for _ in range(5):
-        error, timing = judged(honest)
+        error, timing = judge_function(honest)
         assert 0 < error < 1 and len(timing.samples) >= LEAST_RUNS
 
 
 CHEATS: dict[str, Callable[[], Kernel]] = {
     "repeated": lambda: repeated_images,
     "lazy": lambda: lazy_image,
-    "cached": cached,
-    "weights": kept_weights,
-    "once": lambda: later(1),
-    "seven times": lambda: later(7),
-    "until timed": lambda: later(LEAST_RUNS),
-    "NaN": lambda: poisoned(0xFF),
-    "zeros": lambda: poisoned(0),
+    "cached": repeats_first_results,
+    "weights": keeps_first_weights,
+    "once": lambda: works_until_run(1),
+    "seven times": lambda: works_until_run(7),
+    "until timed": lambda: works_until_run(LEAST_RUNS),
+    "NaN": lambda: works_on_poison(0xFF),
+    "zeros": lambda: works_on_poison(0),
     "nothing": lambda: lambda x, w, y: None,
 }
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheat_is_wrong(cheat: str, judged: Callable[[Kernel], tuple[float, Any]]) -> None:
+def test_a_cheat_is_found(cheat: str, judge_function: Callable[[Kernel], tuple[float, Any]]) -> None:
     for _ in range(5):
         with pytest.raises(WrongResult, match="wrong: image"):
-            judged(CHEATS[cheat]())
+            judge_function(CHEATS[cheat]())
 
 
-def test_no_run_has_images_that_another_had(judged: Callable[[Kernel], tuple[float, Any]]) -> None:
+def test_every_run_has_new_images(judge_function: Callable[[Kernel], tuple[float, Any]]) -> None:
     seen: list[bytes] = []
 
     def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
@@ -164,5 +164,5 @@ def test_no_run_has_images_that_another_had(judged: Callable[[Kernel], tuple[flo
         assert len(np.unique(x, axis=0)) > 200 and (x[:300] != x[251:551]).any()
         honest(x, w, y)
 
-    judged(kernel)
+    judge_function(kernel)
     assert len(set(seen)) == len(seen) >= LEAST_RUNS

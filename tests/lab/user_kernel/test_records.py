@@ -1,4 +1,4 @@
-"""Test ``bench FILE.cu --record`` and ``rank``: what is written, what is believed, and what a page shows of it."""
+"""Test ``bench FILE.cu --record`` and ``rank``: written records, refused records, and the ranking's page."""
 
 import hashlib
 import json
@@ -27,15 +27,15 @@ Ranked = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An empty folder for records."""
+    """Return an empty folder for records."""
     path = tmp_path / "records"
     path.mkdir()
     return path
 
 
 @pytest.fixture
-def record(answers: dict[str, Any], mine: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Record:
-    """Records ``mine.cu``, of which a comment makes another source, as timed on no real card; returns the record."""
+def make_record(answers: dict[str, Any], mine: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Record:
+    """Return a function that writes and returns a record of ``mine.cu``, with a comment added and a made-up time."""
     text = mine.read_text()
 
     def make(name: str = "ada", ms: float = 2.5, comment: str = "", author: str = "") -> dict[str, Any]:
@@ -52,8 +52,8 @@ def record(answers: dict[str, Any], mine: Path, folder: Path, capsys: pytest.Cap
 
 
 @pytest.fixture
-def ranked(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ranked:
-    """Ranks the folder; returns the document, which is as described."""
+def rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ranked:
+    """Return a function that ranks the folder and returns the document, which has its schema."""
 
     def run(code: int = 0) -> dict[str, Any]:
         assert main(["rank", str(folder), "--json", "-"]) == code
@@ -64,17 +64,17 @@ def ranked(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ranked:
     return run
 
 
-def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the kernel in a record."""
+def file_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the user's kernel in a record."""
     return [row for table in found["bench"]["tables"] for row in table["rows"] if row["kind"] == "file"]
 
 
-def test_a_record_is_the_report_with_its_source(record: Record, mine: Path, folder: Path) -> None:
-    found = record("ada", author="Ada", comment="// é\r\n")
+def test_a_record_is_the_report_with_its_source(make_record: Record, mine: Path, folder: Path) -> None:
+    found = make_record("ada", author="Ada", comment="// é\r\n")
     digest = hashlib.sha256(mine.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
     assert found["source"] == {"file": "mine.cu", "sha256": digest, "like": None} and found["author"] == "Ada"
     assert re.fullmatch(r"\d+\.\d+", found["nvrtc"]) and not mistakes(found)
-    assert [row["ms"] for row in rows(found)] == [2.5] * 4 and not any(row["wrong"] for row in rows(found))
+    assert [(row["ms"], row["wrong"]) for row in file_rows(found)] == [(2.5, False)] * 4
     assert {"direct", "constant"} < {row["name"] for row in found["bench"]["tables"][0]["rows"]}
     assert read_record(folder / "ada.json") == found
     pooling = find_row("pool:direct")  # the same technique as a convolution's
@@ -90,7 +90,7 @@ def test_a_record_is_the_report_with_its_source(record: Record, mine: Path, fold
         (UserError("line 3: grid is 0"), "mine.cu was not timed: mine.cu on conv2, float16: line 3: grid is 0"),
     ],
 )
-def test_only_a_right_kernel_has_one(
+def test_only_a_correct_kernel_gets_a_record(
     error: Exception, reason: str, answers: dict[str, Any], mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers["time_in_process"] = error
@@ -99,7 +99,7 @@ def test_only_a_right_kernel_has_one(
     assert capsys.readouterr().err.splitlines()[-1] == f"no record is written: {reason}" and not path.exists()
 
 
-def test_options_that_do_not_go_together(mine: Path, refuses: Refuses) -> None:
+def test_contradictory_options_are_refused(mine: Path, refuses: Refuses) -> None:
     before = listing(mine.parent)
     refuses(["bench", "--record", "new.json"], "--record new.json is for a file of your own: name FILE.cu, or leave it")
     refuses(["bench", mine, "--author", "Ada"], "--author is written into a record: add --record")
@@ -111,9 +111,9 @@ def test_options_that_do_not_go_together(mine: Path, refuses: Refuses) -> None:
     assert listing(mine.parent) == before
 
 
-def test_the_faster_of_one_problem_and_card_is_first(record: Record, ranked: Ranked, folder: Path) -> None:
-    slow, fast = record("slow", 5.0, "// b"), record("fast", 1.5, "// a", "Ada")
-    record("same", 1.5, "// c")
+def test_kernels_are_ranked_for_each_problem_and_card(make_record: Record, rank: Ranked, folder: Path) -> None:
+    slow, fast = make_record("slow", 5.0, "// b"), make_record("fast", 1.5, "// a", "Ada")
+    make_record("same", 1.5, "// c")
     for name, change in (
         ("card", {"device": slow["bench"]["device"] | {"name": "Another Card"}}),
         ("size", {"device": slow["bench"]["device"] | {"multiprocessors": 66}}),
@@ -121,8 +121,8 @@ def test_the_faster_of_one_problem_and_card_is_first(record: Record, ranked: Ran
     ):
         (folder / name).mkdir()
         (folder / name / "one.json").write_text(json.dumps(slow | {"bench": slow["bench"] | change}))
-    found = ranked()
-    assert len(found["problems"]) == 4 * len(rows(slow)) and found["unranked"] == []
+    found = rank()
+    assert len(found["problems"]) == 4 * len(file_rows(slow)) and found["unranked"] == []
     first = next(
         one
         for one in found["problems"]
@@ -134,21 +134,21 @@ def test_the_faster_of_one_problem_and_card_is_first(record: Record, ranked: Ran
         (1, "same.json", [], ["02 direct", "04 constant"]),
         (3, "slow.json", ["02 direct", "04 constant"], []),
     ]
-    assert first["kernels"][0]["row"] in rows(fast)
+    assert first["kernels"][0]["row"] in file_rows(fast)
     others = [one["kernels"] for one in found["problems"] if one["card"] == "Another Card" or one["l2"] == "warm"]
     assert {len(kernels) for kernels in others} == {1}
 
 
 def test_one_source_has_one_row_with_all_names(
-    record: Record, ranked: Ranked, folder: Path, capsys: pytest.CaptureFixture[str]
+    make_record: Record, rank: Ranked, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record("ada", 2.5, author="Ada")
-    copied = record("bob", 2.4, author="<script>alert(1)</script>")
+    make_record("ada", 2.5, author="Ada")
+    copied = make_record("bob", 2.4, author="<script>alert(1)</script>")
     copied["source"]["file"] = "bobs.cu"
-    for row in rows(copied):
+    for row in file_rows(copied):
         row["name"] = "bobs.cu"
     (folder / "bob.json").write_text(json.dumps(copied))
-    (only,) = ranked()["problems"][0]["kernels"]
+    (only,) = rank()["problems"][0]["kernels"]
     assert [one["record"] for one in only["handed_in"]] == ["bob.json", "ada.json"] and only["row"]["ms"] == 2.4
     page = folder / "page.html"
     assert main(["rank", str(folder), "--html", str(page), "--wide"]) == 0
@@ -160,17 +160,17 @@ def test_one_source_has_one_row_with_all_names(
 
 
 class Page(Nesting):
-    """The page."""
+    """Checks the nesting of the page's elements."""
 
     VOID = ("meta",)
 
 
-def edited(where: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Sets one field of a record's kernel, ``where`` its dotted place, or a field of the record."""
+def make_edit(where: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a function that sets a field of a record. where: path from the kernel's first row, or from ``record``."""
 
     def edit(found: dict[str, Any]) -> None:
         *path, last = where.split(".")
-        part = found if path[:1] == ["record"] else rows(found)[0]
+        part = found if path[:1] == ["record"] else file_rows(found)[0]
         for name in path[path[:1] == ["record"] :]:
             part = part[int(name)] if isinstance(part, list) else part[name]
         part[last] = value
@@ -179,34 +179,34 @@ def edited(where: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "a faster time": (edited("ms", 0.5), "the figures of 'conv1' do not follow from its samples"),
-    "other samples": (edited("samples", [0.5] * 11), "the figures of 'conv1' do not follow"),
-    "no samples": (edited("samples", []), "has a time without a check or without samples"),
-    "a share": (edited("rates.share", 0.9), "the figures of 'conv1' do not follow"),
+    "a faster time": (make_edit("ms", 0.5), "the figures of 'conv1' do not follow from its samples"),
+    "other samples": (make_edit("samples", [0.5] * 11), "the figures of 'conv1' do not follow"),
+    "no samples": (make_edit("samples", []), "has a time without a check or without samples"),
+    "a share": (make_edit("rates.share", 0.9), "the figures of 'conv1' do not follow"),
     "another layer": (
-        edited("record.bench.tables.0.problems.float32", "conv channels=2 height=28 width=28 maps=32 kernel=5"),
+        make_edit("record.bench.tables.0.problems.float32", "conv channels=2 height=28 width=28 maps=32 kernel=5"),
         "the figures of 'conv1' do not follow",
     ),
-    "no layer": (edited("record.bench.tables.0.problems.float32", "conv channels=x"), "do not follow"),
-    "no kernel": (edited("record.bench.tables.0.problems.float32", "worm size=2"), "do not follow"),
-    "lower peaks": (edited("record.bench.peaks.gbytes_per_s", 1.0), "the figures of 'conv1' do not follow"),
-    "no check": (edited("error", None), "has a time without a check"),
-    "a wrong kernel": (edited("wrong", True), "mine.cu on conv1, float32, is wrong"),
-    "another file": (edited("record.source.file", "other.cu"), "'mine.cu' is timed, and not other.cu"),
-    "no file": (edited("record.source.file", "../x.cu"), r".source.file: '../x.cu' is no name of a kernel's file"),
-    "a name of lines": (edited("record.author", "a\nb"), ".author: .* is not one line"),
-    "more": (edited("record.more", 1), "'more' is unknown"),
-    "no kernel's rows": (edited("record.bench.tables", []), "mine.cu was not timed: the report has no row of it"),
-    "a report": (edited("record.schema", "lenet5-inference/bench/1"), "is none of lenet5-inference/kernel-record/1"),
+    "no layer": (make_edit("record.bench.tables.0.problems.float32", "conv channels=x"), "do not follow"),
+    "no kernel": (make_edit("record.bench.tables.0.problems.float32", "worm size=2"), "do not follow"),
+    "lower peaks": (make_edit("record.bench.peaks.gbytes_per_s", 1.0), "the figures of 'conv1' do not follow"),
+    "no check": (make_edit("error", None), "has a time without a check"),
+    "a wrong kernel": (make_edit("wrong", True), "mine.cu on conv1, float32, is wrong"),
+    "another file": (make_edit("record.source.file", "other.cu"), "'mine.cu' is timed, and not other.cu"),
+    "no file": (make_edit("record.source.file", "../x.cu"), r".source.file: '../x.cu' is no name of a kernel's file"),
+    "a name of lines": (make_edit("record.author", "a\nb"), ".author: .* is not one line"),
+    "more": (make_edit("record.more", 1), "'more' is unknown"),
+    "no kernel's rows": (make_edit("record.bench.tables", []), "mine.cu was not timed: the report has no row of it"),
+    "a report": (make_edit("record.schema", "lenet5-inference/bench/1"), "is none of lenet5-inference/kernel-record/1"),
 }
 
 
-def test_what_contradicts_itself_is_listed_with_its_reason(record: Record, ranked: Ranked, folder: Path) -> None:
-    found = record("ada")
+def test_contradictory_records_are_listed_with_a_reason(make_record: Record, rank: Ranked, folder: Path) -> None:
+    found = make_record("ada")
     for fault, (edit, _) in FAULTS.items():
         edit(false := deepcopy(found))
         (folder / f"{fault}.json").write_text(json.dumps(false))
-    document = ranked(code=1)
+    document = rank(code=1)
     reasons = {one["record"]: one["reason"] for one in document["unranked"]}
     assert reasons.keys() == {f"{fault}.json" for fault in FAULTS}
     for fault, (_, reason) in FAULTS.items():
@@ -215,22 +215,22 @@ def test_what_contradicts_itself_is_listed_with_its_reason(record: Record, ranke
     assert {one["record"] for each in ranks for one in each["handed_in"]} == {"ada.json"}
 
 
-def test_a_source_beside_its_record_is_held_against_it(
-    record: Record, ranked: Ranked, mine: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_source_beside_its_record_is_compared_with_it(
+    make_record: Record, rank: Ranked, mine: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record("ada")
-    assert not ranked()["problems"][0]["kernels"][0]["beside"]
+    make_record("ada")
+    assert not rank()["problems"][0]["kernels"][0]["beside"]
     (folder / "ada.cu").write_text(mine.read_text().replace("\n", "\r\n"))
-    assert ranked()["problems"][0]["kernels"][0]["beside"]
+    assert rank()["problems"][0]["kernels"][0]["beside"]
     (folder / "ada.cu").write_text(mine.read_text() + "// faster")
-    found = ranked(code=1)
+    found = rank(code=1)
     assert found["problems"] == [] and "is of another source than ada.cu beside it" in found["unranked"][0]["reason"]
     assert main(["rank", str(folder), "--html", str(folder / "page.html")]) == 1
     assert "not ranked: ada.json: is of another source" in " ".join(capsys.readouterr().out.split())
     assert "is of another source than ada.cu" in (folder / "page.html").read_text()
 
 
-def test_nothing_to_rank(folder: Path, refuses: Refuses) -> None:
+def test_a_folder_without_records_is_refused(folder: Path, refuses: Refuses) -> None:
     refuses(["rank", folder], r"records has no records \(\*.json\): write one by bench FILE.cu --record")
     refuses(["rank", folder / "none"], "none is not a folder: name one with records")
     (folder / "notes.json").write_text("notes")
@@ -244,8 +244,8 @@ def test_a_report_of_a_real_card_agrees_with_itself() -> None:
 
 
 @pytest.mark.gpu
-def test_on_the_card(mine: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A record of the same code as ``direct``, and none of a wrong kernel."""
+def test_records_made_on_the_card(mine: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy of ``direct`` gets a record, a wrong kernel none."""
     path, text = folder / "ada.json", mine.read_text()
     options = ["--batch", "2000", "--only", "direct", "--record", str(path)]
     assert main(["bench", str(mine), *options]) == 0
@@ -256,7 +256,7 @@ def test_on_the_card(mine: Path, folder: Path, capsys: pytest.CaptureFixture[str
     assert main(["rank", str(folder), "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     check_described(document)
-    assert len(document["problems"]) == len(rows(dict(found))) and document["problems"][0]["kernels"][0]["beside"]
+    assert len(document["problems"]) == len(file_rows(dict(found))) and document["problems"][0]["kernels"][0]["beside"]
     path.unlink()
     mine.write_text(text.replace("REAL sum = 0;", "REAL sum = images > 150;"))
     assert main(["bench", str(mine), *options]) == 1 and not path.exists()

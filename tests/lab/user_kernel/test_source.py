@@ -1,4 +1,4 @@
-"""Test what a user's file may contain: nothing with which a compiler would read other files."""
+"""Test which code a user's file may contain: none with which a compiler would read other files."""
 
 import re
 from pathlib import Path
@@ -72,20 +72,20 @@ def test_a_trick_is_refused_in_one_line(code: str, tmp_path: Path) -> None:
         "#define ASM(x) (x)\nint my_asm;",
     ],
 )
-def test_what_kernels_need_is_taken(code: str) -> None:
+def test_usual_code_is_accepted(code: str) -> None:
     check_source("mine.cu", code + "\n")
     assert not contains_ptx(blank_comments("mine.cu", code))
 
 
-def test_the_projects_own_kernels_are_taken() -> None:
+def test_the_projects_kernels_are_accepted() -> None:
     paths = [row.path for kind in ("conv", "gemm", "pool") for row in registry.variants(kind)]
     for path in {*paths, *INCLUDE_DIR.glob("*.cuh")}:
         text = path.read_text()
-        if "##" not in text:  # headers build functions so
+        if "##" not in text:  # which headers use to build functions
             check_source(path.name, text)
 
 
-def test_ptx_is_noticed() -> None:
+def test_inline_ptx_is_found() -> None:
     for code in ('asm volatile("");', '__asm__("");', '__asm ("");', "#define P asm\n"):
         assert contains_ptx(blank_comments("mine.cu", code))
 
@@ -101,12 +101,12 @@ def test_ptx_is_noticed() -> None:
         ("binary.cu", b"\xff\xfe\x00", "is no text in UTF-8"),
     ],
 )
-def test_files_that_are_no_kernels(name: str, content: bytes, pattern: str, tmp_path: Path) -> None:
+def test_files_that_are_no_kernels_are_refused(name: str, content: bytes, pattern: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     assert re.search(pattern, user_error(lambda: read_source(tmp_path / name)))
 
 
-def test_places_that_are_no_files(tmp_path: Path) -> None:
+def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.cu").mkdir()
     assert "is a directory" in user_error(lambda: read_source(tmp_path / "folder.cu"))
     assert "does not exist" in user_error(lambda: read_source(tmp_path / "none.cu"))
@@ -114,6 +114,6 @@ def test_places_that_are_no_files(tmp_path: Path) -> None:
     assert "is not a regular file" in user_error(lambda: read_source(tmp_path / "zero.cu"))
 
 
-def test_line_ends_of_windows_are_taken(tmp_path: Path) -> None:
+def test_line_ends_of_windows_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.cu").write_bytes(b"int a;\r\n// b\r\n")
     assert read_source(tmp_path / "a.cu") == "int a;\n// b\n"
