@@ -1,4 +1,4 @@
-"""Draw a bar for each step of the ladder on a logarithmic time scale, with its prediction, even if it is slower."""
+"""Draw a bar chart of the ladder: the measured and the predicted time of each kernel on a logarithmic scale."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 class Layout(Frozen):
-    """Sizes of a chart in pixels. right: space for the text behind each bar. ratios: whether it includes the ratio."""
+    """Sizes of a chart in pixels. right: space for the text after each bar. ratios: whether this text has the ratio."""
 
     left: int
     top: int
@@ -28,10 +28,11 @@ WIDE, NARROW = Layout(160, 66, 560, 150, ratios=True), Layout(144, 110, 130, 66,
 
 
 class Bar(Frozen):
-    """The bar of a step. ms: measured time. predicted_ms: time predicted before the measurement, or None.
+    """The bar of a kernel (a step of the ladder) or of another system.
 
-    ratio: time of the step that it continues ÷ time of this step; None if that step has no bar. step: its number; None
-    for other systems, 0 for cuBLAS; the bars of both are grey. link: address of the step's page, or empty.
+    ms: measured time. step: the step's number; None for other systems, 0 for cuBLAS; the bars of both are grey.
+    predicted_ms: time predicted before the measurement, or None. ratio: time of the step that this one continues ÷ time
+    of this step; None if that step has no bar. link: address of the step's page, or empty.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Bar(Frozen):
 
     @property
     def label(self) -> str:
-        """Return the bar's name: ``13 register-patch``, with the number format unless it is fp32."""
+        """Return the label beside the bar: ``13 register-patch``, with the number format unless it is fp32."""
         return step_label(self.name, self.dtype, self.step)
 
     @property
@@ -54,7 +55,7 @@ class Bar(Frozen):
 
 
 def step_label(name: str, dtype: str, step: int | None) -> str:
-    """Return a row's name in charts of several number formats: step, name, and the format unless fp32."""
+    """Return a kernel's label: its step if it has one, its name, and its number format unless this is fp32."""
     number = "" if step is None else f"{step} "
     return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
 

@@ -11,7 +11,7 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """A cell of a grid. kind: CSS classes. strength: of the colour, 0 to 1. text: shown in it. tooltip: on request."""
+    """A cell of a grid. kind: CSS classes. strength: how strong its colour is, 0 to 1. text: written in the cell."""
 
     strength: float
     text: str

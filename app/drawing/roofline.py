@@ -60,7 +60,7 @@ def roofline_points(
 
 
 def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Return as SVG points below a bench document's peaks. Raises ValueError without points, or NoRoomError."""
+    """Return a roofline chart as SVG. peaks: of a bench document. Raises ValueError without points, or NoRoomError."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:

@@ -1,4 +1,4 @@
-"""Draw the elements that all charts share (text, axes, legends, the picture) and sketches; write charts to files."""
+"""Return SVG elements that all charts share (text, axes, legends), collect shapes in drawings, and save charts."""
 
 import math
 import re
@@ -133,7 +133,7 @@ def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, l
 
 
 def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.inf) -> list[str]:
-    """Return samples with their meanings, in rows 22 pixels apart that end before ``right``.
+    """Return the SVG of a legend: samples with their meanings, in rows 22 pixels apart that end before ``right``.
 
     entries: meaning → SVG element drawn around (0, 0).
     """
@@ -148,7 +148,7 @@ def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.i
 
 
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Return the whole chart. name: unique in the page. description: what the chart shows, in words."""
+    """Return the chart's ``svg`` element. name: unique in the page. description: what the chart shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
     return f"{head} {size_attributes(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
@@ -226,14 +226,14 @@ FILE_START = START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ') 
 
 
 def check_chart_folder(folder: Path) -> None:
-    """Raise UserError if ``folder`` cannot be created or written to. It creates nothing."""
+    """Raise UserError if ``folder`` cannot be created or written to; create nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with _report_os_errors(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def create_chart_folder(folder: Path) -> None:
-    """Check the folder and create it. Raises UserError."""
+    """Create the folder and its parents. Raises UserError if it cannot be created or written to."""
     check_chart_folder(folder)
     with _report_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

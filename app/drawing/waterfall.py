@@ -24,7 +24,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """A stage of the fast path. ms: time of this and all earlier stages. what: the work that it adds."""
+    """A stage of the fast path. ms: time of this and all earlier stages. what: the work that this stage adds."""
 
     name: str
     ms: float
@@ -49,7 +49,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float, name: str = "budget") -> str:
-    """Return as SVG what each stage adds. copy_ms: time to copy the images alone over the bus, drawn as a line."""
+    """Return a bar chart (SVG) of the time that each stage adds. copy_ms: time of the image copy alone, a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

@@ -101,7 +101,7 @@ class Step(Frozen):
 
 @cache
 def ladder_steps(operation: str) -> tuple[Step, ...]:
-    """Return the steps of an operation that have lessons, in reading order."""
+    """Return the steps of an operation (``conv`` or ``gemm``) that have lessons, in reading order."""
     return tuple(Step(row, read_lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
 
 
@@ -111,7 +111,7 @@ def all_steps() -> tuple[Step, ...]:
 
 
 def find_step(operation: str, name: str | None) -> Step | None:
-    """Return a step by name; None if there is none."""
+    """Return the step with this name, or None."""
     return next((step for step in ladder_steps(operation) if step.row.name == name), None)
 
 
@@ -121,14 +121,14 @@ def lesson_path(row: Variant) -> Path:
 
 
 def read_lesson(row: Variant) -> Lesson:
-    """Return a row's lesson, read from its TOML file."""
+    """Read a row's lesson from its TOML file and return it."""
     found = tomllib.loads(lesson_path(row).read_text(encoding="utf-8"))
     lists = {name: tuple(found[name]) for name in ("bounded_by", "proven_by")}
     return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})
 
 
 GAP = "…"
-ALIKE = 0.6  # least similarity of a removed line and the line that replaces it
+SIMILAR = 0.6  # least similarity of a removed line to the line that replaces it
 
 
 class Line(Frozen):
@@ -158,7 +158,7 @@ def colour_lines(source: str) -> Sequence[str]:
 
 @cache
 def diff_lines(old: str, new: str) -> Sequence[Line]:
-    """Return the lines of both files as in a diff, without the comments at their heads.
+    """Return the diff from the text ``old`` to ``new``, CUDA files, without the comments at their heads.
 
     A removed line comes directly before the similar line that replaces it.
     """
@@ -197,16 +197,16 @@ def count_changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
 
 
 def changed_line_count(step: Step) -> int | None:
-    """Return how many lines of code a step changes; None for a step that continues none."""
+    """Return how many lines of code differ from the step that this one continues; None for a first step."""
     if step.since is None:
         return None
     return count_changed_lines(code_lines(step.since.source), code_lines(step.source))
 
 
 def excerpt_lines(step: Step) -> list[Line]:
-    """Return the parts that the lesson's ``excerpt`` names: of the diff, or of the file if the step continues none.
+    """Return the lines that the lesson's ``excerpt`` names: of the diff, or of the file if it is a first step.
 
-    Raises ValueError if no line contains one of its texts.
+    Raises ValueError if a text of ``excerpt`` is in no line.
     """
     shown: list[Line] = []
     own = diff_lines(step.since.source if step.since else step.source, step.source)
@@ -220,10 +220,10 @@ def excerpt_lines(step: Step) -> list[Line]:
 
 
 def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
-    """Return the lines from one with ``start`` to the next with ``until``, and the lines that the first replaces."""
+    """Return the lines from one with text ``start`` to one with ``until``, after the line that the first replaces."""
 
     def find(text: str, after: int) -> int:
-        alone = not text.strip("} ")  # a closing brace: its indentation tells which block it ends
+        alone = not text.strip("} ")  # a closing brace: its indentation tells which block it closes
         places = (at for at in range(after, len(lines)) if lines[at].change != "-")
         held = (at for at in places if (text == lines[at].text if alone else text in lines[at].text))
         if (found := next(held, None)) is None:
@@ -233,5 +233,5 @@ def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]
     first = find(start, 0)
     last = find(until, first)
     before, now = lines[max(first - 1, 0)], lines[first]
-    replaced = before.change == "-" and SequenceMatcher(None, before.text, now.text).ratio() > ALIKE
+    replaced = before.change == "-" and SequenceMatcher(None, before.text, now.text).ratio() > SIMILAR
     return lines[first - replaced : last + 1]

@@ -1,4 +1,4 @@
-"""Measure every step of the ladders on the current card, in order, as ``bench`` measures one kernel."""
+"""Time every step of the ladders on the current GPU, in order, as ``bench`` times a kernel."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,13 +22,13 @@ from app.network.graph import Graph
 from app.planning import tuning
 
 NOISE, L2 = 0.02, "cold"  # twice bench's noise limit: the steps differ by more
-Rung = tuple[Step, Item]
+Rung = tuple[Step, Item]  # a step, and a layer to time it on
 
 
 def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
-    """Check and time each step on each layer that it can compute; return the document, without predictions.
+    """Check and time each step on each layer that it can compute; return a bench document.
 
-    Raises UserError, also if the images do not fit in the card's memory.
+    images: of a launch. card: record of the GPU. Raises UserError, also if the images do not fit in the card's memory.
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
@@ -72,7 +72,7 @@ def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
 
 
 def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Check and time each step; yield the results. A layer's data stay on the card for all steps of a number format."""
+    """Check and time each (step, layer); yield the results. A layer's data stay on the card within a number format."""
     trials: dict[Problem, Trial] = {}
     before = ("", "")
     for step, item in rungs:

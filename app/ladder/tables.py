@@ -1,4 +1,4 @@
-"""Build the tables of a step's page, and explain counts that differ from the hardware counters of the layer."""
+"""Build the tables of a step's page, and give reasons why counts by formula differ from hardware counters."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from app.ladder.lessons import Step
 from app.terminal.text import format_factor, format_ms
 
 FACTOR = 1.25  # a count and its counter that differ by a larger factor need a reason
-# Counter → its count per output, including wasted work; bytes pass through device memory both ways.
+# Hardware counter → the count that it is compared with, per output; dram adds bytes read and written.
 COUNTED = {
     "multiply_adds": "products",
     "global_loads": "global_loads",
@@ -22,7 +22,7 @@ COUNTED = {
     "dram": "memory_bytes",
 }
 WORDS = {name: COUNTERS[name].words for name in COUNTED if name in COUNTERS} | {"dram": "bytes through device memory"}
-# What threads without outputs skip; a warp still loads if one of its threads has an output.
+# Counter → operations that threads without outputs skip. A warp still loads if one of its threads has an output.
 IDLE_SKIPS = {"multiply_adds": "products", "global_loads": "loads"}
 COPY = 3  # the most loads from shared memory that the compiler adds before a cp.async
 AGAIN = (
@@ -35,7 +35,7 @@ BY_LAUNCH = (
 
 
 class Difference(Frozen):
-    """A count per output of one layer. expected: by the lesson's formula. counted: by the hardware."""
+    """The two values of a counter, per output: expected by the lesson's formula, and counted by the hardware."""
 
     counter: str
     expected: float
@@ -49,7 +49,7 @@ class Difference(Frozen):
 
 
 def counter_differences(layer: Layer) -> Iterator[Difference]:
-    """Yield the step's count on the layer beside the measured one, for each hardware counter of ``COUNTED``.
+    """Yield the expected and the counted value of each hardware counter of ``COUNTED`` on a layer.
 
     Layers without counters yield nothing, and counters for which both counts are 0 are omitted.
     """
@@ -66,7 +66,7 @@ def counter_differences(layer: Layer) -> Iterator[Difference]:
 
 
 def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None:
-    """Return the reason for a large difference from the lesson, or else a general reason; None if none applies."""
+    """Return a sentence that explains a large difference: the lesson's, else a general one; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
     fewer = found.counted < found.expected
@@ -90,7 +90,7 @@ def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None
 
 
 def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return the reasons for all large differences of a step: counter → sentences, which name the layers if needed."""
+    """Return counter → sentences that explain its large differences; they name the layers if their reasons differ."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in counter_differences(layer):
@@ -136,7 +136,7 @@ def ms_text(layer: Layer) -> str:
 
 
 def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
-    """Return a table of what a thread does for one output on each layer."""
+    """Return a table of a step's counts per output on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
         if not any(layer.counts[name] for layer in layers):
@@ -246,7 +246,7 @@ def shares_table(layers: Sequence[Layer]) -> Any:
 
 def compiled_table(layers: Sequence[Layer]) -> Any:
     """Return a table of the compiler's figures for the step; None if they are unknown."""
-    found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
+    found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # of the first network
     known = [found[name] for name in sorted(found)]
     if not known:
         return None

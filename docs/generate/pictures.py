@@ -1,6 +1,6 @@
 """Draw the pictures of docs/images/ from the JSON files that the tables are made from.
 
-Each picture stores the name and the hash of its JSON file, so that a picture of an earlier run is recognised.
+Each picture stores the name and the hash of its JSON file, so that ``stale_pictures`` finds pictures of earlier runs.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def draw_all(figures: Path, folder: Path = FOLDER) -> list[Path]:
-    """Draw all pictures again. Raises UserError for a JSON file that is missing or broken."""
+    """Draw all pictures into ``folder`` and return their paths. Raises UserError if a JSON file is missing or bad."""
     svg.create_chart_folder(folder)
     documents = Figures(figures)
     return [
@@ -44,7 +44,7 @@ def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
 
 
 def source_text(path: Path) -> str:
-    """Return the source that pictures of that JSON file store: ``NAME sha256:HASH``. Raises UserError."""
+    """Return the text that a picture stores about its JSON file: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:

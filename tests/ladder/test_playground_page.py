@@ -14,7 +14,7 @@ from PIL import Image
 
 from app.images.pictures.preparing import prepare_picture
 from app.images.pictures.reading import read_picture
-from app.ladder.playground import find_samples
+from app.ladder.playground import find_samples, to_script_json
 from app.network.graph import load_network
 from data_tools.fashion_mnist import Split
 from docs.generate import site as program
@@ -106,11 +106,6 @@ FRAMES = """(async () => {
 })()"""
 
 
-def in_script(value: Any) -> str:
-    """Return the value as JavaScript that cannot end the element around it."""
-    return json.dumps(value).replace("<", "\\u003c")
-
-
 @pytest.fixture(scope="module")
 def pictures(samples: Split) -> dict[str, bytes]:
     """Files to open, by name."""
@@ -130,7 +125,7 @@ def shown(site: Path, pictures: dict[str, bytes], tmp_path_factory: pytest.TempP
     ]
     scripts = {"DRAW": DRAW, "FIRST": FIRST, "ASK_FILE": ASK_FILE.replace("FILES", json.dumps(given))}
     constants = {"PAGE": without_policy(site), **scripts}
-    texts = "".join(f"const {name} = {in_script(text)};\n" for name, text in constants.items())
+    texts = "".join(f"const {name} = {to_script_json(text)};\n" for name, text in constants.items())
     html = f"<!DOCTYPE html><title>x</title><body></body><script>{texts}</script>"
     found: dict[str, Any] = evaluate_in_page(html, FRAMES, tmp_path_factory.mktemp("shown"))
     return found

@@ -24,7 +24,7 @@ from app.ladder.lessons import (
 )
 from app.ladder.pages import MARK, write_site
 from app.ladder.pictures import ExtraPage
-from app.ladder.stored import to_html
+from app.ladder.stored import markdown_to_html
 from app.terminal.text import format_ms
 from docs.generate.site import COMMAND
 from tests.ladder.conftest import BY_NAME, STEPS
@@ -227,7 +227,7 @@ def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) 
     ],
 )
 def test_constructs(text: str, html: str) -> None:
-    assert to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
+    assert markdown_to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
 
 
 LOOKED_AT = ("index", "conv-direct", "learn", "playground", "pictures", "interactives")
