@@ -36,7 +36,7 @@ from app.lab.calls.text import as_text
 from app.network.definitions import LENET5
 from docs.generate.__main__ import API
 from docs.generate.figures import CALLS, FIGURES, Figures
-from tests.docs.conftest import store
+from tests.docs.conftest import write_document
 from tests.support.networks_for_tests import random_graph, random_images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*inductor.*")
@@ -138,7 +138,7 @@ def test_the_text_and_the_table(tmp_path: Path) -> None:
             caller["ms"]["p50"] = ms
     rows[0]["callers"][1]["changed"] = 3
     assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
-    store(document(*rows), tmp_path / CALLS)
+    write_document(document(*rows), tmp_path / CALLS)
     text = as_text(document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())
