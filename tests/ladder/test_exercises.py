@@ -99,7 +99,9 @@ def test_exercise_files_are_those_of_exercises_toml() -> None:
 
 
 def test_exercise_4_needs_both_barriers(tmp_path: Path) -> None:
-    """A solution with one of the two barriers does not pass."""
+    """One barrier is not enough: a thread reads a row of one tile and a column of the other, as the hint counts."""
+    writers = {(3, k) for k in range(16)} | {(k, 5) for k in range(16)}
+    assert f"that {len(writers) - 1} other threads have written" in all_exercises()[3].hints[1]
     text = (HERE / "solutions" / f"{SOLVED[0]}.cu").read_text(encoding="utf-8")
     before, middle, after = text.split(f"        {SOLVED[1]}\n")
     for at, half in enumerate((f"{before}{SOLVED[1]}{middle}{after}", f"{before}{middle}{SOLVED[1]}{after}")):
