@@ -212,7 +212,7 @@ class Card:
 
 # 5. The check. In earnest: app/network/verdicts.py, and tests that compare every element of every layer.
 def judge(labels: np.ndarray, classes: np.ndarray) -> tuple[bool, str]:
-    """Return whether the labels, (10000,), differ from the reference in at most ten near-ties, and a sentence.
+    """Return whether the labels, (10000,), differ from the reference only in up to ten near-ties, and a sentence.
 
     classes: true labels. Near-tie: the best two float64 scores of the reference differ by less than 64 roundings.
     """

@@ -15,7 +15,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 class Layout(Frozen):
-    """Sizes of a chart in pixels. right: space for the text after each bar. ratios: whether this text has the ratio."""
+    """Sizes of a chart in pixels. right: space for the text after a bar. ratios: whether it has ``Bar.ratio``."""
 
     left: int
     top: int

@@ -28,7 +28,7 @@ class Box(Frozen):
         )
 
     def contains_box(self, other: "Box") -> bool:
-        """Return whether the other box lies inside."""
+        """Return whether the other box lies inside this one."""
         return (
             self.x <= other.x
             and self.y <= other.y
@@ -41,7 +41,7 @@ Point = tuple[float, float]
 
 
 class NoRoomError(ValueError):
-    """A panel is too small for its labels."""
+    """Raised if a panel is too small for its labels."""
 
 
 def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:

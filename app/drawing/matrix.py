@@ -22,7 +22,7 @@ class Cell(Frozen):
 def draw_cells(
     grid: Sequence[Sequence[Cell | None]], left: float, top: float, width: float, height: float
 ) -> Iterator[str]:
-    """Yield the SVG of rows of cells, from the top. width, height: of a cell. None leaves a cell empty."""
+    """Yield the SVG of a grid, row by row from (left, top). width, height: of a cell. None: an empty cell."""
     for row, line in enumerate(grid):
         for column, cell in enumerate(line):
             if cell is None:

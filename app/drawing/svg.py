@@ -84,14 +84,14 @@ def tick_text(value: float) -> str:
 def text(
     words: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
-    """Return a text element. kind: CSS classes. anchor: as text-anchor. turned: clockwise degrees. title: tooltip."""
+    """Return a text element. kind: CSS classes. anchor: its text-anchor. turned: clockwise degrees. title: tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(words)}</text>"
 
 
 def path(commands: str, kind: str, more: str = "") -> str:
-    """Return a path element. kind: its CSS classes. more: further attributes."""
+    """Return a path element. commands: its attribute ``d``. kind: its CSS classes. more: further attributes."""
     return f'<path class="{kind}"{more} d="{commands}"/>'
 
 
@@ -115,7 +115,7 @@ def _title_element(words: str) -> str:
 
 
 def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, label: Label) -> list[str]:
-    """Return the vertical grid lines, each with its label below it."""
+    """Return the SVG of a vertical grid line for each tick, with its label below."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{x(tick):.5g} {top:g}V{bottom:g}", "grid"))
@@ -124,7 +124,7 @@ def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float,
 
 
 def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label: Label) -> list[str]:
-    """Return the horizontal grid lines, each with its label to its left."""
+    """Return the SVG of a horizontal grid line for each tick, with its label to the left."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{left:g} {y(tick):.5g}H{right:g}", "grid"))
@@ -216,7 +216,7 @@ class Drawing:
         self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
 
     def svg(self) -> str:
-        """Return the SVG element."""
+        """Return the drawing as an ``svg`` element."""
         tip = TIP * any("url(#tip)" in part for part in self.parts)
         size = size_attributes(self.width + GAP, self.height + GAP, MARGIN)
         return f'<svg role="img" {size} aria-label="{escape(self.summary)}">{tip}{"".join(self.parts)}</svg>'

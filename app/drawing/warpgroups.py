@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 
 def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
-    """Return the ``timeline`` of a profile document as SVG: a row for each warpgroup, and below an enlarged part."""
+    """Return a chart (SVG) of a profile's ``timeline``: a row for each warpgroup, and below an enlarged part."""
     rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
@@ -109,7 +109,7 @@ def _draw_legend() -> list[str]:
 
 
 def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
-    """Return as SVG how many images were requested over the bus, had arrived and were computed, over time.
+    """Return a chart (SVG) of how many images were requested over the bus, had arrived and were computed, over time.
 
     timeline: of a profile document. The horizontal distance of two curves is time; the vertical one is images in
     flight.

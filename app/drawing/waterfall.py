@@ -32,7 +32,10 @@ class Stage(Frozen):
 
 
 def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
-    """Return the stages of a main-job report on lenet5's kernels for Hopper. Raises ValueError for other reports."""
+    """Return into which stages the time in a report of ``main.py`` divides.
+
+    Raises ValueError unless the report is on lenet5 and its kernels for Hopper.
+    """
     convolutions = report["layers"][0]
     if convolutions["kernel"] not in PRODUCTS or report["batch"] != convolutions["images"]:
         raise ValueError("a budget needs a report of lenet5's fast path")

@@ -60,7 +60,7 @@ class Layer(Frozen):
 
 
 class Card(Frozen):
-    """The documents with measurements of one card, as the program writes them.
+    """The JSON documents with measurements of one GPU, as the program writes them.
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
     ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of the main job
@@ -172,7 +172,7 @@ class Card(Frozen):
 
 
 def _loop_instructions_per_product(loop: Row, step: Step) -> float | None:
-    """Return the instructions per product in the hottest loop of the machine code."""
+    """Return the instructions per multiply-add in the hottest loop of the machine code; None if there is no loop."""
     if not loop:
         return None
     return loop["instructions"] / loop["multiply"] / products_per_instruction(step.row.instructions, step.dtype)
@@ -180,7 +180,7 @@ def _loop_instructions_per_product(loop: Row, step: Step) -> float | None:
 
 @cache
 def layer_problems(network: str, operation: str, dtype: str) -> Sequence[tuple[str, Any]]:
-    """Return (name, problem) of each layer of an operation, unfused, in the arithmetic type ``dtype``."""
+    """Return (name, problem) of each unfused layer with this operation, in the arithmetic type ``dtype``."""
     return [
         (item.name, item.problems[dtype])
         for item in network_items(network_graph(network))

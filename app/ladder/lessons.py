@@ -34,11 +34,11 @@ class Exercise(Frozen):
 class Lesson(Frozen):
     """The hand-written text about one step.
 
-    title: the idea in a few words. change: what is new compared with the step that it continues and with the reports,
-    and why. excerpt: the parts of the file that show the idea; texts in the first and last line identify each part, and
-    a third text names an included file if the part is there. drawing: the ``kind`` of the drawing, and formulas for its
-    parameters. counts: formulas, see ``counting.py``. bound: what bounds the step now. bounded_by: the same as keys of
-    ``counting.PARTS``. proof: how hardware counters show it. proven_by: these counters, as keys of
+    title: the idea in a few words. change: what is new compared with the step that it continues and with older course
+    reports, and why. excerpt: the parts of the file that show the idea; texts in the first and last line identify each
+    part, and a third text names an included file if the part is there. drawing: the ``kind`` of the drawing, and
+    formulas for its parameters. counts: formulas, see ``counting.py``. bound: what bounds the step now. bounded_by: the
+    same as keys of ``counting.PARTS``. proof: how hardware counters show this. proven_by: these counters, as keys of
     ``counters.COUNTERS``. detail: more about the idea, if needed. differs: counter → why it differs from the count, if
     the general reasons in ``tables.py`` do not apply.
     """
@@ -80,7 +80,7 @@ class Step(Frozen):
 
     @property
     def ladder_name(self) -> str:
-        """Return the name of the step's ladder."""
+        """Return the name of the step's ladder: ``convolution`` or ``matrix product``."""
         return LADDERS[self.row.operation]
 
     @property
@@ -106,7 +106,7 @@ def ladder_steps(operation: str) -> tuple[Step, ...]:
 
 
 def all_steps() -> tuple[Step, ...]:
-    """Return the steps of all ladders."""
+    """Return the steps of both ladders: convolutions, then matrix products."""
     return tuple(step for operation in LADDERS for step in ladder_steps(operation))
 
 

@@ -70,8 +70,7 @@ def draw_matrix_product(
 def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
     """Return (start, length) of each run of consecutive rows or columns that one thread computes.
 
-    about: preferred start of the first run. apart: distance between the starts of two runs; 0 for a single run.
-    together: length of a run.
+    about: preferred first start. apart: distance between two starts, 0 for a single run. together: length of a run.
     """
     together = together if apart else count
     first = about % apart if apart else about

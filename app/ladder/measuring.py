@@ -16,7 +16,7 @@ from app.lab.bench.ladder import ItemTimer
 from app.lab.bench.results import Result, Table, convolution_totals, table_document
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
-from app.ladder.lessons import LADDERS, Step, ladder_steps
+from app.ladder.lessons import LADDERS, Step, all_steps
 from app.main_job.statistics import describe_stopping_rule
 from app.network.graph import Graph
 from app.planning import tuning
@@ -32,7 +32,12 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
-    rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _computable_items(items, step)]
+    rungs = [
+        (step, item)
+        for step in all_steps()
+        for item in items
+        if item.operation == step.row.operation and step.dtype in item.problems
+    ]
     compile_variants(
         [(served_form(step.row, item.problems[step.dtype]), step.row) for step, item in rungs], arch, known
     )
@@ -62,13 +67,6 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
         "tables": [table_document(table, peaks) for table in tables],
         "totals": convolution_totals(tables),
     }
-
-
-def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
-    """Yield the items of the step's operation that have a problem in its arithmetic type."""
-    for item in items:
-        if item.operation == step.row.operation and step.dtype in item.problems:
-            yield item
 
 
 def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:

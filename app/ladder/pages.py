@@ -29,7 +29,7 @@ from app.ladder.lessons import (
     excerpt_lines,
     ladder_steps,
 )
-from app.ladder.pictures import ExtraPage, draw_journey, interactives_page, pictures_page
+from app.ladder.pictures import ExtraPage, draw_ladder_overview, interactives_page, pictures_page
 from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
@@ -94,7 +94,12 @@ class Pages:
             sizes += [_size_texts(layer) for layer in self.card.layers(ladder_steps(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": heads, "rows": rows})
         images = self.card.benches[self.card.networks[0]]["images"]
-        values = {"ladders": ladders, "sizes": sizes, "images": f"{images:,}", "journey": draw_journey(self.card)}
+        values = {
+            "ladders": ladders,
+            "sizes": sizes,
+            "images": f"{images:,}",
+            "journey": draw_ladder_overview(self.card),
+        }
         return self._fill_template("index", "index", "All steps", values)
 
     def _first_times(self, step: Step) -> Mapping[str, tuple[str, str]]:

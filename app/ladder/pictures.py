@@ -32,7 +32,7 @@ class ExtraPage(Frozen):
 
 
 def pictures_page(card: Card) -> ExtraPage:
-    """Return the page with the charts of the card's measurements."""
+    """Return the page of charts: bars of the steps' times, rooflines, and the fast path over time."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
     layers = [(step, card.layers(step)) for step in ladder_steps("conv")]
     for network in card.networks:
@@ -41,7 +41,7 @@ def pictures_page(card: Card) -> ExtraPage:
     return ExtraPage("pictures", "Pictures", "\n".join(parts))
 
 
-class Journey(Frozen):
+class LadderOverview(Frozen):
     """A chart of a ladder's times, as SVG for screens (wide) and for phones (narrow).
 
     first, fastest: bars of the first and of the fastest step. same: bar of the fastest step in the format of ``first``.
@@ -54,8 +54,8 @@ class Journey(Frozen):
     fastest: Bar
 
 
-def draw_journey(card: Card) -> Journey | None:
-    """Return charts of the first network's convolutions over the steps in reading order, beside other systems.
+def draw_ladder_overview(card: Card) -> LadderOverview | None:
+    """Draw the time of each step, and of other systems, on the first network's convolutions, in reading order.
 
     A step has one bar, in the number format that its page shows. Return None if no step was measured.
     """
@@ -69,7 +69,7 @@ def draw_journey(card: Card) -> Journey | None:
     others = [bar for bar in bars if not bar.step]
     bench, first = card.benches[network], own[0]
     what, on = f"{network}, both convolutions", f"{bench['images']:,} images, {bench['device']['name']}"
-    return Journey(
+    return LadderOverview(
         journey.draw_ladder_chart([*others, *own], f"{what}: {on}"),
         journey.draw_ladder_chart([*others, *own], what, "journey-narrow", journey.NARROW),
         first,
@@ -83,9 +83,8 @@ def interactives_page() -> ExtraPage:
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
-    return ExtraPage(
-        "interactives", "Try it", "\n".join([intro, *map(interactives.interactive_html, interactives.INTERACTIVES)])
-    )
+    drawings = map(interactives.interactive_html, interactives.INTERACTIVES)
+    return ExtraPage("interactives", "Try it", "\n".join([intro, *drawings]))
 
 
 def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
@@ -145,7 +144,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
 
 
 def _ladder_bars(card: Card, network: str, layers: Layers) -> list[Bar]:
-    """Return a bar for each step and other system: its summed time on a network's convolutions, prediction and link."""
+    """Return a bar for each step and other system, with its total time on a network's convolutions and predictions."""
     bench, since = card.benches[network], {step.row.name: step.row.since for step, _ in layers}
     predicted = _predicted_sums(bench, network, layers)
     links = {(step.row.name, dtype): f"{step.page_name}.html" for step, _ in layers for dtype in BY_DTYPE}

@@ -34,7 +34,7 @@ BY_LAUNCH = (
 )
 
 
-class Difference(Frozen):
+class CounterDifference(Frozen):
     """The two values of a counter, per output: expected by the lesson's formula, and counted by the hardware."""
 
     counter: str
@@ -48,7 +48,7 @@ class Difference(Frozen):
         return most > FACTOR * least
 
 
-def counter_differences(layer: Layer) -> Iterator[Difference]:
+def counter_differences(layer: Layer) -> Iterator[CounterDifference]:
     """Yield the expected and the counted value of each hardware counter of ``COUNTED`` on a layer.
 
     Layers without counters yield nothing, and counters for which both counts are 0 are omitted.
@@ -62,10 +62,10 @@ def counter_differences(layer: Layer) -> Iterator[Difference]:
         waste = 1 if counter == "dram" else layer.counts["waste"]
         told, counted = layer.counts[count] * waste, counts.get(counter, 0)
         if told or counted:
-            yield Difference(counter, told, counted)
+            yield CounterDifference(counter, told, counted)
 
 
-def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None:
+def difference_reason(step: Step, layer: Layer, found: CounterDifference) -> str | None:
     """Return a sentence that explains a large difference: the lesson's, else a general one; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
@@ -211,7 +211,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of the counts, including wasted work, beside hardware counters; None if no layer has these."""
+    """Return a table of counts, including wasted work, beside hardware counters; None if no layer has counters."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
@@ -229,7 +229,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of how busy each part of the card is, by the prediction; None if no layer was timed."""
+    """Return a table of the predicted busy time of each part of the card ÷ the measured time; None without times."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None
@@ -245,7 +245,7 @@ def shares_table(layers: Sequence[Layer]) -> Any:
 
 
 def compiled_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of the compiler's figures for the step; None if they are unknown."""
+    """Return a table of the compiled kernel: registers, shared memory, occupancy, hottest loop; None if unknown."""
     found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # of the first network
     known = [found[name] for name in sorted(found)]
     if not known:

@@ -131,7 +131,7 @@ JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table}
 DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, API, LANGUAGES, REPORT, BENCH_JSON, JSON)
 
 
-def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
+def write_documents(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
     """Rewrite the documents with the figures in ``folder``. Raises UserError, also if some figures are missing."""
     figures = Figures(folder)
     missing = {str(reason): reason for document in documents for reason in document.write(figures)}
@@ -147,10 +147,10 @@ def main() -> int:
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/."
     parser = Parser(prog="python -m docs.generate", description=description)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")
-    for path in pictures.draw_all(FIGURES) if parser.parse_args().draw else ():
+    for path in pictures.draw_pictures(FIGURES) if parser.parse_args().draw else ():
         print(f"{path}: drawn")
     stale = pictures.stale_pictures(FIGURES)
-    write()
+    write_documents()
     if stale:
         raise UserError(f"{pictures.FOLDER / stale[0]} shows another run than the tables: add --draw")
     return 0

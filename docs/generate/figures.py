@@ -211,10 +211,10 @@ class Figures(dict[str, dict[str, Any]]):
         }
 
     def bench(self, network: str) -> Bench:
-        """Return the measurements of one network."""
+        """Return the bench document of a network. Raises MissingError."""
         return Bench(network, self[BENCH[network]])
 
     @property
     def benches(self) -> Mapping[str, Bench]:
-        """Return the measurements of all networks."""
+        """Return network → bench document, for all of ``NETWORKS``. Raises MissingError."""
         return {network: self.bench(network) for network in NETWORKS}

@@ -78,11 +78,7 @@ def _goal_rows(goal: Goal, card: str, comparison: Row) -> Iterator[list[str]]:
         found, times = pairs[measure], asked[measure]
         least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
         must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
-        in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
-        ahead = "" if found.ratio is None else _yes_or_no(found.ratio >= least)
+        in_time = "yes" if found.ours is not None and found.ours <= times[0] else "**no**"
+        ahead = "" if found.ratio is None else "yes" if found.ratio >= least else "**no**"
         cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
         yield [where, card, goal.precision, title, *cells]
-
-
-def _yes_or_no(fulfilled: bool) -> str:
-    return "yes" if fulfilled else "**no**"

@@ -24,7 +24,7 @@ PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
-def draw_all(figures: Path, folder: Path = FOLDER) -> list[Path]:
+def draw_pictures(figures: Path, folder: Path = FOLDER) -> list[Path]:
     """Draw all pictures into ``folder`` and return their paths. Raises UserError if a JSON file is missing or bad."""
     svg.create_chart_folder(folder)
     documents = Figures(figures)

@@ -58,7 +58,7 @@ def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
 
 
 def _times_by_network(figures: Figures, item: str | None, name: str, dtype: str) -> list[float | None]:
-    """Return a step's time on each network, in ms; None if it was not measured. item: None for all convolutions."""
+    """Return a step's ms on each network, None if not measured. item: a layer, or None for the sum of convolutions."""
     return [bench.ms(name, dtype, item) for bench in figures.benches.values()]
 
 

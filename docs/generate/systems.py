@@ -38,7 +38,7 @@ WHY_SLOWER: dict[tuple[str, int, str], str] = {
 }
 
 
-class Pair(NamedTuple):
+class PeerTimes(NamedTuple):
     """Our median time and that of the fastest peer, in ms; None if missing. peer: its name, precision and setting."""
 
     ours: float | None
@@ -57,7 +57,7 @@ class Pair(NamedTuple):
 
     @property
     def cells(self) -> list[str]:
-        """Return our time, the peer's, their ratio (bold if we are slower), and the peer or why there is none."""
+        """Return cells: our time, the peer's, their ratio (bold if we are slower), the peer or why there is none."""
         factor = format_factor(self.ratio)
         return [
             format_ms(self.ours),
@@ -67,7 +67,7 @@ class Pair(NamedTuple):
         ]
 
 
-def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, setting: str = "") -> Pair:
+def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, setting: str = "") -> PeerTimes:
     """Return our time in ``precision`` and the fastest peer's in the precision that is compared with it.
 
     measure: a key of ``MEASURES``. setting: of our row, see ``our_row``.
@@ -76,9 +76,9 @@ def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, settin
     ratios = [entry for entry in comparison["ratios"] if entry.get("setting", "") == setting]
     entry = first_row(ratios, precision=precision)
     if not entry or entry[measure] is None:
-        return Pair(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
+        return PeerTimes(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
     row = first_row(comparison["rows"], setting=entry[measure]["setting"], precision=entry["against"])
-    return Pair(ours, (row.get(measure) or {}).get("p50"), peer_title(row) if row else "")
+    return PeerTimes(ours, (row.get(measure) or {}).get("p50"), peer_title(row) if row else "")
 
 
 def peer_title(row: Row) -> str:
@@ -116,7 +116,7 @@ def network_comparison(network: str, figures: Figures) -> str:
                     cells = [cell for pair in pairs for cell in pair.cells] if own[ON_CARD] else [own["reason"]]
                     rows.append([row_title, *cells])
                 files[file] = None
-                failures += _peers_faults(one)
+                failures += _peer_fault_sentences(one)
         documents = [figures[file] for file in files]
         dates = ", ".join(dict.fromkeys(sorted(one["date"] for one in documents)))
         versions = documents[-1]["software"]
@@ -144,7 +144,7 @@ def _not_measured_text(network: str) -> str:
     return f"Not measured yet: run `{command_for_file(PEERS[network])}`."
 
 
-def _peers_faults(comparison: Row) -> Iterator[str]:
+def _peer_fault_sentences(comparison: Row) -> Iterator[str]:
     """Yield a sentence for each peer that has no times or that gives wrong labels."""
     images = comparison["images"]
     for row in comparison["rows"]:

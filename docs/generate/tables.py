@@ -132,19 +132,14 @@ def batch_sizes_table(network: str, figures: Figures) -> str:
     return f"`{network}`, ms:\n\n" + markdown_table(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
 
 
-def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
-    """Return (bench document, table) for each unfused layer of an operation, with only the timed rows."""
-    return [
+def layer_times_table(operation: str, figures: Figures) -> str:
+    """Return a table of times on the unfused layers of an operation: a row for each kernel and number format."""
+    columns = [
         (bench, {**table, "rows": [row for row in table["rows"] if row["ms"]]})
         for bench in figures.benches.values()
         for table in bench.document["tables"]
         if table["operation"] == operation and "+" not in table["item"]
     ]
-
-
-def layer_times_table(operation: str, figures: Figures) -> str:
-    """Return a table of times on the layers of an operation: a row for each kernel and number format."""
-    columns = single_layers(figures, operation)
     names = rows_by_name(table for _, table in columns)
     order = list(SHORT)
     rows = [

@@ -109,7 +109,7 @@ def _auto_rows(bench: Bench) -> Iterator[str]:
 
 
 def expected_times_table(figures: Figures) -> str:
-    """Return a row for each step: expected and measured time of a layer of each network, and their ratio."""
+    """Return a table of expected and measured times of later steps on a layer of each network, and their ratios."""
     heads = (part for name in EXPECTED_NETWORKS for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
     return markdown_table(["step", "layer", *heads], _expected_rows(figures), 2)
 

@@ -148,7 +148,7 @@ def test_a_network_that_is_not_measured_shows_the_command(no_figures: Figures, r
 
 
 def test_accuracy_table(no_figures: Figures, release: Path) -> None:
-    """In the fixture ``release``, only lenet5 and mlp have weights, with results on 100 images."""
+    """Check the table with weights of lenet5 and mlp alone (fixture ``release``), with results on 100 images."""
     found = [row_cells(line) for line in BENCHMARKS.render_block("accuracy", no_figures).splitlines()[2:]]
     assert [row[0] for row in found] == [f"`{name}`" for name in NETWORKS for _ in range(2)]
     told = {(row[0], row[1].partition(":")[0]): row[1:] for row in found}
@@ -170,8 +170,8 @@ def figures_copy(figures_folder: Path, tmp_path: Path) -> Path:
 
 
 def write_error(folder: Path) -> str:
-    """Return the error of writing kernels.md in ``folder`` from the figures there."""
-    return user_error(lambda: __main__.write([replace(KERNELS, path=folder / "kernels.md")], folder))
+    """Return the message of the error when kernels.md in ``folder`` is written from the figures there."""
+    return user_error(lambda: __main__.write_documents([replace(KERNELS, path=folder / "kernels.md")], folder))
 
 
 def test_missing_figures_are_reported_in_one_line_and_keep_the_block(figures_copy: Path) -> None:
@@ -202,7 +202,7 @@ def test_wrong_figures_are_reported_in_one_line(content: str, tmp_path: Path) ->
     ids=["one convolution", "no whole program timed", "no resources"],
 )
 def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, figures_copy: Path) -> None:
-    """The documents fit their schema, so the command may write them."""
+    """Report documents that fit their schema, but that the tables cannot show."""
     found = json.loads((figures_copy / name).read_text())
     change(found)
     assert not mistakes(found)
@@ -241,12 +241,12 @@ TIMES = {"on the card": "on_card_ms", "host labels": "end_to_end_ms", "one image
 
 @pytest.mark.parametrize("document", [KERNELS, SYSTEMS])
 def test_prose_contains_no_measured_figures(document: Document) -> None:
-    """Outside of generated blocks, no number has a unit of time or rate."""
+    """Find no number with a unit of time or rate outside of generated blocks."""
     assert not re.findall(r"\d (?:ms|µs|TFLOP/s|GB/s)\b", BLOCK.sub("", document.read()))
 
 
 def test_pictures_were_drawn_from_the_stored_figures() -> None:
-    """Each picture has the hash of its JSON file; docs/images has no others, and documents show all of them."""
+    """Check the hashes in the pictures, and that docs/images has exactly the pictures that documents show."""
     assert not pictures.stale_pictures(FIGURES), "run: python -m docs.generate --draw"
     assert {path.name for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
     texts = "".join(
@@ -257,7 +257,7 @@ def test_pictures_were_drawn_from_the_stored_figures() -> None:
 
 def test_stale_pictures_are_found(tmp_path: Path, figures_folder: Path) -> None:
     assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)  # the folder is empty
-    drawn = pictures.draw_all(figures_folder, tmp_path)
+    drawn = pictures.draw_pictures(figures_folder, tmp_path)
     assert [path.name for path in drawn] == list(pictures.PICTURES) and not pictures.stale_pictures(
         figures_folder, tmp_path
     )
@@ -281,7 +281,7 @@ def quoted_rows(document: Path, block: str) -> list[list[str]]:
     ],
 )
 def test_quoted_times_equal_the_stored_reports(document: str, block: str, columns: tuple[str, ...]) -> None:
-    """There is no report, and no time, for one image in int8."""
+    """Compare the times with the reports of the same precision; one image in int8 has neither."""
     checked = 0
     for what, *times in quoted_rows(ROOT / document, block):
         kind = next((kind for kind in TIMES if kind in what), None)

@@ -54,7 +54,7 @@ def test_the_interpreted_kernel_agrees_with_the_oracle(language: Language) -> No
 
 
 def spoiled_bind(name: str) -> Callable[..., Any]:
-    """Return a function like ``Language.bind`` that computes y with the oracle and adds the error ``name``."""
+    """Return a function like ``Language.bind`` that computes y in NumPy and then makes the error ``name`` in it."""
 
     def bind(x: np.ndarray, w: np.ndarray, y: np.ndarray, stream: object) -> Any:
         def enqueue() -> None:
@@ -275,7 +275,7 @@ print(len(made.getvalue()))
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 def test_a_language_compiles_for_a_gpu_without_one(language: Language) -> None:
-    """The result is PTX; for cuTile machine code, for Pallas the form that XLA compiles on a GPU."""
+    """Compile to PTX; cuTile to machine code, and Pallas to the form that XLA compiles on a GPU."""
     if language.missing:
         pytest.skip(language.missing)
     words = [sys.executable, "-c", COMPILERS[language.packages[0]]]

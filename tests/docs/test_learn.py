@@ -32,8 +32,8 @@ QUICK_COMMANDS, SLOW_COMMANDS = (
 )
 
 
-def outcome(number: int) -> str:
-    """Return the outcome that an exercise states, as one line."""
+def stated_outcome(number: int) -> str:
+    """Return the stated_outcome that an exercise states, as one line."""
     (found,) = re.findall(r"<summary>Outcome</summary>\n(.*?)</details>", EXERCISES[number - 1][2], re.S)
     return " ".join(found.split())
 
@@ -42,7 +42,7 @@ REAL_RUN = subprocess.run
 
 
 def run_in_this_process(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Replace subprocess.run: ``python main.py …`` runs in this process, which saves the start and compilations."""
+    """Do the same as subprocess.run, but run ``python main.py …`` in this process, which saves time."""
     if command[:2] != [sys.executable, "main.py"]:
         return REAL_RUN(command, **options)
     with chdir(options["cwd"]), redirect_stdout(StringIO()) as said, redirect_stderr(said):
@@ -56,7 +56,7 @@ def test_quick_commands_work(line: str) -> None:
     assert done.returncode == 0, done.stdout + (done.stderr or "")
     if "products.py" in line:
         errors = re.findall(r"2\^-\d+\.\d", done.stdout)
-        assert len(errors) == 4 and errors == re.findall(r"2\^-\d+\.\d", outcome(5))
+        assert len(errors) == 4 and errors == re.findall(r"2\^-\d+\.\d", stated_outcome(5))
 
 
 @pytest.mark.parametrize("line", SLOW_COMMANDS)
@@ -76,7 +76,7 @@ def test_slow_commands_are_valid(line: str) -> None:
 def test_launches_and_bytes_in_learn_md_equal_the_plans() -> None:
     graph = random_graph(LENET5, bias=False)
     separate = plan(graph, "sm_90a", Choices("fp32", fuse=False))
-    assert f"takes {len(separate.nodes)} launches, with fusion 2." in outcome(2)
+    assert f"takes {len(separate.nodes)} launches, with fusion 2." in stated_outcome(2)
     done = [
         run_in_this_process([sys.executable, *line.split()[1:]], cwd=ROOT).stdout
         for line in QUICK_COMMANDS
@@ -86,7 +86,7 @@ def test_launches_and_bytes_in_learn_md_equal_the_plans() -> None:
     for text in done:
         _, launches = text.split("launches on")
         sums.append(sum(int(found.replace(",", "")) for found in re.findall(r"\d\.\d{4} +([\d,]+)$", launches, re.M)))
-    assert [f"{total:,}" for total in sums] == re.findall(r"\d+,\d{3}", outcome(2))
+    assert [f"{total:,}" for total in sums] == re.findall(r"\d+,\d{3}", stated_outcome(2))
 
 
 def test_registers_in_learn_md_equal_the_stored_ones() -> None:
@@ -94,7 +94,7 @@ def test_registers_in_learn_md_equal_the_stored_ones() -> None:
     direct, tiled = rows["direct", "conv2"], rows["register-tiled", "conv2"]
     told = f"`direct` uses {direct['registers']} registers and reaches an occupancy of {direct['occupancy']:.0%}; "
     told += f"`register-tiled` uses {tiled['registers']} registers and reaches {tiled['occupancy']:.0%}."
-    assert told in outcome(3)
+    assert told in stated_outcome(3)
 
 
 def test_more_maps_change_two_layers_as_learn_md_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_more_maps_change_two_layers_as_learn_md_says(tmp_path: Path, capsys: py
     few, many = counts
     assert {name for name in few if few[name] != many[name]} == {"conv1", "conv2"}
     for name in ("conv1", "conv2"):
-        assert re.search(rf"{name} (?:has )?{many[name]} (?:weights )?instead of {few[name]}\b", outcome(6))
+        assert re.search(rf"{name} (?:has )?{many[name]} (?:weights )?instead of {few[name]}\b", stated_outcome(6))
 
 
 def test_the_last_exercise_uses_a_free_step_number() -> None:
@@ -121,7 +121,7 @@ def test_the_last_exercise_uses_a_free_step_number() -> None:
 
 
 def test_the_reading_order_follows_the_ladder() -> None:
-    """In each "from `a` to `b`", step b continues a, directly or over other steps."""
+    """Where docs/learn.md says "from `a` to `b`", step b continues a, directly or over other steps."""
     since = {row.name: row.since for row in registry.variants("conv")}
     for first, last in re.findall(r"from\s+`([\w-]+)`\s+to\s+`([\w-]+)`", TEXT):
         while last != first:

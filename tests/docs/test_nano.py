@@ -60,7 +60,7 @@ def test_nano_kernels_keep_all_sums_in_registers(source: Path, arch: str) -> Non
 
 
 def test_every_nano_layer_equals_the_reference_on_the_cpu(source: Path) -> None:
-    """Every element is compared; outputs begin as NaN, and an access beyond an array ends the process."""
+    """Compare every element; outputs begin as NaN, and an access beyond an array ends the process."""
     images = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz", 3)[:IMAGES]
     graph = network_graph("lenet5")
     steps = [3, 6, 9]  # their inputs are the outputs of the first three kernels
@@ -111,7 +111,7 @@ def test_missing_or_broken_images_are_reported_in_one_line(
 
 
 def test_exit_code_is_1_for_wrong_labels_and_2_without_a_gpu(tmp_path: Path) -> None:
-    """On black images the labels differ from the reference's, which belong to the real images."""
+    """Label black images: the labels differ from the reference's, which are of the real test images."""
     done = run_nano(write_images(tmp_path, 10_000))
     if why_no_gpu() is None:
         assert done.returncode == 1 and done.stdout.startswith("FAILED: ") and not done.stderr
@@ -124,7 +124,7 @@ def test_exit_code_is_1_for_wrong_labels_and_2_without_a_gpu(tmp_path: Path) -> 
 @pytest.mark.alone
 @pytest.mark.fashion_mnist
 def test_nano_labels_are_right_and_its_time_at_most_twice_that_of_main_py() -> None:
-    """Both times are in float32, from host memory to host memory."""
+    """Compare with ``main.py --precision fp32``; both times are from host memory to host memory."""
     done = run_nano()
     assert done.returncode == 0, done.stderr
     assert "PASSED: 10,000 of 10,000 labels equal the float64 reference's; 9,336 are correct" in done.stdout

@@ -34,7 +34,7 @@ HOSTNAME = "#!/bin/bash\necho 127.0.0.1\n"
 
 
 def test_every_dask_command_has_a_host_option() -> None:
-    """Without the option, Dask listens on every address of the machine."""
+    """Check ``--host`` in every command, because Dask otherwise listens on every address of the machine."""
     text = (ROOT / "docs/scale.md").read_text(encoding="utf-8").replace("\\\n", "")
     commands = re.findall(r"^.*\bdask (?:scheduler|worker) .*--.*$", text, re.MULTILINE)
     assert len(commands) == 6 and all(" --host " in command for command in commands)
@@ -84,7 +84,7 @@ FOUND: dict[str, Any] = {
 
 
 def test_scale_tables_without_figures(figures: Figures) -> None:
-    """The tables name the commands to run, and estimates use the rate of a stream from memory."""
+    """Check that tables name the commands to run, and that estimates use the rate of a stream from memory."""
     shown = scale.throughput_table(figures)
     assert all(f"docs/benchmarks/{name}`." in shown for name in (scale.CARD, *scale.OTHERS))
     assert scale.goals_table(figures) == "Not measured yet."
@@ -141,7 +141,7 @@ LATER = DOCUMENT | {"date": "2026-02-02 00:00 UTC"}
 
 
 def test_our_times_are_compared_with_the_fastest_peer(no_figures: Figures, tmp_path: Path, release: Path) -> None:
-    """Losses are bold; a row whose peers were not measured with all settings says so and has no ratio."""
+    """Check bold losses, and rows without a ratio because not all settings of the peers were measured."""
     write_document(DOCUMENT | {"notes": ["None: python main.py"]}, tmp_path / PEERS["mlp"])
     made = SYSTEMS.render_block("mlp", no_figures)
     assert "10,000 images, Some Card, 2026-01-01 00:00 UTC, torch 2.99, jax 0.9" in made
@@ -170,7 +170,7 @@ def test_our_times_are_compared_with_the_fastest_peer(no_figures: Figures, tmp_p
 
 
 def test_the_latest_of_several_runs_is_shown(no_figures: Figures, tmp_path: Path, release: Path) -> None:
-    """The latest run may be in any file, and a file may have several networks."""
+    """Store an older and a newer run in two files, of which one has several networks."""
     write_document(DOCUMENT, tmp_path / PEERS["mlp"])
     newer = [row_of("ours", "", "fp16", 0.05, 0.1), *ROWS[1:3], ROWS[4]]
     several = [comparison(newer), comparison(ROWS, "lenet5", 1), comparison(ROWS, "another")]
@@ -197,7 +197,7 @@ def test_peers_without_times_or_with_wrong_labels_are_named(no_figures: Figures,
 
 
 def test_reasons_for_losses_match_the_stored_losses() -> None:
-    """``WHY_SLOWER`` has a reason for each stored comparison in which a peer is faster, and no others."""
+    """Check that ``WHY_SLOWER`` has a reason for each stored comparison in which a peer is faster, and no others."""
     found = Figures(FIGURES).comparisons
     slower = {
         key[:3]

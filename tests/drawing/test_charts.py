@@ -20,7 +20,7 @@ NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 
 
 def load_benchmark(name: str) -> Any:
-    """Return a JSON document of docs/benchmarks/, without its suffix in ``name``."""
+    """Return the document in docs/benchmarks/NAME.json."""
     return json.loads((BENCHMARKS / f"{name}.json").read_text(encoding="utf-8"))
 
 

@@ -76,7 +76,7 @@ EXPRESSIONS = {  # name of a result → JavaScript expression; the page evaluate
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def page_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return name → value of each of ``EXPRESSIONS``, in a page with all interactive drawings and an empty console."""
     folder = tmp_path_factory.mktemp("interactives")
     (folder / "scripts").mkdir()
@@ -101,50 +101,50 @@ def test_script_constants_equal_those_of_the_kernels() -> None:
     assert "SIDE = 12," in texts["start_address.js"] and "ROW = SIDE * PIXEL" in texts["start_address.js"]
 
 
-def test_scripts_first_show_the_facts_in_the_static_html(results: dict[str, Any]) -> None:
+def test_scripts_first_show_the_facts_in_the_static_html(page_results: dict[str, Any]) -> None:
     facts = r"(<ul class=\"facts\".*?</ul>|<tbody.*?</tbody>)"
-    for name, section in zip(interactives.INTERACTIVES, results["first"], strict=True):
+    for name, section in zip(interactives.INTERACTIVES, page_results["first"], strict=True):
         (shown,), (written,) = (
             re.findall(facts, text, re.DOTALL) for text in (section, interactives.interactive_html(name))
         )
         assert CellTexts(shown).texts == CellTexts(written).texts
 
 
-def test_sliders_mark_the_pixel_that_im2col_reads(results: dict[str, Any]) -> None:
+def test_sliders_mark_the_pixel_that_im2col_reads(page_results: dict[str, Any]) -> None:
     # Output pixel 300 is row 12, column 12; term 13 is tap (2, 3): input pixel (14, 15).
-    said = results["im2col"]["facts"]
+    said = page_results["im2col"]["facts"]
     assert "row 12, column 12" in said[0] and "byte 407 of the image" in said[0]
     assert f"byte {(13 * 576 + 300) * 4:,}" in said[1]
     assert f"pixels[13][{300 % 16}]" in said[2] and f"bank {(13 * 16 + 12) % 32}" in said[2]
-    marked = results["im2col"]["here"], results["im2col"]["among"]
+    marked = page_results["im2col"]["here"], page_results["im2col"]["among"]
     assert marked == (1 + 1, 24 + 1), "and each once more in the legend"
 
 
-def test_a_window_of_the_fast_path_uses_every_bank_once(results: dict[str, Any]) -> None:
-    said = results["eight"]["facts"]
+def test_a_window_of_the_fast_path_uses_every_bank_once(page_results: dict[str, Any]) -> None:
+    said = page_results["eight"]["facts"]
     assert "window 3 of its row: columns 12 to 19" in said[1]
     assert f"byte {14 // 2 * 96 + 3 * 16:,}" in said[1] and "every bank once" in said[2]
-    assert results["eight"]["here"] == 9  # eight pixels, and one in the legend
+    assert page_results["eight"]["here"] == 9  # eight pixels, and one in the legend
 
 
-def test_a_tap_moves_the_start_address(results: dict[str, Any]) -> None:
-    offset, said = 4 * 2 * 192 + 4 * 16, results["tap"]["facts"]
+def test_a_tap_moves_the_start_address(page_results: dict[str, Any]) -> None:
+    offset, said = 4 * 2 * 192 + 4 * 16, page_results["tap"]["facts"]
     assert f"= {offset:,} bytes" in said[0] and f"{offset:,} / 16 = {offset // 16}" in said[1]
     # Marked: the first of 8 x 8 pixels in map and memory, and the tap; then the other pixels, in memory of two images.
-    assert (results["tap"]["here"], results["tap"]["among"]) == (3, 63 + 2 * 64 - 1)
+    assert (page_results["tap"]["here"], page_results["tap"]["among"]) == (3, 63 + 2 * 64 - 1)
 
 
-def test_float16_values_equal_those_of_numpy(results: dict[str, Any]) -> None:
+def test_float16_values_equal_those_of_numpy(page_results: dict[str, Any]) -> None:
     with np.errstate(over="ignore"):
         expected = VALUES.astype(np.float16).astype(np.float64)
-    halves = np.array([float(text.replace("Infinity", "inf")) for text in results["halves"]])
+    halves = np.array([float(text.replace("Infinity", "inf")) for text in page_results["halves"]])
     assert np.array_equal(halves, expected)
 
 
-def test_three_products_are_nearly_as_exact_as_float32(results: dict[str, Any]) -> None:
-    sums, exact, coarse = np.array(results["products"]).T
+def test_three_products_are_nearly_as_exact_as_float32(page_results: dict[str, Any]) -> None:
+    sums, exact, coarse = np.array(page_results["products"]).T
     assert np.abs(sums / exact - 1).max() < 2.0**-20 < 2.0**-12 < np.abs(coarse / exact - 1).max()
 
 
-def test_typed_numbers_appear_in_the_table(results: dict[str, Any]) -> None:
-    assert results["typed"]["facts"][0] == "1.00097656" and "none" in results["typed"]["facts"]
+def test_typed_numbers_appear_in_the_table(page_results: dict[str, Any]) -> None:
+    assert page_results["typed"]["facts"][0] == "1.00097656" and "none" in page_results["typed"]["facts"]

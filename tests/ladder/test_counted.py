@@ -140,7 +140,7 @@ def test_counts_agree_with_hardware_counters(step: Step, card: Card) -> None:
 
 @STEPS
 def test_issue_slots_equal_the_executed_instructions(step: Step, card: Card) -> None:
-    """Issue slots equal the counter of instructions; those of the hottest loop alone are a large part of them."""
+    """Check the source of issue slots, and that most instructions belong to the hottest loop."""
     for layer in card.layers(step):
         if layer.counters:
             outputs = layer.names["OUTPUTS"] * layer.counters["images"]
@@ -160,7 +160,7 @@ def test_issue_slots_equal_the_executed_instructions(step: Step, card: Card) -> 
 
 @STEPS
 def test_bytes_through_device_memory_agree_with_counters(step: Step, card: Card) -> None:
-    """More bytes than the count pass only on conv2 of ``READ_AGAIN``; fewer pass if the L2 cache holds the output."""
+    """Allow 1.25 × the count, more only on conv2 of ``READ_AGAIN``, and less because the L2 cache holds outputs."""
     again = set()
     for layer, counted in layer_counters(card, step):
         share = (counted["dram_read"] + counted["dram_written"]) / layer.counts["memory_bytes"]
@@ -172,7 +172,7 @@ def test_bytes_through_device_memory_agree_with_counters(step: Step, card: Card)
 
 @STEPS
 def test_bounded_by_names_the_longest_and_busy_parts(step: Step, card: Card) -> None:
-    """``bounded_by`` names each part that is bold in a table of times or busy by the counters, and no other."""
+    """Check ``bounded_by``: each part that is bold in a table of times or busy by the counters, and no other."""
     longest = {layer.prediction.busiest_part for layer in card.layers(step)}
     busy = {
         part for _, counted in layer_counters(card, step) for unit, part in PART_OF.items() if counted[unit] >= BUSY
@@ -245,7 +245,7 @@ def test_steps_are_faster_or_slower_where_lessons_say(page_name: str, card: Card
 
 
 def test_wide_loads_uses_fewer_issue_slots_on_the_last_layer(card: Card) -> None:
-    """The lesson says so of lenet5's fc2, which ``layer_counters`` leaves out."""
+    """Check the lesson's sentence about lenet5's fc2, which ``layer_counters`` leaves out."""
     step = BY_NAME["gemm-wide-loads"]
     assert step.since
     issue = [

@@ -85,7 +85,7 @@ def test_metadata_bits_are_the_positions_of_the_drawn_weights(card: Card) -> Non
 
 @pytest.mark.parametrize("step", [step for step in all_steps() if step.lesson.drawing["kind"] == "product"])
 def test_marked_outputs_of_a_thread_are_those_that_its_kernel_computes(step: Step, card: Card) -> None:
-    """The drawing marks as many outputs as a thread computes, inside the block's tile, in runs as in the kernel."""
+    """Check number and position of the marked outputs: inside the block's tile, in runs as in the kernel."""
     drawing, layer = page_drawing(card, step.page_name)
     own, (tile,) = rectangles(drawing, "own"), rectangles(drawing, "plain")
     given = {

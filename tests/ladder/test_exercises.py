@@ -57,7 +57,7 @@ def fake_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_on_cpu(path: Path, folder: Path) -> Iterator[str | None]:
-    """Yield the first error or None on a fixed and on a random shape, if the file compiles for a GPU, too."""
+    """Yield the first error, or None, of a kernel file on two shapes; the file must also compile for a GPU."""
     skip_without_compiler()
     with open_user_kernel(path) as row:
         cases: list[Case] = user_cases(row, job.LIKE, np.random.default_rng(0))
@@ -82,7 +82,7 @@ def test_check_accepts_the_stored_solution(exercise: Exercise, tmp_path: Path) -
 
 @EACH
 def test_an_exercise_has_a_task_and_three_hints(exercise: Exercise) -> None:
-    """The task is the comment at the head of the file, which the solution does not repeat."""
+    """Check the comment at the head of the file, which states the task, and the hints."""
     head = exercise.text.partition("//@")[0].splitlines()
     assert len(head) > 5 and all(line.startswith("//") for line in head) and re.fullmatch("[A-Z][^.]+", exercise.title)
     assert head[2] not in exercise.solution.read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def test_exercise_files_are_those_of_exercises_toml() -> None:
 
 
 def test_exercise_4_needs_both_barriers(tmp_path: Path) -> None:
-    """One barrier is not enough: a thread reads a row of one tile and a column of the other, as the hint counts."""
+    """Check that one barrier is not enough, and the number in the hint: of elements in a row and a column."""
     writers = {(3, k) for k in range(16)} | {(k, 5) for k in range(16)}
     assert f"that {len(writers) - 1} other threads have written" in all_exercises()[3].hints[1]
     text = (HERE / "solutions" / f"{SOLVED[0]}.cu").read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def test_exercise_4_needs_both_barriers(tmp_path: Path) -> None:
 def test_learn_leads_through_all_exercises(
     learner_folder: Path, capsys: pytest.CaptureFixture[str], fake_check: None
 ) -> None:
-    """Each exercise is copied, found wrong, replaced by a right kernel and solved; in the end none is left."""
+    """Copy each exercise, check it, replace it by its solution, and check it again, until none is left."""
     for exercise in all_exercises():
         assert main(["learn", "next"]) == 0
         path = learner_folder / exercise.file_name
@@ -135,7 +135,7 @@ def test_learn_leads_through_all_exercises(
 def test_learn_check_runs_the_real_check(
     learner_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On two of the shapes, the printed JSON is the document of ``check``, and the exercise is then solved."""
+    """Check a right kernel on two shapes: the JSON is that of ``check``, and the exercise is then solved."""
     skip_without_compiler()
     monkeypatch.setattr(job, "user_cases", lambda *asked: user_cases(*asked)[:2])
     assert main(["learn", "next"]) == 0

@@ -57,7 +57,7 @@ def test_formulas_in_lessons_evaluate_and_sentences_have_no_measured_figures(ste
 
 @STEPS
 def test_shares_of_multiplying_instructions_are_as_lessons_say(step: Step, card: Card) -> None:
-    """Sentences with "nearly all" must be about the hottest loop; those with "most" hold where sums are longest."""
+    """Check "nearly all instructions" against the hottest loop, and "most" against the layer with the longest sums."""
     layers = card.layers(step)
     for sentence in re.split(r"(?<=[.:])\s", f"{step.lesson.bound} {step.lesson.proof}"):
         if re.search(r"[Nn]early (all|every)", sentence) and "instruction" in sentence:
@@ -89,7 +89,7 @@ def test_exercises_name_commands_that_exist(step: Step) -> None:
 
 @STEPS
 def test_shared_loads_agree_with_the_machine_code(step: Step, card: Card) -> None:
-    """Compare the shared loads per multiply-add in the hottest loop, compiled with default parameters."""
+    """Compare a lesson's shared loads per multiply-add with those of the hottest loop in machine code."""
     checked = 0
     for layer in card.layers(step):
         loop, per = layer.loop, products_per_instruction(step.row.instructions, step.dtype)
@@ -106,7 +106,7 @@ def test_shared_loads_agree_with_the_machine_code(step: Step, card: Card) -> Non
 
 
 def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
-    """Step 2 on lenet5's second layer, 12 x 12 pixels of 32 channels to 8 x 8 of 64 maps."""
+    """Compare the counts of ``direct`` on lenet5's conv2 with numbers computed by hand."""
     problem, step = ConvProblem(32, 12, 12, 64, 5), BY_NAME["conv-direct"]
     names = formula_values(step.row, problem, {}, 10_000, 132)
     counts = evaluate_counts(step.lesson.counts, problem, names, "fma", None)
@@ -160,7 +160,7 @@ def test_fill_formulas_and_errors_of_formulas() -> None:
 
 
 def test_a_page_shows_counters_or_how_to_read_them(card: Card) -> None:
-    """The counters are as ``profile --every-step`` writes them; the page of a step without them shows that command."""
+    """Build pages from counters as ``profile --every-step`` writes them; a step without counters shows that command."""
     counts = {**dict.fromkeys(COUNTERS, 50.0), "global_loads": 1600 * 4096 * 100 / 32, "DRAM": None}
     row = {"operation": "conv", "name": "direct", "layer": "conv2", "images": 100, "counts": counts}
     counted = Card(card.benches, card.kernels, {"lenet5": {"rows": [row], "note": None}})
@@ -193,7 +193,7 @@ def test_pages_show_the_name_of_another_card(card: Card) -> None:
 
 
 def test_latency_counts_round_trips_once_for_all_outputs_of_a_thread() -> None:
-    """A thread loads a tile, waits once, and then multiplies for each of its 16 outputs."""
+    """Predict a thread that loads a tile, waits once, and then multiplies for each of its 16 outputs."""
     counts = dict.fromkeys(COUNTS, 0) | {"waste": 1, "round_trips": 10}
     names = {"OUTPUTS": 16, "BATCH": 1, "BLOCKS": 1, "THREADS": 1}
     speeds = Speeds(products=1.0, bytes=1.0, cycles=1e3, multiprocessors=1, resident_threads=2048)
@@ -201,7 +201,7 @@ def test_latency_counts_round_trips_once_for_all_outputs_of_a_thread() -> None:
 
 
 def test_wgmma_operands_of_sparse_products_are_read_longer_than_multiplied(card: Card) -> None:
-    """Reading the operands takes more clocks than multiplying them for the sparse kernel alone."""
+    """Compute the clocks of reading operands and of multiplying: reading takes longer for the sparse kernel alone."""
     for name, terms in (("conv-warpgroup", 16), ("conv-warpgroup-sparse", 32)):
         layer = card.layers(BY_NAME[name])[0]
         pixels, names = 8 * layer.names["ROWS"], {**layer.names}

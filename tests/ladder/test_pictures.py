@@ -18,7 +18,7 @@ from tests.ladder.test_site import plain_text
 
 
 def test_index_page_begins_with_the_ladder_chart(site: Path, card: Card) -> None:
-    """Three sentences come first, then a bar for each measured step in reading order, which links the step's page."""
+    """Check the three sentences, then a bar for each measured step in reading order with a link to its page."""
     text = (site / "index.html").read_text(encoding="utf-8")
     said = plain_text(re.findall(r"<p>.*?</p>", text, re.DOTALL)[0])
     assert text.index("<h1>") < text.index("<p>") < text.index("<svg") < text.index("<table")

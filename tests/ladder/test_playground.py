@@ -103,7 +103,7 @@ def test_softmax_and_float16_decoding(tmp_path: Path) -> None:
 
 
 def test_occlusion_equals_its_definition(samples: Split, graph: Graph, tmp_path: Path) -> None:
-    """Image 12 is a sneaker; if one square of it is black, the network gives another label."""
+    """Compare occlusion with NumPy on image 12, a sneaker that gets another label if one square is black."""
     image = samples.images[12]
     run = "(pixels) => Array.from(network.forward(layers, pixels, content.shape, content.scale).at(-1).values)"
     steps = f"network.occlusion({run}, {image.ravel().tolist()}, 28, 4, 2)"
@@ -133,7 +133,7 @@ def test_occlusion_equals_its_definition(samples: Split, graph: Graph, tmp_path:
 
 
 def test_resampling_equals_pillow(tmp_path: Path) -> None:
-    """All bits are equal, one axis at a time; which axis Pillow resizes first depends on its version."""
+    """Compare all bits, one axis at a time, because versions of Pillow resize first one or the other axis."""
     rng, asked, expected = np.random.default_rng(1), [], []
     box_filter, bicubic = Image.Resampling.BOX, Image.Resampling.BICUBIC
     for number in range(12):

@@ -107,7 +107,7 @@ FRAMES = """(async () => {
 
 
 @pytest.fixture(scope="module")
-def pictures(samples: Split) -> dict[str, bytes]:
+def picture_files(samples: Split) -> dict[str, bytes]:
     """Return name → content of picture files to open."""
     found = {name: KINDS[name][0]() for name in ("grey.png", "palette.png", "alpha.png", "turned.jpg", "film.gif")}
     large = Image.fromarray(samples.images[5]).resize((701, 2051), Image.Resampling.BICUBIC).convert("RGB")
@@ -116,12 +116,14 @@ def pictures(samples: Split) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def results(site: Path, pictures: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the results of the scripts above: ``narrow`` [DRAW], and ``wide`` [FIRST, DRAW, ASK_FILE]."""
+def page_results(
+    site: Path, picture_files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """Return what the scripts above return: ``narrow`` for [DRAW], ``wide`` for [FIRST, DRAW, ASK_FILE]."""
     types = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif"}
     given = [
         [name, types[Path(name).suffix], base64.b64encode(content).decode()]
-        for name, content in [*pictures.items(), ("none.png", b"no picture")]
+        for name, content in [*picture_files.items(), ("none.png", b"no picture")]
     ]
     scripts = {"DRAW": DRAW, "FIRST": FIRST, "ASK_FILE": ASK_FILE.replace("FILES", json.dumps(given))}
     constants = {"PAGE": page_without_policy(site), **scripts}
@@ -131,19 +133,19 @@ def results(site: Path, pictures: dict[str, bytes], tmp_path_factory: pytest.Tem
     return found
 
 
-def test_browser_classifies_and_explains_the_first_image(results: dict[str, Any]) -> None:
-    (answer, said, decided), layers, images = results["wide"][0]
+def test_browser_classifies_and_explains_the_first_image(page_results: dict[str, Any]) -> None:
+    (answer, said, decided), layers, images = page_results["wide"][0]
     assert answer.startswith("Ankle boot, ") and said == "It is labelled Ankle boot: the answer is right."
     assert decided.startswith("The score of Ankle boot leads by ") and (layers, images) == (10, 100)
 
 
 def test_an_opened_picture_gets_the_label_of_predict(
-    results: dict[str, Any], pictures: dict[str, bytes], tmp_path: Path
+    page_results: dict[str, Any], picture_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     graph, weights = load_network("lenet5", None)
-    *found, none = results["wide"][2]
+    *found, none = page_results["wide"][2]
     assert none["said"] == "none.png is no picture that this browser can read: save it as PNG or JPEG."
-    for (name, content), one in zip(pictures.items(), found, strict=True):
+    for (name, content), one in zip(picture_files.items(), found, strict=True):
         (tmp_path / name).write_bytes(content)
         wanted = prepare_picture(read_picture(tmp_path / name), SHAPE)
         inverted, *doubts = one["said"].partition(": ")[2].removesuffix(".").split(", ")
@@ -154,9 +156,9 @@ def test_an_opened_picture_gets_the_label_of_predict(
 
 
 @pytest.mark.parametrize(("form", "width"), [("narrow", 390), ("wide", 1280)])
-def test_pointer_and_keys_draw_and_erase(form: str, width: int, results: dict[str, Any]) -> None:
-    """The page also fits in the width of the screen."""
-    found = results[form][form == "wide"]
+def test_pointer_and_keys_draw_and_erase(form: str, width: int, page_results: dict[str, Any]) -> None:
+    """Draw and erase with the pointer and with keys; the page fits in the width of the screen."""
+    found = page_results[form][form == "wide"]
     assert (found["cleared"], found["left"]) == ("Nothing is drawn yet.", [0, 0])
     line = np.reshape(found["line"], (28, 28))
     assert (line[13:15, 7:21] == 255).all() and not line[:12].any() and not line[:, :5].any() and not line[:, 23:].any()

@@ -119,7 +119,7 @@ def test_excerpts_are_lines_of_the_files(step: Step) -> None:
 
 @STEPS
 def test_removed_lines_of_an_excerpt_are_gone_or_replaced_beside_them(step: Step) -> None:
-    """No removed line is still in the step, and no removed line begins or ends a part of the excerpt."""
+    """Check that removed lines are no longer in the step, and that none begins or ends a part of the excerpt."""
     shown = excerpt_lines(step)
     stays = {line.strip(" {}") for line in code_lines(step.source) if not line.startswith("#pragma")}
     beside = {line.text.strip(" {}") for line in shown if line.change != "-"}
@@ -175,7 +175,7 @@ def test_index_page_lists_every_step_after_the_one_that_it_continues(site: Path)
 
 
 def test_times_of_a_step_are_in_the_columns_of_their_layers(card: Card, site: Path) -> None:
-    """``conv-warpgroup`` does not compute conv1, so the first of its cells is empty."""
+    """Check the row of ``conv-warpgroup``, which does not compute conv1: its first cell is empty."""
     text = (site / "index.html").read_text(encoding="utf-8")
     (row,) = re.findall(r'<tr><th scope="row"><a href="conv-warpgroup.html">.*?</tr>', text)
     conv1, conv2 = re.findall(r'<td class="number">(.*?)</td>', row)
@@ -233,7 +233,7 @@ LOOKED_AT = ("index", "conv-direct", "learn", "playground", "pictures", "interac
 
 
 def test_browser_reports_no_error_on_the_pages(site: Path, tmp_path: Path) -> None:
-    """One page shows all in frames, so that Chromium starts once. The last frame reports errors on purpose."""
+    """Open all pages in frames of one page, with a last frame that reports errors on purpose."""
     bad = "<script>console.error('one'); throw Error('two')</script>"
     (tmp_path / "bad.html").write_text(f"<!DOCTYPE html><title>x</title>{bad}")
     pages = [*((site / f"{name}.html").as_uri() for name in LOOKED_AT), (tmp_path / "bad.html").as_uri()]

@@ -98,7 +98,7 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
 
 
 def _require_cpu_support(row: Variant) -> None:
-    """Raise UserError if the row cannot run on the CPU."""
+    """Raise UserError if the kernel cannot run on the CPU: it has PTX or needs a library, or g++ is missing."""
     if (reason := why_not_on_cpu(row)) is not None:
         raise UserError(f"{row.operation} kernel '{row.name}' runs on a GPU alone: {reason}")
     if COMPILER is None:
@@ -106,9 +106,9 @@ def _require_cpu_support(row: Variant) -> None:
 
 
 def _require_compilation_for_card(row: UserVariant, case: Case) -> None:
-    """Raise UserError if a file that is right on the processor does not compile for a GPU; without NVRTC do nothing.
+    """Raise UserError if a file that is right on the CPU does not compile for a GPU; without NVRTC do nothing.
 
-    g++ knows more of C and C++ than NVRTC, which has no standard headers.
+    g++ accepts more of C and C++ than NVRTC, which has no standard headers.
     """
     try:
         import_nvrtc()
