@@ -144,7 +144,7 @@ __global__ void fc2(const float *hidden, const float *weights, unsigned char *la
 """
 
 
-def stop(why: str) -> NoReturn:
+def fail(why: str) -> NoReturn:
     """Print an error in one line and end the program with exit code 2."""
     print(f"error: {why}", file=sys.stderr)
     raise SystemExit(2)
@@ -169,7 +169,7 @@ def load_images() -> tuple[np.ndarray, np.ndarray]:
         images, classes = (np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8) for path in paths)
         return images[16:].reshape(10_000, 784), classes[8:].reshape(10_000)  # after the headers
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        stop(f"no good test images in {folder}: {error}; run: python -m data_tools fetch")
+        fail(f"no good test images in {folder}: {error}; run: python -m data_tools fetch")
 
 
 # 4. The GPU. In earnest: app/cuda compiles and launches, app/engine copies while kernels run.
@@ -190,7 +190,7 @@ class Card:
         self.arrays = [cupy.empty((count, size), dtype) for size, dtype in SIZES]
         self.streams = [cupy.cuda.Stream() for _ in range(4)]
 
-    def launch(self, layer: int, part: slice) -> None:
+    def launch_layer(self, layer: int, part: slice) -> None:
         """Queue the kernel of a layer on the current stream. part: the images to compute."""
         _, threads, images = LAYERS[layer]
         read, written = (array[part] for array in self.arrays[layer : layer + 2])
@@ -205,7 +205,7 @@ class Card:
             with self.streams[number % len(self.streams)] as stream:
                 read.data.copy_from_host_async(images[part].ctypes.data, read.nbytes, stream)
                 for layer in range(len(LAYERS)):
-                    self.launch(layer, part)
+                    self.launch_layer(layer, part)
                 written.data.copy_to_host_async(labels[part].ctypes.data, written.nbytes, stream)
         cupy.cuda.Device().synchronize()
 
@@ -232,14 +232,14 @@ def main() -> int:
     try:
         card = Card(len(loaded))
     except (RuntimeError, ImportError, OSError) as error:  # CuPy's errors of the GPU are RuntimeErrors
-        stop(f"no GPU that CuPy can use: {' '.join(str(error).split())}; without one run: python main.py --device cpu")
+        fail(f"no GPU that CuPy can use: {' '.join(str(error).split())}; without one run: python main.py --device cpu")
     images, labels = allocate_page_locked(*loaded.shape), allocate_page_locked(len(loaded), 1)
     images[:], labels[:] = loaded, 255
     card.classify(images, labels)
     passed, verdict = judge(labels[:, 0], classes)
     print(f"{'PASSED' if passed else 'FAILED'}: {verdict}")
     for layer, (name, *_) in enumerate(LAYERS):
-        seconds = benchmark(card.launch, (layer, slice(None)), n_repeat=50).gpu_times[0]
+        seconds = benchmark(card.launch_layer, (layer, slice(None)), n_repeat=50).gpu_times[0]
         print(f"{name:<12}{median(seconds) * 1e3:6.3f} ms")
     seconds = benchmark(card.classify, (images, labels), n_repeat=100).cpu_times
     print(f"{'end to end':<12}{median(seconds) * 1e3:6.3f} ms from host memory to host memory, {len(images):,} images")

@@ -91,12 +91,12 @@ def bars_from_bench(
     rows = [row for row in document["totals"] if row["kind"] != "debug"]
     times = {(row["name"], row["dtype"]): row["sum_ms"] if item is None else row["ops"].get(item) for row in rows}
 
-    def ratio(name: str, dtype: str, ms: float) -> float | None:
+    def ratio_to_predecessor(name: str, dtype: str, ms: float) -> float | None:
         before = measured_predecessor(since, name, dtype, lambda *key: bool(times.get(key)))
         return times[before] / ms if before else None
 
     return [
-        Bar(*key, ms, row["step"], predicted.get(key), ratio(*key, ms), links.get(key, ""))
+        Bar(*key, ms, row["step"], predicted.get(key), ratio_to_predecessor(*key, ms), links.get(key, ""))
         for row in rows
         if (ms := times[key := (row["name"], row["dtype"])])
     ]
@@ -119,12 +119,12 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey", la
     powers_of_ten = svg.powers_of_ten(low, high)
     parts += svg.horizontal_axis(powers_of_ten, scale, layout.top - 4, bottom, lambda tick: svg.tick_text(tick) + unit)
     for place, bar in enumerate(bars):
-        row = "".join(_bar_row(bar, layout.top + place * HEIGHT, scale, layout))
+        row = "".join(_draw_bar_row(bar, layout.top + place * HEIGHT, scale, layout))
         parts.append(f'<a href="{escape(bar.link)}">{row}</a>' if bar.link else row)
     return svg.picture(name, title, _describe_bars(bars), end + layout.right, bottom + 28, parts)
 
 
-def _bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable[str]:
+def _draw_bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable[str]:
     colour, end, middle = BY_DTYPE[bar.dtype].colour if bar.step else "c0", scale(bar.ms), top + HEIGHT / 2
     inner, left = HEIGHT - 8, layout.left
     yield svg.text(bar.label, left - 8, middle + 4, anchor="end")
@@ -143,12 +143,10 @@ def _bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable
             f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
-    ratio = _ratio_text(bar) if layout.ratios else ""
+    ratio = ""
+    if layout.ratios and bar.ratio is not None:
+        ratio = f"  ×{svg.format_number(bar.ratio)}{' slower' if bar.is_slower else ''}"
     yield svg.text(f"{svg.format_number(bar.ms)} ms{ratio}", after + 6, middle + 4)
-
-
-def _ratio_text(bar: Bar) -> str:
-    return "" if bar.ratio is None else f"  ×{svg.format_number(bar.ratio)}{' slower' if bar.is_slower else ''}"
 
 
 def _bar_tooltip(bar: Bar) -> str:

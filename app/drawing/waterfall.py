@@ -32,7 +32,7 @@ class Stage(Frozen):
 
 
 def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
-    """Return into which stages the time in a report of ``main.py`` divides.
+    """Return the stages into which the time in a report of ``main.py`` divides.
 
     Raises ValueError unless the report is on lenet5 and its kernels for Hopper.
     """
@@ -52,7 +52,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float, name: str = "budget") -> str:
-    """Return a bar chart (SVG) of the time that each stage adds. copy_ms: time of the image copy alone, a line."""
+    """Return a bar chart (SVG) of the time that each stage adds, with a line at ``copy_ms``, the time of a bus copy."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

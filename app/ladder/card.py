@@ -63,7 +63,7 @@ class Card(Frozen):
     """The JSON documents with measurements of one GPU, as the program writes them.
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
-    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of the main job
+    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of ``main.py``
     with lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements of another card of
     the same name, whose counted instructions also apply to this card.
     """

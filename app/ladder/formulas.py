@@ -165,7 +165,7 @@ def fill_formulas(text: str, names: Names) -> str:
     return _BRACES.sub(lambda found: format(evaluate_formula(found[1], names), found[2] or ",.4g"), text)
 
 
-def format_exact(number: Number) -> str:
+def format_count(number: Number) -> str:
     """Return a number as text: without decimals if whole or at least 1,000, otherwise with three significant digits."""
     if number == round(number):
         return f"{round(number):,}"

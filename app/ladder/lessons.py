@@ -1,4 +1,4 @@
-"""List the steps of the ladder in order: a registry row, the step that it continues, and its lesson.
+"""List the steps of the ladder in order: a kernel, the step that it continues, and the lesson about it.
 
 A lesson is ``steps/OPERATION/NAME.toml``: the text about a step, shown by the pages and by docs/kernels.md. It names
 other steps in backticks, never by number. Its numbers are formulas in braces, which ``formulas.py`` computes. The first
@@ -116,12 +116,12 @@ def find_step(operation: str, name: str | None) -> Step | None:
 
 
 def lesson_path(row: Variant) -> Path:
-    """Return the path of the TOML file with a row's lesson."""
+    """Return the path of the TOML file with the lesson about a kernel."""
     return LESSONS / row.operation / f"{row.technique}.toml"
 
 
 def read_lesson(row: Variant) -> Lesson:
-    """Read a row's lesson from its TOML file and return it."""
+    """Read the lesson about a kernel from its TOML file and return it."""
     found = tomllib.loads(lesson_path(row).read_text(encoding="utf-8"))
     lists = {name: tuple(found[name]) for name in ("bounded_by", "proven_by")}
     return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})
@@ -222,7 +222,7 @@ def excerpt_lines(step: Step) -> list[Line]:
 def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
     """Return the lines from one with text ``start`` to one with ``until``, after the line that the first replaces."""
 
-    def find(text: str, after: int) -> int:
+    def find_line(text: str, after: int) -> int:
         alone = not text.strip("} ")  # a closing brace: its indentation tells which block it closes
         places = (at for at in range(after, len(lines)) if lines[at].change != "-")
         held = (at for at in places if (text == lines[at].text if alone else text in lines[at].text))
@@ -230,8 +230,8 @@ def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]
             raise ValueError(f"no line has {text}")
         return found
 
-    first = find(start, 0)
-    last = find(until, first)
+    first = find_line(start, 0)
+    last = find_line(until, first)
     before, now = lines[max(first - 1, 0)], lines[first]
     replaced = before.change == "-" and SequenceMatcher(None, before.text, now.text).ratio() > SIMILAR
     return lines[first - replaced : last + 1]

@@ -139,7 +139,7 @@ def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
 
 
 def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
-    """Return a drawing of a sum of ``depth`` terms that is split into ``parts`` of ``part`` terms, one a block."""
+    """Return a drawing of a sum of ``depth`` terms split into ``parts`` of ``part`` terms, one for each block."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
     drawing.add_text(0, 12, f"{depth:,} terms of one sum", "head")

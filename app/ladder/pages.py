@@ -88,7 +88,7 @@ class Pages:
         """Return the index page: a chart of all steps, then a list of them with times on the first network."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
-            layers = [(step, self._first_times(step)) for step in ladder_steps(operation)]
+            layers = [(step, self._times_on_first_network(step)) for step in ladder_steps(operation)]
             heads = [*dict.fromkeys(title for _, found in layers for title in found)]
             rows = [{"step": step, "times": [found.get(head) for head in heads]} for step, found in layers]
             sizes += [_size_texts(layer) for layer in self.card.layers(ladder_steps(operation)[0])]
@@ -102,7 +102,7 @@ class Pages:
         }
         return self._fill_template("index", "index", "All steps", values)
 
-    def _first_times(self, step: Step) -> Mapping[str, tuple[str, str]]:
+    def _times_on_first_network(self, step: Step) -> Mapping[str, tuple[str, str]]:
         """Return layer → (measured, predicted ms as text), for the layers of the first network that a step computes."""
         layers = (layer for layer in self.card.layers(step) if layer.network == self.card.networks[0])
         return {layer.title: (tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers}

@@ -144,7 +144,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
 
 
 def _ladder_bars(card: Card, network: str, layers: Layers) -> list[Bar]:
-    """Return a bar for each step and other system, with its total time on a network's convolutions and predictions."""
+    """Return a bar for each step and other system: measured and predicted time of all convolutions of a network."""
     bench, since = card.benches[network], {step.row.name: step.row.since for step, _ in layers}
     predicted = _predicted_sums(bench, network, layers)
     links = {(step.row.name, dtype): f"{step.page_name}.html" for step, _ in layers for dtype in BY_DTYPE}

@@ -45,7 +45,7 @@ def playground_page(samples: Split | None) -> ExtraPage:
     if samples is not None:
         images = samples.images[:SAMPLES]
         content |= {"images": _to_base64(images), "labels": samples.labels[:SAMPLES].tolist()}
-    script, style = page_script(), _page_style()
+    script, style = page_script(), _page_css()
     values = {
         "network": NETWORK,
         "samples": 0 if samples is None else len(content["labels"]),
@@ -68,7 +68,7 @@ def page_script(names: tuple[str, ...] = SCRIPTS) -> str:
     return "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
-def _page_style() -> str:
+def _page_css() -> str:
     site = (Path(__file__).with_name("static") / "style.css").read_text(encoding="utf-8")
     return site + (FOLDER / "playground.css").read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Build the tables of a step's page, and give reasons why counts by formula differ from hardware counters."""
+"""Build the tables of a step's page as data for its template; explain counts that differ from hardware counters."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from app.lab.document import Row
 from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder.card import EXAMPLE, Layer
 from app.ladder.counting import COUNTS, PARTS
-from app.ladder.formulas import format_exact
+from app.ladder.formulas import format_count
 from app.ladder.lessons import Step
 from app.terminal.text import format_factor, format_ms
 
@@ -144,11 +144,11 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
         note = step.lesson.counts.get(name, default)
         if name == "slots":
             note = "; ".join(dict.fromkeys(SLOTS.get(layer.issue_slot_source, note) for layer in layers))
-        rows.append(_table_row(words, [format_exact(layer.counts[name]) for layer in layers], note))
+        rows.append(_row_data(words, [format_count(layer.counts[name]) for layer in layers], note))
     helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
     where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
     caption = f"What a thread does for one output, by the row's parameters and the layer's shape{where}"
-    return _html_table(caption, "count", layers, rows, "formula")
+    return _table_data(caption, "count", layers, rows, "formula")
 
 
 def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
@@ -157,7 +157,7 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
     earlier: layers of ``since``, the step that this one continues.
     """
     rows = [
-        _table_row(
+        _row_data(
             words[:1].upper() + words[1:],
             [format_ms(layer.prediction.parts[part]) or "0" for layer in layers],
             bound=[layer.prediction.busiest_part == part for layer in layers],
@@ -165,17 +165,15 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
         for part, words in PARTS.items()
         if any(layer.prediction.parts[part] for layer in layers)
     ]
-    rows.append(
-        _table_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True)
-    )
-    rows.append(_table_row("Measured", [ms_text(layer) for layer in layers], strong=True))
+    rows.append(_row_data("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
+    rows.append(_row_data("Measured", [ms_text(layer) for layer in layers], strong=True))
     olds = [earlier.get(layer.title) for layer in layers]
     if since and any(old and old.ms for old in olds):
-        rows.append(_table_row(f"Step {since.title}, measured", [ms_text(old) if old else DASH for old in olds]))
+        rows.append(_row_data(f"Step {since.title}, measured", [ms_text(old) if old else DASH for old in olds]))
     ratios = [format_factor(layer.ms / layer.prediction.ms) if layer.ms else DASH for layer in layers]
-    rows.append(_table_row("Measured ÷ predicted", ratios))
+    rows.append(_row_data("Measured ÷ predicted", ratios))
     images = layers[0].names["BATCH"]
-    return _html_table(
+    return _table_data(
         f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows
     )
 
@@ -196,18 +194,18 @@ def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, La
             before = f"{_counter_text(old, name)} → " if old and old.counters else ""
             cells.append(before + _counter_text(layer, name))
         unit = "%" if COUNTERS[name].unit == "%" else "per output"
-        rows.append(_table_row(f"{COUNTERS[name].words}, {unit}", cells))
+        rows.append(_row_data(f"{COUNTERS[name].words}, {unit}", cells))
     images = counted[0].counters["images"]
     caption = f"Hardware counters (Nsight Compute), {images:,} images, each kernel alone on the card, launches added up"
     if step.since and any(old.counters for old in earlier.values()):
         caption += f"; before the arrow, step {step.since.title}"
-    return _html_table(caption, "counter", counted, rows)
+    return _table_data(caption, "counter", counted, rows)
 
 
 def _counter_text(layer: Layer, name: str) -> str:
     value = layer.counters["counts"].get(name)
     outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-    return DASH if value is None else format_exact(normalize_count(name, value, outputs))
+    return DASH if value is None else format_count(normalize_count(name, value, outputs))
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
@@ -219,13 +217,13 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
     for counter, words in WORDS.items():
         cells = [one.get(counter) for _, one in found]
         if any(cells):
-            shown = [f"{format_exact(one.expected)} | {format_exact(one.counted)}" if one else DASH for one in cells]
-            rows.append(_table_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
+            shown = [f"{format_count(one.expected)} | {format_count(one.counted)}" if one else DASH for one in cells]
+            rows.append(_row_data(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "
         f"bold where they differ by more than the factor {FACTOR}"
     )
-    return _html_table(caption, "count | counter", [layer for layer, _ in found], rows)
+    return _table_data(caption, "count | counter", [layer for layer, _ in found], rows)
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
@@ -234,14 +232,14 @@ def shares_table(layers: Sequence[Layer]) -> Any:
     if not timed:
         return None
     rows = [
-        _table_row(
+        _row_data(
             words[:1].upper() + words[1:], [f"{layer.prediction.parts[part] / (layer.ms or 1):.0%}" for layer in timed]
         )
         for part, words in PARTS.items()
         if part != "latency" and any(layer.prediction.parts[part] for layer in timed)
     ]
     caption = "In place of counters: the share of the measured time that each part is busy, by the counts"
-    return _html_table(caption, "part of the card", timed, rows)
+    return _table_data(caption, "part of the card", timed, rows)
 
 
 def compiled_table(layers: Sequence[Layer]) -> Any:
@@ -250,25 +248,23 @@ def compiled_table(layers: Sequence[Layer]) -> Any:
     known = [found[name] for name in sorted(found)]
     if not known:
         return None
-    rows = [_table_row(words, [said(layer.resources) for layer in known]) for words, said in RESOURCES.items()]
+    rows = [_row_data(words, [said(layer.resources) for layer in known]) for words, said in RESOURCES.items()]
     loops = [layer.loop for layer in known]
     for words, name in LOOPS.items() if any(loops) else ():
-        rows.append(_table_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
+        rows.append(_row_data(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
     ran = [", ".join(f"{name} = {value}" for name, value in layer.tuned.items()) for layer in known]
     told = [f"{layer.title} with {one}" for layer, one in zip(known, ran, strict=True) if one]
     caption = f"{MACHINE}. Compiled with the row's own parameters; measured, {', '.join(told)}" if told else MACHINE
-    return _html_table(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
+    return _table_data(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
 
 
-def _table_row(
-    name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()
-) -> Any:
+def _row_data(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:
     marks = bound or [False] * len(cells)
     shown = [{"text": cell, "bound": mark} for cell, mark in zip(cells, marks, strict=True)]
     return {"name": name, "note": note, "cells": shown, "strong": strong}
 
 
-def _html_table(
+def _table_data(
     caption: str,
     first: str,
     layers: Sequence[Layer],

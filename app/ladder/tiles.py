@@ -1,6 +1,6 @@
 """Draw which thread reads which data, with a kind of drawing for each way to divide a layer among threads.
 
-A lesson names the kind and gives formulas for its sizes, so that a drawing shows the launch that the row makes.
+A lesson names the kind and gives formulas for its sizes, so that a drawing shows how the kernel is launched.
 """
 
 from collections.abc import Callable, Mapping

@@ -67,11 +67,11 @@ def draw_sparse_operands(columns: int) -> Drawing:
         f"product multiplies 64 maps x 32 channels x {columns} pixels in the time of 16 channels."
     )
 
-    def left_of(four: int, at: int, size: int) -> int:
+    def square_x(four: int, at: int, size: int) -> int:
         return four * (size * cell + apart) + at * cell
 
-    stored = left_of(channels // GROUP, 0, GROUP) + 70
-    bits = stored + left_of(channels // GROUP, 0, KEPT) + 40
+    stored = square_x(channels // GROUP, 0, GROUP) + 70
+    bits = stored + square_x(channels // GROUP, 0, KEPT) + 40
     drawing.add_text(0, 12, f"a tap of {maps} maps, {channels} of 32 channels", "head")
     drawing.add_text(stored, 12, "A: kept weights", "head")
     drawing.add_text(bits, 12, "metadata: places, two bits", "head")
@@ -81,9 +81,9 @@ def draw_sparse_operands(columns: int) -> Drawing:
             for at in range(GROUP):
                 kept = at in places[number, four]
                 title = "a weight" if kept else ""
-                drawing.add_rectangle(left_of(four, at, GROUP), y, cell, cell, "own" if kept else "plain", title)
+                drawing.add_rectangle(square_x(four, at, GROUP), y, cell, cell, "own" if kept else "plain", title)
             for at, place in enumerate(places[number, four]):
-                x = left_of(four, at, KEPT)
+                x = square_x(four, at, KEPT)
                 drawing.add_rectangle(stored + x, y, cell, cell, "own", "a weight")
                 drawing.add_text(bits + x + cell / 2, y + 17, f"{place:02b}", "", "middle")
         drawing.add_arrow(stored - 60, y + cell / 2, stored - 8, y + cell / 2)

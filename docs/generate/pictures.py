@@ -29,7 +29,7 @@ def draw_pictures(figures: Path, folder: Path = FOLDER) -> list[Path]:
     svg.create_chart_folder(folder)
     documents = Figures(figures)
     return [
-        svg.save_chart(draw_one(documents[name]), folder / picture, source_text(figures / name))
+        svg.save_chart(draw_one(documents[name]), folder / picture, picture_source_text(figures / name))
         for picture, (name, draw_one) in PICTURES.items()
     ]
 
@@ -39,11 +39,11 @@ def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
     return [
         name
         for name, (json, _) in PICTURES.items()
-        if svg.read_chart_source(folder / name) != source_text(figures / json)
+        if svg.read_chart_source(folder / name) != picture_source_text(figures / json)
     ]
 
 
-def source_text(path: Path) -> str:
+def picture_source_text(path: Path) -> str:
     """Return the text that a picture stores about its JSON file: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"

@@ -53,7 +53,7 @@ def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
     """Return sentences: a step's times on every network, and its speed-up over the step that it continues."""
     rows = {row.name: row for row in variants(operation)}
     types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
-    sentences = (_gain_sentence(figures, rows, name, dtype) for dtype in types)
+    sentences = (_speedup_sentences(figures, rows, name, dtype) for dtype in types)
     return wrap_paragraph(" ".join(filter(None, sentences)) or "Not measured.")
 
 
@@ -62,7 +62,7 @@ def _times_by_network(figures: Figures, item: str | None, name: str, dtype: str)
     return [bench.ms(name, dtype, item) for bench in figures.benches.values()]
 
 
-def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
+def _speedup_sentences(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
     """Return sentences on a step's times in one number format; empty if it was not measured.
 
     The times are sums over both convolutions, or of one layer if the step does not compute both.

@@ -56,7 +56,7 @@ class PeerTimes(NamedTuple):
         return self.ratio is not None and self.ratio < 1
 
     @property
-    def cells(self) -> list[str]:
+    def table_cells(self) -> list[str]:
         """Return cells: our time, the peer's, their ratio (bold if we are slower), the peer or why there is none."""
         factor = format_factor(self.ratio)
         return [
@@ -113,7 +113,7 @@ def network_comparison(network: str, figures: Figures) -> str:
                 for setting, row_title in _our_settings(one, precision).items():
                     own = our_row(one, precision, setting)
                     pairs = (pair_with_fastest_peer(one, precision, measure, setting) for measure in MEASURES)
-                    cells = [cell for pair in pairs for cell in pair.cells] if own[ON_CARD] else [own["reason"]]
+                    cells = [cell for pair in pairs for cell in pair.table_cells] if own[ON_CARD] else [own["reason"]]
                     rows.append([row_title, *cells])
                 files[file] = None
                 failures += _peer_fault_sentences(one)
@@ -166,7 +166,7 @@ def all_networks_table(figures: Figures) -> str:
             if not own[ON_CARD]:
                 continue
             found = [pair_with_fastest_peer(one, precision, measure, setting) for measure in MEASURES]
-            rows.append([what, title, *(cell for each in found for cell in each.cells)])
+            rows.append([what, title, *(cell for each in found for cell in each.table_cells)])
             if any(each.peer_is_faster for each in found):
                 why = WHY_SLOWER.get((network, images, precision), f"not known; ours ran {own['note']}")
                 slower.append(f"- {what}, {title}: {why}{_exact_alternative_text(one, precision)}")

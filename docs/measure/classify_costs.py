@@ -70,7 +70,7 @@ def _opening_seconds(path: Path) -> float:
     else:
         write_idx(path, images)
     with hdf5_process.Reader() as hdf5:
-        return median([_seconds(lambda: open_shard(path, unlabelled=True, hdf5=hdf5)) for _ in range(ROUNDS)])
+        return median([_call_seconds(lambda: open_shard(path, unlabelled=True, hdf5=hdf5)) for _ in range(ROUNDS)])
 
 
 def _storing_seconds(folder: Path) -> float:
@@ -85,17 +85,17 @@ def _storing_seconds(folder: Path) -> float:
     windows = [(0, PIECES * GPU_PIECE)] * ROUNDS
     with OutputFolder(folder / "out", shards, windows).create_and_lock(identity) as out:
 
-        def store(number: int) -> None:
+        def store_labels(number: int) -> None:
             for piece in range(PIECES):
                 out.write(number, piece * GPU_PIECE, labels, None, None)
 
-        return median([_seconds(partial(store, number)) for number in range(ROUNDS)])
+        return median([_call_seconds(partial(store_labels, number)) for number in range(ROUNDS)])
 
 
 def _hashing_rate(path: Path) -> float:
     """Return the GB/s at which ``--resume`` checks the hashes of results. path: of a file to create."""
     path.write_bytes(bytes(HASHED_BYTES))
-    return HASHED_BYTES / 1e9 / median([_seconds(lambda: file_sha256(path)) for _ in range(3)])
+    return HASHED_BYTES / 1e9 / median([_call_seconds(lambda: file_sha256(path)) for _ in range(3)])
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _piece_rate(labels: int) -> Cluster:
         return {"workers": WORKERS, "labels": labels, "pieces": count, "pieces_per_s": rate}
 
 
-def _seconds(action: Callable[[], object]) -> float:
+def _call_seconds(action: Callable[[], object]) -> float:
     return time_call(action)[1] / 1e3
 
 

@@ -202,7 +202,7 @@ def test_wrong_figures_are_reported_in_one_line(content: str, tmp_path: Path) ->
     ids=["one convolution", "no whole program timed", "no resources"],
 )
 def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, figures_copy: Path) -> None:
-    """Report documents that fit their schema, but that the tables cannot show."""
+    """Check the error for documents that fit their schema, but that the tables cannot show."""
     found = json.loads((figures_copy / name).read_text())
     change(found)
     assert not mistakes(found)
@@ -241,7 +241,6 @@ TIMES = {"on the card": "on_card_ms", "host labels": "end_to_end_ms", "one image
 
 @pytest.mark.parametrize("document", [KERNELS, SYSTEMS])
 def test_prose_contains_no_measured_figures(document: Document) -> None:
-    """Find no number with a unit of time or rate outside of generated blocks."""
     assert not re.findall(r"\d (?:ms|µs|TFLOP/s|GB/s)\b", BLOCK.sub("", document.read()))
 
 

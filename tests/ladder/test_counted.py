@@ -8,7 +8,7 @@ import pytest
 
 from app.lab.profile.counters import normalize_count
 from app.ladder.card import Card, Layer
-from app.ladder.formulas import format_exact
+from app.ladder.formulas import format_count
 from app.ladder.lessons import Step, all_steps
 from app.ladder.pages import Pages, lesson_to_html
 from app.ladder.stored import stored_card
@@ -189,7 +189,7 @@ def test_a_page_compares_counts_with_counters_and_explains_large_differences(
     for layer in card.layers(step):
         for one in counter_differences(layer):
             assert "<caption>For an output: the count above" in page
-            assert f">{format_exact(one.expected)} | {format_exact(one.counted)}<" in page, (layer.title, one)
+            assert f">{format_count(one.expected)} | {format_count(one.counted)}<" in page, (layer.title, one)
             assert one.is_large == (max(one.expected, one.counted) > FACTOR * min(one.expected, one.counted))
             if one.is_large:
                 needed.add(one.counter)

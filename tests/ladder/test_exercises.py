@@ -38,7 +38,7 @@ SOLVED = ("04_barriers", "__syncthreads();")
 
 @pytest.fixture
 def learner_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to an empty folder, with the progress stored outside of it; return its path."""
+    """Change to an empty folder and return its path; ``learn`` stores the progress elsewhere."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -99,7 +99,7 @@ def test_exercise_files_are_those_of_exercises_toml() -> None:
 
 
 def test_exercise_4_needs_both_barriers(tmp_path: Path) -> None:
-    """Check that one barrier is not enough, and the number in the hint: of elements in a row and a column."""
+    """Check that one barrier is not enough, and that the hint says how many threads write what a thread reads."""
     writers = {(3, k) for k in range(16)} | {(k, 5) for k in range(16)}
     assert f"that {len(writers) - 1} other threads have written" in all_exercises()[3].hints[1]
     text = (HERE / "solutions" / f"{SOLVED[0]}.cu").read_text(encoding="utf-8")

@@ -61,7 +61,7 @@ def test_charts_show_predictions_of_steps_and_link_their_pages(site: Path, card:
 
 
 def charts_html(card: Card, **changed: Any) -> str:
-    """Return the page of charts of a card with lenet5's bench document, and of its others only ``changed``."""
+    """Return the page of charts of a card that has only lenet5's bench document and those in ``changed``."""
     nothing: dict[str, Any] = {"counters": {}, "reports": {}, "timelines": {}}
     benches = {"lenet5": card.benches["lenet5"]}
     return pictures_page(replace(card, benches=benches, **nothing | changed)).body

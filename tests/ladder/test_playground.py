@@ -133,7 +133,7 @@ def test_occlusion_equals_its_definition(samples: Split, graph: Graph, tmp_path:
 
 
 def test_resampling_equals_pillow(tmp_path: Path) -> None:
-    """Compare all bits, one axis at a time, because versions of Pillow resize first one or the other axis."""
+    """Compare all bits, one axis at a time, because the order of the axes depends on Pillow's version."""
     rng, asked, expected = np.random.default_rng(1), [], []
     box_filter, bicubic = Image.Resampling.BOX, Image.Resampling.BICUBIC
     for number in range(12):

@@ -156,16 +156,16 @@ def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
     inputs = case.inputs()
 
-    def run() -> list[np.ndarray]:
+    def run_twice() -> list[np.ndarray]:
         built.run(inputs, low=True)  # arrays begin at a guard page, and in the next run they end at one
         return built.run(inputs, case.rerun_case.inputs(), low=False)
 
-    return _first_error(case, run)
+    return _first_error(case, run_twice)
 
 
-def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
+def _first_error(case: Case, run_twice: Callable[[], list[np.ndarray]]) -> str | None:
     try:
-        return case.describe_error_of_two_runs(run())
+        return case.describe_error_of_two_runs(run_twice())
     except Fault as fault:
         return str(fault)
 

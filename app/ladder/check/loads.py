@@ -69,7 +69,7 @@ def _predict_row(card: Card, step: Step, row: Variant, name: str, problem: Produ
 
 
 def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]:
-    """Return ``global_loads``, ``shared_loads`` and ``constant_loads`` per output of a run. Raises UserError."""
+    """Emulate a run; return ``global_loads``, ``shared_loads``, ``constant_loads`` per output. Raises UserError."""
     inputs = Case(row, problem, images).inputs()
     with TemporaryDirectory() as folder:
         built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=COUNTING)

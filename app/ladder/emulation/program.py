@@ -100,7 +100,7 @@ def replace_ptx(name: str, text: str) -> str:
 
 
 def emulation_headers() -> dict[str, str]:
-    """Return the text of each header of this folder, by name."""
+    """Return file name → text of each C++ header in this folder."""
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
 

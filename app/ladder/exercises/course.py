@@ -91,7 +91,7 @@ def progress_path() -> Path:
 
 
 def read_progress() -> Progress:
-    """Return the stored progress; if the file is missing or damaged (which stderr then names), no progress."""
+    """Return the stored progress; no progress if the file is missing or, with a note on stderr, damaged."""
     path = progress_path()
     try:
         if is_trusted(path) and may_exist(path):
