@@ -129,7 +129,7 @@ def _draw_axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[fl
 def _draw_roofs(
     roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
 ) -> tuple[list[str], list[Box]]:
-    """Return the SVG of the roofs, each labelled with its rate (above it if there is room), and their boxes."""
+    """Return the SVG of the roofs, labelled with their rates, and the boxes that other labels must avoid."""
     low, high = xs
     parts: list[str] = []
     boxes: list[Box] = []

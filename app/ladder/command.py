@@ -137,13 +137,13 @@ def as_text(document: Ladder, width: int) -> str:
         times = {row["name"]: row["ms"] for row in rows}
         of = f"{name.capitalize()}: {' + '.join(items)}"
         parts.append([*paragraph(of, width), *table(COLUMNS, (_step_cells(row, times) for row in rows), width)])
-    of_loop = any(_has_loop_slots(row) for row in document["steps"] if row["ms"])
+    of_loop = any(_counts_only_hottest_loop(row) for row in document["steps"] if row["ms"])
     parts.append(paragraph(EXPLAINED + OF_LOOP * of_loop, width))
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _has_loop_slots(row: records.Step) -> bool:
+def _counts_only_hottest_loop(row: records.Step) -> bool:
     return any(layer["slots"] == "loop" for layer in row["layers"])
 
 
@@ -154,7 +154,7 @@ def _step_cells(row: records.Step, times: Mapping[str, float | None]) -> list[st
         timed = [f"{layer['item']} alone: {format_ms(layer['ms'])}" for layer in row["layers"] if layer["ms"]]
         return [*cells, "–", "; ".join([*timed, row["reason"]] if row["reason"] else timed) or "not measured"]
     bound = PARTS[row["bound"] or ""].partition(" (")[0]
-    if _has_loop_slots(row):
+    if _counts_only_hottest_loop(row):
         bound += " (loop)"
     ratio = format_factor(ms / predicted) if predicted else ""
     return [*cells, format_ms(ms), ratio, format_factor(before / ms) if before else "", bound]

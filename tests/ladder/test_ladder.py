@@ -67,7 +67,7 @@ def test_loop_mark_is_explained_only_if_a_row_has_it(network: str, capsys: pytes
     assert ("(loop):" in text) == bool(re.search(r"\(loop\)$", text, re.MULTILINE))
 
 
-def test_stored_card_and_stored_kernels() -> None:
+def test_stored_figures_depend_on_network_and_architecture() -> None:
     assert [*stored_card("k7").benches] == ["k7"] and stored_kernels("sm_75") == {} != stored_kernels("sm_90a")
     with pytest.raises(UserError, match=r"figures are stored of lenet5, .*, not of mlp"):
         stored_card("mlp")
