@@ -2,8 +2,8 @@
 
     python docs/nano.py [FOLDER]        FOLDER has t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz
 
-Read it from top to bottom: the network, four kernels in CUDA C++, the data, the card, the check, the times. It uses
-nothing of app, where each part has a room that does the same in earnest; a comment at each part names the room.
+Read it from top to bottom: the network, four kernels in CUDA C++, the data, the GPU, the check, the times. It uses
+nothing of app; a comment at each part ("In earnest") names the folder of app that does the same for real use.
 Exit code 0: the labels are right. 1: they are not. 2: the data set or a GPU is missing.
 """
 
@@ -18,28 +18,28 @@ from typing import NoReturn
 import cupy
 import h5py
 import numpy as np
-from cupyx.profiler import benchmark  # of CuPy, too
+from cupyx.profiler import benchmark  # also a part of CuPy
 
 # 1. The network. In earnest: app/network, which reads networks from files, and app/layers.
 #   images     28 x 28 bytes
 #   maps       32 x 12 x 12 floats   conv1: 32 filters of 5 x 5, ReLU, means of 2 x 2 pixels
 #   features   4 x 4 x 64 floats     conv2: 64 filters of 32 x 5 x 5, ReLU, means of 2 x 2 pixels
 #   hidden     128 floats            fc1: a product with 1024 x 128 weights, ReLU
-#   labels     1 byte                fc2: a product with 128 x 10 weights; the label is the place of the greatest sum
-#
+#   labels     1 byte                fc2: a product with 128 x 10 weights; the label is the index of the greatest sum
 # One image takes 7.8 million FLOPs, 84 % of them in conv2. At the 51 TFLOP/s that an H100 sustains in float32, 10,000
 # images take 1.5 ms. Their bytes take 0.15 ms over the bus.
+# LAYERS: name, threads and images of a block. SIZES: values an image and their type, of images and layers' outputs.
 WEIGHTS = Path(__file__).resolve().parent.parent / "weights"
-LAYERS = (("conv1", 288, 8), ("conv2", 256, 4), ("fc1", 128, 32), ("fc2", 256, 8))  # threads, images of a block
-SIZES = ((28 * 28, "u1"), (32 * 12 * 12, "f4"), (4 * 4 * 64, "f4"), (128, "f4"), (1, "u1"))  # images to labels
+LAYERS = (("conv1", 288, 8), ("conv2", 256, 4), ("fc1", 128, 32), ("fc2", 256, 8))
+SIZES = ((28 * 28, "u1"), (32 * 12 * 12, "f4"), (4 * 4 * 64, "f4"), (128, "f4"), (1, "u1"))
 
-# 2. The kernels. In earnest: app/kernels, a ladder from a plain loop to tensor cores, each step a file.
+# 2. The kernels. In earnest: app/kernels, where each step from a plain loop to tensor cores is a file.
 # The sums of a convolution are in registers, so the same kernel applies ReLU and pooling and stores a quarter as much.
 # A load takes longer than a multiply-add, so a thread computes many sums and uses each loaded value for several.
 KERNELS = r"""
-#define UNROLL _Pragma("unroll")  // copies of the loop's body in place of the loop: its arrays can be registers
+#define UNROLL _Pragma("unroll")  // replaces a loop by copies of its body, so that its arrays can be registers
 extern "C" {
-// 32 filters of 5 x 5, divided by 255. All threads of a warp read the same tap: constant memory serves them at once.
+// 32 filters of 5 x 5, divided by 255. A warp reads one tap at a time: constant memory serves all threads at once.
 __constant__ float filters1[32 * 5 * 5];
 __device__ float relu(float x) { return x > 0 ? x : 0; }
 __device__ float pooled(float a, float b, float c, float d) { return 0.25f * (relu(a) + relu(b) + relu(c) + relu(d)); }
@@ -144,13 +144,13 @@ __global__ void fc2(const float *hidden, const float *weights, unsigned char *la
 """
 
 
-def stop(why: str) -> NoReturn:
-    """End the program with one line and exit code 2."""
+def fail(why: str) -> NoReturn:
+    """Print an error in one line and end the program with exit code 2."""
     print(f"error: {why}", file=sys.stderr)
     raise SystemExit(2)
 
 
-# 3. Weights and images. In earnest: app/files, which trusts no file, and data_tools, which fetches the data set.
+# 3. Weights and images. In earnest: app/files, which checks every file, and data_tools, which fetches the data set.
 def load_weights() -> list[np.ndarray]:
     """Return the weights of the four layers, float32, in the order in which the kernels read them."""
     with h5py.File(WEIGHTS / "lenet5_fashion.h5") as file:
@@ -167,22 +167,22 @@ def load_images() -> tuple[np.ndarray, np.ndarray]:
     try:
         paths = (folder / f"t10k-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1"))
         images, classes = (np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8) for path in paths)
-        return images[16:].reshape(10_000, 784), classes[8:].reshape(10_000)  # behind the headers
+        return images[16:].reshape(10_000, 784), classes[8:].reshape(10_000)  # after the headers
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        stop(f"no good test images in {folder}: {error}; run: python -m data_tools fetch")
+        fail(f"no good test images in {folder}: {error}; run: python -m data_tools fetch")
 
 
-# 4. The card. In earnest: app/cuda compiles and launches, app/engine copies beside kernels.
-def page_locked(count: int, size: int) -> np.ndarray:
-    """Return (count, size) uint8 in host memory that the system does not move, so that the card copies it by itself."""
+# 4. The GPU. In earnest: app/cuda compiles and launches, app/engine copies while kernels run.
+def allocate_page_locked(count: int, size: int) -> np.ndarray:
+    """Return a (count, size) uint8 array in page-locked host memory, which the GPU copies without the CPU."""
     return np.frombuffer(cupy.cuda.alloc_pinned_memory(count * size), np.uint8, count * size).reshape(count, size)
 
 
 class Card:
-    """The network on the card, with memory for every layer's outputs of ``count`` images."""
+    """The network on the GPU, with memory for the outputs of all layers for ``count`` images."""
 
     def __init__(self, count: int) -> None:
-        module = cupy.RawModule(code=KERNELS, options=("-std=c++17",))  # compiled here, by NVRTC
+        module = cupy.RawModule(code=KERNELS, options=("-std=c++17",))  # NVRTC compiles here
         self.kernels = [module.get_function(name) for name, *_ in LAYERS]
         filters1, *others = load_weights()
         module.get_global("filters1").copy_from_host(filters1.ctypes.data, filters1.nbytes)
@@ -190,31 +190,31 @@ class Card:
         self.arrays = [cupy.empty((count, size), dtype) for size, dtype in SIZES]
         self.streams = [cupy.cuda.Stream() for _ in range(4)]
 
-    def launch(self, layer: int, part: slice) -> None:
-        """Queue one layer for some of the images on the current stream."""
+    def launch_layer(self, layer: int, part: slice) -> None:
+        """Queue the kernel of a layer on the current stream. part: the images to compute."""
         _, threads, images = LAYERS[layer]
         read, written = (array[part] for array in self.arrays[layer : layer + 2])
         blocks, count = -(-len(read) // images), np.int32(len(read))
         self.kernels[layer]((blocks,), (threads,), (read, *self.weights[layer], written, count))
 
     def classify(self, images: np.ndarray, labels: np.ndarray, chunk: int = 2000) -> None:
-        """Write the labels of page-locked images. While one stream copies a chunk, others compute theirs."""
+        """Write the labels of page-locked images to ``labels``. While a stream copies a chunk, others compute."""
         for number, first in enumerate(range(0, len(images), chunk)):
             part = slice(first, first + chunk)
             read, written = self.arrays[0][part], self.arrays[-1][part]
             with self.streams[number % len(self.streams)] as stream:
                 read.data.copy_from_host_async(images[part].ctypes.data, read.nbytes, stream)
                 for layer in range(len(LAYERS)):
-                    self.launch(layer, part)
+                    self.launch_layer(layer, part)
                 written.data.copy_to_host_async(labels[part].ctypes.data, written.nbytes, stream)
         cupy.cuda.Device().synchronize()
 
 
 # 5. The check. In earnest: app/network/verdicts.py, and tests that compare every element of every layer.
 def judge(labels: np.ndarray, classes: np.ndarray) -> tuple[bool, str]:
-    """Return whether the labels, (10000,), equal the reference's but for at most ten near-ties, and a sentence.
+    """Return whether the labels, (10000,), differ from the reference only in up to ten near-ties, and a sentence.
 
-    The stored reference was computed in float64. In a near-tie, its best two scores differ by less than 64 roundings.
+    classes: true labels. Near-tie: the best two float64 scores of the reference differ by less than 64 roundings.
     """
     with h5py.File(WEIGHTS / "lenet5_fashion_reference.h5") as file:
         reference, margins, magnitudes = (file[name][:] for name in ("labels", "margins", "magnitudes"))
@@ -231,15 +231,15 @@ def main() -> int:
     loaded, classes = load_images()
     try:
         card = Card(len(loaded))
-    except (RuntimeError, ImportError, OSError) as error:  # CuPy's own errors of the card are RuntimeErrors
-        stop(f"no GPU that CuPy can use: {' '.join(str(error).split())}; without one run: python main.py --device cpu")
-    images, labels = page_locked(*loaded.shape), page_locked(len(loaded), 1)
+    except (RuntimeError, ImportError, OSError) as error:  # CuPy's errors of the GPU are RuntimeErrors
+        fail(f"no GPU that CuPy can use: {' '.join(str(error).split())}; without one run: python main.py --device cpu")
+    images, labels = allocate_page_locked(*loaded.shape), allocate_page_locked(len(loaded), 1)
     images[:], labels[:] = loaded, 255
     card.classify(images, labels)
     passed, verdict = judge(labels[:, 0], classes)
     print(f"{'PASSED' if passed else 'FAILED'}: {verdict}")
     for layer, (name, *_) in enumerate(LAYERS):
-        seconds = benchmark(card.launch, (layer, slice(None)), n_repeat=50).gpu_times[0]
+        seconds = benchmark(card.launch_layer, (layer, slice(None)), n_repeat=50).gpu_times[0]
         print(f"{name:<12}{median(seconds) * 1e3:6.3f} ms")
     seconds = benchmark(card.classify, (images, labels), n_repeat=100).cpu_times
     print(f"{'end to end':<12}{median(seconds) * 1e3:6.3f} ms from host memory to host memory, {len(images):,} images")

@@ -1,6 +1,6 @@
-"""Provide the three interactives of the pages: HTML that is readable without its script, and the scripts.
+"""Return the HTML, CSS and JavaScript of the three interactive drawings.
 
-They run in a page opened from a file, without a server. The HTML needs the style sheets of ``page_style_sheet``.
+The HTML is readable without JavaScript. The scripts also run in a page that is opened from a file, without a server.
 """
 
 from pathlib import Path
@@ -12,16 +12,16 @@ INTERACTIVES = ("windows", "start_address", "split")
 
 
 def page_style_sheet() -> str:
-    """Return the style sheet that a page with charts and interactives needs."""
+    """Return the CSS of pages with charts and interactive drawings."""
     return f"{style_sheet()}{(FOLDER / 'interactive.css').read_text(encoding='utf-8')}"
 
 
 def interactive_html(name: str) -> str:
-    """Return one interactive as HTML, which loads its script from the folder ``scripts`` beside the page."""
+    """Return the HTML of a drawing of ``INTERACTIVES``; it loads a script from the folder ``scripts``."""
     html = (FOLDER / f"{name}.html").read_text(encoding="utf-8")
     return f'{html}<script src="scripts/{name}.js" defer></script>\n'
 
 
 def script_texts() -> dict[str, str]:
-    """Return the text of each script by file name, to write into the folder ``scripts`` beside the page."""
+    """Return file name → text of each script; the folder ``scripts`` beside the page must contain these files."""
     return {f"{name}.js": (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in INTERACTIVES}

@@ -1,4 +1,4 @@
-"""Draw a bar for each step of the ladder on a logarithmic time scale, with its prediction, even if it is slower."""
+"""Draw a bar chart of the ladder: the measured and the predicted time of each kernel on a logarithmic scale."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 class Layout(Frozen):
-    """Sizes of a chart in pixels. right: space for the text behind each bar. ratios: whether it includes the ratio."""
+    """Sizes of a chart in pixels. right: space for the text after a bar. ratios: whether it has ``Bar.ratio``."""
 
     left: int
     top: int
@@ -28,10 +28,11 @@ WIDE, NARROW = Layout(160, 66, 560, 150, ratios=True), Layout(144, 110, 130, 66,
 
 
 class Bar(Frozen):
-    """The bar of a step. ms: measured time. predicted_ms: time predicted before the measurement, or None.
+    """The bar of a kernel (a step of the ladder) or of another system.
 
-    ratio: time of the step that it continues ÷ time of this step; None if that step has no bar. step: its number; None
-    for other systems, 0 for cuBLAS; the bars of both are grey. link: address of the step's page, or empty.
+    ms: measured time. step: the step's number; None for other systems, 0 for cuBLAS; the bars of both are grey.
+    predicted_ms: time predicted before the measurement, or None. ratio: time of the step that this one continues ÷ time
+    of this step; None if that step has no bar. link: address of the step's page, or empty.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Bar(Frozen):
 
     @property
     def label(self) -> str:
-        """Return the bar's name: ``13 register-patch``, with the number format unless it is fp32."""
+        """Return the label beside the bar: ``13 register-patch``, with the number format unless it is fp32."""
         return step_label(self.name, self.dtype, self.step)
 
     @property
@@ -54,7 +55,7 @@ class Bar(Frozen):
 
 
 def step_label(name: str, dtype: str, step: int | None) -> str:
-    """Return a row's name in charts of several number formats: step, name, and the format unless fp32."""
+    """Return a kernel's label: its step if it has one, its name, and its number format unless this is fp32."""
     number = "" if step is None else f"{step} "
     return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
 
@@ -90,12 +91,12 @@ def bars_from_bench(
     rows = [row for row in document["totals"] if row["kind"] != "debug"]
     times = {(row["name"], row["dtype"]): row["sum_ms"] if item is None else row["ops"].get(item) for row in rows}
 
-    def ratio(name: str, dtype: str, ms: float) -> float | None:
+    def ratio_to_predecessor(name: str, dtype: str, ms: float) -> float | None:
         before = measured_predecessor(since, name, dtype, lambda *key: bool(times.get(key)))
         return times[before] / ms if before else None
 
     return [
-        Bar(*key, ms, row["step"], predicted.get(key), ratio(*key, ms), links.get(key, ""))
+        Bar(*key, ms, row["step"], predicted.get(key), ratio_to_predecessor(*key, ms), links.get(key, ""))
         for row in rows
         if (ms := times[key := (row["name"], row["dtype"])])
     ]
@@ -118,12 +119,12 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey", la
     powers_of_ten = svg.powers_of_ten(low, high)
     parts += svg.horizontal_axis(powers_of_ten, scale, layout.top - 4, bottom, lambda tick: svg.tick_text(tick) + unit)
     for place, bar in enumerate(bars):
-        row = "".join(_bar_row(bar, layout.top + place * HEIGHT, scale, layout))
+        row = "".join(_draw_bar_row(bar, layout.top + place * HEIGHT, scale, layout))
         parts.append(f'<a href="{escape(bar.link)}">{row}</a>' if bar.link else row)
     return svg.picture(name, title, _describe_bars(bars), end + layout.right, bottom + 28, parts)
 
 
-def _bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable[str]:
+def _draw_bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable[str]:
     colour, end, middle = BY_DTYPE[bar.dtype].colour if bar.step else "c0", scale(bar.ms), top + HEIGHT / 2
     inner, left = HEIGHT - 8, layout.left
     yield svg.text(bar.label, left - 8, middle + 4, anchor="end")
@@ -142,12 +143,10 @@ def _bar_row(bar: Bar, top: float, scale: svg.Scale, layout: Layout) -> Iterable
             f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
-    ratio = _ratio_text(bar) if layout.ratios else ""
+    ratio = ""
+    if layout.ratios and bar.ratio is not None:
+        ratio = f"  ×{svg.format_number(bar.ratio)}{' slower' if bar.is_slower else ''}"
     yield svg.text(f"{svg.format_number(bar.ms)} ms{ratio}", after + 6, middle + 4)
-
-
-def _ratio_text(bar: Bar) -> str:
-    return "" if bar.ratio is None else f"  ×{svg.format_number(bar.ratio)}{' slower' if bar.is_slower else ''}"
 
 
 def _bar_tooltip(bar: Bar) -> str:

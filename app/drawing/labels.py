@@ -28,7 +28,7 @@ class Box(Frozen):
         )
 
     def contains_box(self, other: "Box") -> bool:
-        """Return whether the other box lies inside."""
+        """Return whether the other box lies inside this one."""
         return (
             self.x <= other.x
             and self.y <= other.y
@@ -41,11 +41,11 @@ Point = tuple[float, float]
 
 
 class NoRoomError(ValueError):
-    """A panel is too small for its labels."""
+    """Raised if a panel is too small for its labels."""
 
 
 def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:
-    """Return for each (point, label width) the nearest free box for its label.
+    """Return, for each (point, width of its label), the nearest free box for the label.
 
     others: boxes that are occupied already. Raises NoRoomError if the panel has no room for a label.
     """
@@ -65,7 +65,7 @@ def _is_free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
 
 
 def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
-    """Yield boxes right and left of the point, at growing distances; lines of other labels run above and below."""
+    """Yield boxes for a label of ``width`` pixels around the point, the nearest first, horizontal before diagonal."""
     far = math.hypot(panel.width, panel.height)
     distance = RADIUS + 1.0
     while distance < far:

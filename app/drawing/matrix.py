@@ -11,7 +11,7 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """A cell of a grid. kind: CSS classes. strength: of the colour, 0 to 1. text: shown in it. tooltip: on request."""
+    """A cell of a grid. kind: CSS classes. strength: how strong its colour is, 0 to 1. text: written in the cell."""
 
     strength: float
     text: str
@@ -22,7 +22,7 @@ class Cell(Frozen):
 def draw_cells(
     grid: Sequence[Sequence[Cell | None]], left: float, top: float, width: float, height: float
 ) -> Iterator[str]:
-    """Yield the SVG of rows of cells, from the top. width, height: of a cell. None leaves a cell empty."""
+    """Yield the SVG of a grid, row by row from (left, top). width, height: of a cell. None: an empty cell."""
     for row, line in enumerate(grid):
         for column, cell in enumerate(line):
             if cell is None:
@@ -46,7 +46,7 @@ def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "he
     left = 24 + max(svg.estimate_text_width(words) for words in (down, *labels))
     right, bottom = left + WIDTH * len(acrosses), TOP + HEIGHT * len(downs)
 
-    def cell(row: int, column: int) -> Cell | None:
+    def cell_at(row: int, column: int) -> Cell | None:
         if (row, column) not in times:
             return None
         time = times[row, column]
@@ -54,7 +54,7 @@ def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "he
         strength = (time - low) / (high - low) if high > low else 0
         return Cell(strength, svg.format_number(time), f"{where}: {svg.format_number(time)} ms")
 
-    grid = [[cell(row, column) for column in acrosses] for row in downs]
+    grid = [[cell_at(row, column) for column in acrosses] for row in downs]
     parts = [svg.text(title, 8, 20, "head"), svg.text("ms; the stronger its colour, the slower", 8, 40, "quiet")]
     parts += draw_cells(grid, left, TOP, WIDTH, HEIGHT)
     frame = left + acrosses.index(best[1]) * WIDTH, TOP + downs.index(best[0]) * HEIGHT

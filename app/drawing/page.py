@@ -12,7 +12,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def html_page(title: str, parts: Iterable[str]) -> str:
-    """Return a page that begins with its title. parts: HTML."""
+    """Return an HTML page: its title as the heading, then the parts, each of them HTML."""
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -30,7 +30,7 @@ def html_fields(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def html_figure(picture: str) -> str:
-    """Return a chart that scrolls where the page is too narrow for it."""
+    """Return HTML that shows an SVG chart, with a scroll bar if the page is narrower than the chart."""
     return f'<figure class="wide">\n{picture}\n</figure>'
 
 

@@ -60,7 +60,7 @@ def roofline_points(
 
 
 def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Return as SVG points below a bench document's peaks. Raises ValueError without points, or NoRoomError."""
+    """Return a roofline chart as SVG. peaks: of a bench document. Raises ValueError without points, or NoRoomError."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:
@@ -129,7 +129,7 @@ def _draw_axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[fl
 def _draw_roofs(
     roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
 ) -> tuple[list[str], list[Box]]:
-    """Return the SVG of the roofs, labelled with their rates (above the line if there is room), and occupied boxes."""
+    """Return the SVG of the roofs, labelled with their rates, and the boxes that other labels must avoid."""
     low, high = xs
     parts: list[str] = []
     boxes: list[Box] = []

@@ -1,4 +1,4 @@
-"""Draw the elements that all charts share (text, axes, legends, the picture) and sketches; write charts to files."""
+"""Return SVG elements that all charts share (text, axes, legends), collect shapes in drawings, and save charts."""
 
 import math
 import re
@@ -84,14 +84,14 @@ def tick_text(value: float) -> str:
 def text(
     words: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
-    """Return a text element. kind: CSS classes. anchor: as text-anchor. turned: clockwise degrees. title: tooltip."""
+    """Return a text element. kind: CSS classes. anchor: its text-anchor. turned: clockwise degrees. title: tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(words)}</text>"
 
 
 def path(commands: str, kind: str, more: str = "") -> str:
-    """Return a path element. kind: its CSS classes. more: further attributes."""
+    """Return a path element. commands: its attribute ``d``. kind: its CSS classes. more: further attributes."""
     return f'<path class="{kind}"{more} d="{commands}"/>'
 
 
@@ -115,7 +115,7 @@ def _title_element(words: str) -> str:
 
 
 def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, label: Label) -> list[str]:
-    """Return the vertical grid lines, each with its label below it."""
+    """Return the SVG of a vertical grid line for each tick, with its label below."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{x(tick):.5g} {top:g}V{bottom:g}", "grid"))
@@ -124,7 +124,7 @@ def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float,
 
 
 def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label: Label) -> list[str]:
-    """Return the horizontal grid lines, each with its label to its left."""
+    """Return the SVG of a horizontal grid line for each tick, with its label to the left."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{left:g} {y(tick):.5g}H{right:g}", "grid"))
@@ -133,7 +133,7 @@ def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, l
 
 
 def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.inf) -> list[str]:
-    """Return samples with their meanings, in rows 22 pixels apart that end before ``right``.
+    """Return the SVG of a legend: samples with their meanings, in rows 22 pixels apart that end before ``right``.
 
     entries: meaning → SVG element drawn around (0, 0).
     """
@@ -148,7 +148,7 @@ def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.i
 
 
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Return the whole chart. name: unique in the page. description: what the chart shows, in words."""
+    """Return the chart's ``svg`` element. name: unique in the page. description: what the chart shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
     return f"{head} {size_attributes(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
@@ -216,7 +216,7 @@ class Drawing:
         self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
 
     def svg(self) -> str:
-        """Return the SVG element."""
+        """Return the drawing as an ``svg`` element."""
         tip = TIP * any("url(#tip)" in part for part in self.parts)
         size = size_attributes(self.width + GAP, self.height + GAP, MARGIN)
         return f'<svg role="img" {size} aria-label="{escape(self.summary)}">{tip}{"".join(self.parts)}</svg>'
@@ -226,14 +226,14 @@ FILE_START = START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ') 
 
 
 def check_chart_folder(folder: Path) -> None:
-    """Raise UserError if ``folder`` cannot be created or written to. It creates nothing."""
+    """Raise UserError if ``folder`` cannot be created or written to; create nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with _report_os_errors(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def create_chart_folder(folder: Path) -> None:
-    """Check the folder and create it. Raises UserError."""
+    """Create the folder and its parents. Raises UserError if it cannot be created or written to."""
     check_chart_folder(folder)
     with _report_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,13 +19,13 @@ PHASES = {
 }
 MULTIPLIES = ("conv1", "conv2")
 CURVES = {"requested": "c5", "staged": "c1", "computed": "c3"}
-MEANT = {"requested": "images requested", "staged": "images arrived and staged", "computed": "images computed"}
+CURVE_MEANINGS = {"requested": "images requested", "staged": "images arrived and staged", "computed": "images computed"}
 Span = Sequence[Any]  # phase, start, stop in µs
 Interval = tuple[float, float]
 
 
 def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
-    """Return the ``timeline`` of a profile document as SVG: a row for each warpgroup, and below an enlarged part."""
+    """Return a chart (SVG) of a profile's ``timeline``: a row for each warpgroup, and below an enlarged part."""
     rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
@@ -44,13 +44,13 @@ def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str =
 
 
 def idle_share(rows: Sequence[Sequence[Span]]) -> float:
-    """Return the share of the time in which no warpgroup multiplies."""
+    """Return the share (0 to 1) of the time in which no warpgroup multiplies. rows: the spans of each warpgroup."""
     end = max(stop for spans in rows for _, _, stop in spans)
     return 1 - sum(stop - start for start, stop, count in multiplying_warpgroup_counts(rows) if count) / end
 
 
 def waiting_share(rows: Sequence[Sequence[Span]]) -> float:
-    """Return the share of the warpgroups' time in which they wait for images or write windows."""
+    """Return the share (0 to 1) of the warpgroups' time in which they wait for images or write windows."""
     spent = [(phase, stop - start) for spans in rows for phase, start, stop in spans]
     return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
 
@@ -109,7 +109,7 @@ def _draw_legend() -> list[str]:
 
 
 def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
-    """Return as SVG how many images were requested over the bus, had arrived and were computed, over time.
+    """Return a chart (SVG) of how many images were requested over the bus, had arrived and were computed, over time.
 
     timeline: of a profile document. The horizontal distance of two curves is time; the vertical one is images in
     flight.
@@ -135,10 +135,10 @@ def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -
     parts.append(svg.path(f"M{x(plain):.5g} {bottom - height}V{bottom}", "mark dashed"))
     parts.append(svg.text(f"labels readable: {svg.format_number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end"))
     entries = {
-        MEANT[curve]: svg.path("M-8 0h16", f"{colour} {'thin dashed' if curve == 'requested' else 'curve'}")
+        CURVE_MEANINGS[curve]: svg.path("M-8 0h16", f"{colour} {'thin dashed' if curve == 'requested' else 'curve'}")
         for curve, colour in CURVES.items()
     }
-    entries[MEANT["computed"]] += svg.dot(0, 0, "c3 open", radius=3.5)
+    entries[CURVE_MEANINGS["computed"]] += svg.dot(0, 0, "c3 open", radius=3.5)
     entries[f"the copy engine alone: {svg.format_number(copy)} µs"] = svg.path("M-8 0h16", "axis dashed")
     parts += svg.legend(entries, 8, 46)
     ahead = max(staged - computed for staged, computed in zip(found["staged"], found["computed"], strict=True))

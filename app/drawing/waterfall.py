@@ -24,7 +24,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """A stage of the fast path. ms: time of this and all earlier stages. what: the work that it adds."""
+    """A stage of the fast path. ms: time of this and all earlier stages. what: the work that this stage adds."""
 
     name: str
     ms: float
@@ -32,7 +32,10 @@ class Stage(Frozen):
 
 
 def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
-    """Return the stages of a main-job report on lenet5's kernels for Hopper. Raises ValueError for other reports."""
+    """Return the stages into which the time in a report of ``main.py`` divides.
+
+    Raises ValueError unless the report is on lenet5 and its kernels for Hopper.
+    """
     convolutions = report["layers"][0]
     if convolutions["kernel"] not in PRODUCTS or report["batch"] != convolutions["images"]:
         raise ValueError("a budget needs a report of lenet5's fast path")
@@ -49,7 +52,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float, name: str = "budget") -> str:
-    """Return as SVG what each stage adds. copy_ms: time to copy the images alone over the bus, drawn as a line."""
+    """Return a bar chart (SVG) of the time that each stage adds, with a line at ``copy_ms``, the time of a bus copy."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

@@ -1,1 +1,1 @@
-"""Teach the ladder of kernels: one HTML page for each step, with the measurements of one card."""
+"""Explain the kernels as a ladder of steps, each of which improves an earlier one: pages, commands and exercises."""

@@ -24,12 +24,13 @@ FIRST, LATER = "conv1", "conv2"
 
 
 class Layer(Frozen):
-    """A step on one layer: its counts, the time predicted from them, and the measurements.
+    """A step's kernel on one layer: its counts, the time predicted from them, and the measurements.
 
-    parameters: compile-time constants of the measured kernel. ms: None if it was not measured. counters: empty if there
-    are none. executed: instructions of the kernel per output, as the hardware counted them, or None. per_product:
-    instructions per product in the hottest loop, or None. example: layer of ``EXAMPLE`` whose resources and loop these
-    are. tuned: parameters of the measured kernel, if resources and loop were compiled with others.
+    names: values of names in formulas. ms: None if it was not measured. resources, loop: of the compiled kernel, and
+    of its hottest loop, on the layer ``example`` of ``EXAMPLE``. counters: hardware counters. These three may be empty.
+    executed: instructions of the whole kernel per output, as the hardware counted them, or None. per_product:
+    instructions per multiply-add in ``loop``, or None. tuned: parameters of the timed kernel that differ from those of
+    ``resources`` and ``loop``.
     """
 
     network: str
@@ -59,10 +60,10 @@ class Layer(Frozen):
 
 
 class Card(Frozen):
-    """The documents with measurements of one card, as the program writes them.
+    """The JSON documents with measurements of one GPU, as the program writes them.
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
-    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of the main job
+    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of ``main.py``
     with lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements of another card of
     the same name, whose counted instructions also apply to this card.
     """
@@ -86,7 +87,7 @@ class Card(Frozen):
         return [name for name in SHOWN if name in self.benches] or [*self.benches]
 
     def speeds(self, network: str, step: Step) -> Speeds:
-        """Return the card's rates for the instructions of a step, from the peaks measured in the network's run."""
+        """Return the card's rates for a step's instructions, from the peaks in the network's bench document."""
         bench = self.benches[network]
         number = architecture_number(bench["device"]["architecture"])
         peaks, sms = bench["peaks"]["tflops"], bench["device"]["multiprocessors"]
@@ -114,7 +115,7 @@ class Card(Frozen):
 
     @cached_property
     def _layers_of_steps(self) -> dict[str, Sequence[Layer]]:
-        """The layers of each step that was asked for, by the step's page: several tables of a page ask for them."""
+        """Cache of ``layers``: page name of a step → its layers, which several tables of the page need."""
         return {}
 
     def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
@@ -127,7 +128,7 @@ class Card(Frozen):
         first = isinstance(problem, ConvProblem) and problem.channels == 1
         like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
         about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
-        # In a ring of stages, jumps back from barrier waits span several loops, and would be taken for one loop.
+        # In a kernel with a ring of stages, the jumps of barrier waits span several loops, which would look like one.
         loop = {} if step.row.instructions == "wgmma" else first_row(self.kernels.get("instructions", ()), **about)
         compiled = [one for one in self.kernels.get("resources", ()) if "registers" in one]
         resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
@@ -155,7 +156,7 @@ class Card(Frozen):
         )
 
     def _bench_row(self, step: Step, network: str, item: str) -> Row:
-        """Return the bench row of the step on a layer; empty if there is none."""
+        """Return the bench document's row of the step on a layer; empty if there is none."""
         tables = (table for table in self.benches.get(network, {}).get("tables", ()) if table["item"] == item)
         rows = (row for table in tables for row in table["rows"])
         return first_row(rows, name=step.row.name, dtype=step.dtype)
@@ -171,7 +172,7 @@ class Card(Frozen):
 
 
 def _loop_instructions_per_product(loop: Row, step: Step) -> float | None:
-    """Return the instructions per product in the hottest loop of the machine code."""
+    """Return the instructions per multiply-add in the hottest loop of the machine code; None if there is no loop."""
     if not loop:
         return None
     return loop["instructions"] / loop["multiply"] / products_per_instruction(step.row.instructions, step.dtype)
@@ -179,7 +180,7 @@ def _loop_instructions_per_product(loop: Row, step: Step) -> float | None:
 
 @cache
 def layer_problems(network: str, operation: str, dtype: str) -> Sequence[tuple[str, Any]]:
-    """Return (name, problem) of each layer of an operation, unfused, in the arithmetic type ``dtype``."""
+    """Return (name, problem) of each unfused layer with this operation, in the arithmetic type ``dtype``."""
     return [
         (item.name, item.problems[dtype])
         for item in network_items(network_graph(network))

@@ -11,9 +11,8 @@ from app.lab.bench.cases import SPARSE_FILTERS
 from app.lab.document import heading_lines
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
-from app.ladder.lessons import LADDERS, Step
-from app.ladder.lessons import ladder_steps as ladder_of
-from app.ladder.pages import check_folder, write_site
+from app.ladder.lessons import LADDERS, Step, ladder_steps
+from app.ladder.pages import check_site_folder, write_site
 from app.ladder.playground import find_samples, playground_page
 from app.ladder.stored import introduction_pages, stored_card, stored_card_if_named, stored_kernels
 from app.network.graph import network_graph
@@ -35,9 +34,9 @@ COLUMNS = (
 
 
 def ladder(request: LadderRequest) -> int:
-    """Measure the steps, or read stored times; print and write them. Return 1 if one was wrong. Raises UserError."""
+    """Measure the steps or read stored times; print them. Return 1 if a result is wrong, else 0. Raises UserError."""
     if request.pages is not None:
-        check_folder(request.pages)
+        check_site_folder(request.pages)
     no_gpu = device.why_no_gpu()
     with exit_on_interrupt():
         graph = network_graph(request.network)
@@ -64,7 +63,7 @@ def ladder(request: LadderRequest) -> int:
 
 
 def _measure_card(request: LadderRequest, name: str) -> Card:
-    with exit_on_interrupt():  # this loads CuPy
+    with exit_on_interrupt():  # the import loads CuPy
         from app.ladder.measuring import measure_steps
     with device.translate_gpu_errors():
         card = device.describe_gpu()
@@ -76,7 +75,7 @@ def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
     """Return the ladder document: the measurements, with a row for each step."""
     bench = card.benches[network]
     alone = replace(card, benches={network: bench})
-    steps = [_step_document(alone, step) for operation in LADDERS for step in ladder_of(operation)]
+    steps = [_step_document(alone, step) for operation in LADDERS for step in ladder_steps(operation)]
     timed = (row for table in bench["tables"] for row in table["rows"] if row["ms"] and row["note"] == SPARSE_FILTERS)
     sparse = dict.fromkeys(row["name"] for row in timed)
     return {
@@ -95,7 +94,7 @@ def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
 
 
 def _step_document(card: Card, step: Step) -> records.Step:
-    """Return the predicted and measured times of a step; a sum is None unless each layer of its kind has a time."""
+    """Return the predicted and measured times of a step; a sum is None unless all layers of its operation have one."""
     (bench,) = card.benches.values()
     tables = [one for one in bench["tables"] if one["operation"] == step.row.operation and "+" not in one["item"]]
     layers = [layer for layer in card.layers(step) if layer.name in {one["item"] for one in tables}]
@@ -127,7 +126,7 @@ def _step_document(card: Card, step: Step) -> records.Step:
 
 
 def as_text(document: Ladder, width: int) -> str:
-    """Return a heading, a table for each ladder, and the notes."""
+    """Return the document as text: a heading, a table for each ladder, and the notes."""
     title = f"The ladder on {document['network']}, {document['images']:,} images"
     parts = [heading_lines(title, document, {"times": f"ms, {document['settings']['rule']}"}, width)]
     for operation, name in LADDERS.items():
@@ -138,13 +137,13 @@ def as_text(document: Ladder, width: int) -> str:
         times = {row["name"]: row["ms"] for row in rows}
         of = f"{name.capitalize()}: {' + '.join(items)}"
         parts.append([*paragraph(of, width), *table(COLUMNS, (_step_cells(row, times) for row in rows), width)])
-    of_loop = any(_uses_loop(row) for row in document["steps"] if row["ms"])
+    of_loop = any(_counts_only_hottest_loop(row) for row in document["steps"] if row["ms"])
     parts.append(paragraph(EXPLAINED + OF_LOOP * of_loop, width))
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _uses_loop(row: records.Step) -> bool:
+def _counts_only_hottest_loop(row: records.Step) -> bool:
     return any(layer["slots"] == "loop" for layer in row["layers"])
 
 
@@ -155,7 +154,7 @@ def _step_cells(row: records.Step, times: Mapping[str, float | None]) -> list[st
         timed = [f"{layer['item']} alone: {format_ms(layer['ms'])}" for layer in row["layers"] if layer["ms"]]
         return [*cells, "–", "; ".join([*timed, row["reason"]] if row["reason"] else timed) or "not measured"]
     bound = PARTS[row["bound"] or ""].partition(" (")[0]
-    if _uses_loop(row):
+    if _counts_only_hottest_loop(row):
         bound += " (loop)"
     ratio = format_factor(ms / predicted) if predicted else ""
     return [*cells, format_ms(ms), ratio, format_factor(before / ms) if before else "", bound]

@@ -1,4 +1,4 @@
-"""Count what a step does for one output, and predict from the counts how long a layer takes.
+"""Count the operations of a kernel per output, and predict from the counts how long a layer takes.
 
 Counts are per thread and per output that the thread computes; only ``round_trips`` is for all outputs of the thread.
 The prediction gives, for each part of the card, the time for which that part would be busy if nothing else delayed it.
@@ -12,7 +12,7 @@ from app.kernels.plain_problems import bytes_moved
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.ladder.formulas import WARP, Names, Number, evaluate_formula
 
-# Count → (description, default). Lessons give a formula for each; a count without one gets the default.
+# Count → (description, default). A lesson has formulas for counts; the default is the formula of all others.
 COUNTS: Mapping[str, tuple[str, str]] = {
     "products": ("multiply-adds", "DEPTH"),
     "global_loads": ("loads from global memory", "0"),
@@ -31,10 +31,10 @@ COUNTS: Mapping[str, tuple[str, str]] = {
         "(products / per_instruction + global_loads + shared_loads + constant_loads + copies) * waste",
     ),
 }
-# Products per thread of one instruction: fma 1, two halves 2; mma: 16 x 8 sums of 16 or 8 terms by 32 threads.
+# Instruction → multiply-adds per thread. An mma computes 16 x 8 sums of 16 or 8 terms with 32 threads.
 PER_INSTRUCTION = {"fma": 1, "hfma2": 2, "mma float16": 64, "mma tfloat32": 32}
 LANES = {75: 64, 80: 64}  # float32 multiply-adds per SM and cycle by architecture; all later cards: 128
-CONSTANT_CYCLES = 2  # of the constant cache per warp's load, from counters of an H100
+CONSTANT_CYCLES = 2  # that the constant cache takes for a warp's load, from counters of an H100
 ROUND_TRIP = 40  # latency in cycles of a load from the L1 cache
 PARTS = {
     "arithmetic": "multiplying",
@@ -47,7 +47,7 @@ PARTS = {
 
 
 class Speeds(Frozen):
-    """Measured rates of a card: products and bytes per second, and cycles of one multiprocessor per second."""
+    """Measured rates of a card: multiply-adds and bytes per second, and cycles of a multiprocessor per second."""
 
     products: float
     bytes: float
@@ -85,7 +85,7 @@ def evaluate_counts(
     loop: float | None,
     executed: float | None = None,
 ) -> dict[str, Number]:
-    """Return every count of ``COUNTS``. formulas: in order; later ones may use the names of earlier ones.
+    """Return every count of ``COUNTS`` by name. formulas: count → formula, which may use the counts before it.
 
     loop: instructions per product in the hottest loop, None if unknown. executed: instructions of the whole kernel per
     output, if the hardware counted them; otherwise ``loop`` gives them. Formulas may also use ``per_instruction`` and
@@ -111,7 +111,7 @@ def evaluate_counts(
 
 
 def predict_layer_time(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Prediction:
-    """Return the predicted time of a layer for ``BATCH`` images."""
+    """Return the predicted time of a layer for ``BATCH`` images. counts: of ``evaluate_counts``, per output."""
     outputs = names["OUTPUTS"] * names["BATCH"]
     done = outputs * counts["waste"]
     blocks = names["BLOCKS"] or speeds.multiprocessors

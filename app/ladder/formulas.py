@@ -1,4 +1,4 @@
-"""Compute the formulas of lessons from a row's parameters and a problem's shape.
+"""Evaluate the formulas in lessons, which count a kernel's work from its parameters and the layer's shape.
 
 A formula is an arithmetic expression in this package's data files, such as ``2 * C * K * K``. It may use these names:
 the problem's sizes C, H, W, M, K, S, PADDING, OH, OW, and N of a matrix product; DEPTH, the products of one sum; BATCH,
@@ -23,7 +23,7 @@ Number = int | float
 Names = Mapping[str, Number]
 LINE = 128  # bytes per cycle that the L1 cache looks up or shared memory delivers
 WARP, BANKS = 32, 32
-_PLACE = re.compile(r"\{([^{}]+?)(?::([^{}:]+))?\}")
+_BRACES = re.compile(r"\{([^{}]+?)(?::([^{}:]+))?\}")
 
 
 def cache_lines_touched(span: float) -> float:
@@ -55,21 +55,21 @@ def bank_conflict_cycles(columns: int, pitch: int, stride: int) -> int:
 def shared_load_cycles(threads: int, width: int, *digits: int) -> float:
     """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
 
-    digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first: with ``8, 4, 4,
-    0``, the thread reads at 4 times the remainder of its number by 8. Threads beyond the digits read nothing. Shared
-    memory serves loads of 8 bytes for half a warp at a time, and loads of 16 bytes for a quarter. Two such groups share
-    a cycle if each thread reads the same as the next one, or as the next but one.
+    digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first; the thread reads
+    at the sum of digit × stride: with ``8, 4, 4, 0``, at word 4 * (thread % 8). Threads beyond the digits read nothing.
+    Shared memory serves loads of 8 bytes for half a warp at a time, and loads of 16 bytes for a quarter. Two such
+    groups share a cycle if each thread reads the same words as thread number ^ 1, or number ^ 2.
     """
     sizes, strides = digits[::2], digits[1::2]
     spent = []
     for warp in range(0, threads, WARP):
         starts: list[int | None] = []
         for thread in range(warp, warp + WARP):
-            places, rest = [], thread
+            values, rest = [], thread
             for size in sizes:
-                rest, place = divmod(rest, size)
-                places.append(place)
-            starts.append(sum(map(mul, places, strides)) if rest == 0 and thread < threads else None)
+                rest, digit = divmod(rest, size)
+                values.append(digit)
+            starts.append(sum(map(mul, values, strides)) if rest == 0 and thread < threads else None)
         spent.append(sum(_load_cycles(starts[at : at + 64 // width], width) for at in range(0, WARP, 64 // width)))
     return sum(spent) / len(spent)
 
@@ -77,15 +77,15 @@ def shared_load_cycles(threads: int, width: int, *digits: int) -> float:
 def _load_cycles(starts: Sequence[int | None], width: int) -> int:
     """Return the cycles that shared memory needs for one load by a group of threads.
 
-    The two halves of the group share cycles if neighbouring threads read the same words. starts: first word of each
-    thread, None if it reads nothing. width: words per thread.
+    starts: first word of each thread, None if it reads nothing. width: words per thread. The two halves of the group
+    share cycles if neighbouring threads read the same words.
     """
-    asked = {thread: start for thread, start in enumerate(starts) if start is not None}
-    alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
+    wanted = {thread: start for thread, start in enumerate(starts) if start is not None}
+    alike = any(all(wanted.get(thread ^ by, start) == start for thread, start in wanted.items()) for by in (1, 2))
     halves = [range(len(starts))] if alike or width == 1 else [range(at, at + 32 // width) for at in (0, 32 // width)]
     spent = 0
     for half in halves:
-        words = {asked[thread] + word for thread in half if thread in asked for word in range(width)}
+        words = {wanted[thread] + word for thread in half if thread in wanted for word in range(width)}
         spent += max(Counter(word % BANKS for word in words).values(), default=0)
     return spent
 
@@ -96,12 +96,12 @@ def banks_touched(rows: int, pitch: int) -> int:
 
 
 def input_transform_products(taps: int) -> int:
-    """Return the multiply-adds that transform taps + 1 consecutive pixels to values at the Toom-Cook points."""
+    """Return the number of multiply-adds that transform taps + 1 consecutive pixels for a Toom-Cook convolution."""
     return sum(factor != 0 for row in toom_cook_matrices(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 
 def widest_vector_load(count: int) -> int:
-    """Return the number of values of the widest load that divides ``count``: 4, 2 or 1."""
+    """Return how many values the widest load takes that divides ``count`` values evenly: 4, 2 or 1."""
     return 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
 
 
@@ -121,7 +121,7 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 def formula_values(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
-    """Return the value of each name that formulas may use, with these parameters instead of the row's defaults."""
+    """Return name → value for formulas. parameters: tunables of the kernel that differ from the row's defaults."""
     config = row.launch_config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
@@ -162,11 +162,11 @@ def evaluate_formula(formula: str, names: Names) -> Number:
 
 def fill_formulas(text: str, names: Names) -> str:
     """Return the text with values in place of ``{formula}`` and ``{formula:format}``."""
-    return _PLACE.sub(lambda found: format(evaluate_formula(found[1], names), found[2] or ",.4g"), text)
+    return _BRACES.sub(lambda found: format(evaluate_formula(found[1], names), found[2] or ",.4g"), text)
 
 
-def format_exact(number: Number) -> str:
-    """Return a number for a table: whole if it is, or from 1,000 on; otherwise with three digits."""
+def format_count(number: Number) -> str:
+    """Return a number as text: without decimals if whole or at least 1,000, otherwise with three significant digits."""
     if number == round(number):
         return f"{round(number):,}"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

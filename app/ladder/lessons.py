@@ -1,4 +1,4 @@
-"""List the steps of the ladder in order: a registry row, the step that it continues, and its lesson.
+"""List the steps of the ladder in order: a kernel, the step that it continues, and the lesson about it.
 
 A lesson is ``steps/OPERATION/NAME.toml``: the text about a step, shown by the pages and by docs/kernels.md. It names
 other steps in backticks, never by number. Its numbers are formulas in braces, which ``formulas.py`` computes. The first
@@ -34,11 +34,11 @@ class Exercise(Frozen):
 class Lesson(Frozen):
     """The hand-written text about one step.
 
-    title: the idea in a few words. change: what is new compared with the step that it continues and with the reports,
-    and why. excerpt: the parts of the file that show the idea; texts in the first and last line identify each part, and
-    a third text names an included file if the part is there. drawing: the ``kind`` of the drawing, and formulas for its
-    parameters. counts: formulas, see ``counting.py``. bound: what bounds the step now. bounded_by: the same as keys of
-    ``counting.PARTS``. proof: how hardware counters show it. proven_by: these counters, as keys of
+    title: the idea in a few words. change: what is new compared with the step that it continues and with older course
+    reports, and why. excerpt: the parts of the file that show the idea; texts in the first and last line identify each
+    part, and a third text names an included file if the part is there. drawing: the ``kind`` of the drawing, and
+    formulas for its parameters. counts: formulas, see ``counting.py``. bound: what bounds the step now. bounded_by: the
+    same as keys of ``counting.PARTS``. proof: how hardware counters show this. proven_by: these counters, as keys of
     ``counters.COUNTERS``. detail: more about the idea, if needed. differs: counter → why it differs from the count, if
     the general reasons in ``tables.py`` do not apply.
     """
@@ -80,7 +80,7 @@ class Step(Frozen):
 
     @property
     def ladder_name(self) -> str:
-        """Return the name of the step's ladder."""
+        """Return the name of the step's ladder: ``convolution`` or ``matrix product``."""
         return LADDERS[self.row.operation]
 
     @property
@@ -101,34 +101,34 @@ class Step(Frozen):
 
 @cache
 def ladder_steps(operation: str) -> tuple[Step, ...]:
-    """Return the steps of an operation that have lessons, in reading order."""
+    """Return the steps of an operation (``conv`` or ``gemm``) that have lessons, in reading order."""
     return tuple(Step(row, read_lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
 
 
 def all_steps() -> tuple[Step, ...]:
-    """Return the steps of all ladders."""
+    """Return the steps of both ladders: convolutions, then matrix products."""
     return tuple(step for operation in LADDERS for step in ladder_steps(operation))
 
 
 def find_step(operation: str, name: str | None) -> Step | None:
-    """Return a step by name; None if there is none."""
+    """Return the step with this name, or None."""
     return next((step for step in ladder_steps(operation) if step.row.name == name), None)
 
 
 def lesson_path(row: Variant) -> Path:
-    """Return the path of the TOML file with a row's lesson."""
+    """Return the path of the TOML file with the lesson about a kernel."""
     return LESSONS / row.operation / f"{row.technique}.toml"
 
 
 def read_lesson(row: Variant) -> Lesson:
-    """Return a row's lesson, read from its TOML file."""
+    """Read the lesson about a kernel from its TOML file and return it."""
     found = tomllib.loads(lesson_path(row).read_text(encoding="utf-8"))
     lists = {name: tuple(found[name]) for name in ("bounded_by", "proven_by")}
     return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})
 
 
 GAP = "…"
-ALIKE = 0.6  # least similarity of a removed line and the line that replaces it
+SIMILAR = 0.6  # least similarity of a removed line to the line that replaces it
 
 
 class Line(Frozen):
@@ -158,7 +158,7 @@ def colour_lines(source: str) -> Sequence[str]:
 
 @cache
 def diff_lines(old: str, new: str) -> Sequence[Line]:
-    """Return the lines of both files as in a diff, without the comments at their heads.
+    """Return the diff from the text ``old`` to ``new``, CUDA files, without the comments at their heads.
 
     A removed line comes directly before the similar line that replaces it.
     """
@@ -197,16 +197,16 @@ def count_changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
 
 
 def changed_line_count(step: Step) -> int | None:
-    """Return how many lines of code a step changes; None for a step that continues none."""
+    """Return how many lines of code differ from the step that this one continues; None for a first step."""
     if step.since is None:
         return None
     return count_changed_lines(code_lines(step.since.source), code_lines(step.source))
 
 
 def excerpt_lines(step: Step) -> list[Line]:
-    """Return the parts that the lesson's ``excerpt`` names: of the diff, or of the file if the step continues none.
+    """Return the lines that the lesson's ``excerpt`` names: of the diff, or of the file if it is a first step.
 
-    Raises ValueError if no line contains one of its texts.
+    Raises ValueError if a text of ``excerpt`` is in no line.
     """
     shown: list[Line] = []
     own = diff_lines(step.since.source if step.since else step.source, step.source)
@@ -220,18 +220,18 @@ def excerpt_lines(step: Step) -> list[Line]:
 
 
 def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
-    """Return the lines from one with ``start`` to the next with ``until``, and the lines that the first replaces."""
+    """Return the lines from one with text ``start`` to one with ``until``, after the line that the first replaces."""
 
-    def find(text: str, after: int) -> int:
-        alone = not text.strip("} ")  # a closing brace: its indentation tells which block it ends
+    def find_line(text: str, after: int) -> int:
+        alone = not text.strip("} ")  # a closing brace: its indentation tells which block it closes
         places = (at for at in range(after, len(lines)) if lines[at].change != "-")
         held = (at for at in places if (text == lines[at].text if alone else text in lines[at].text))
         if (found := next(held, None)) is None:
             raise ValueError(f"no line has {text}")
         return found
 
-    first = find(start, 0)
-    last = find(until, first)
+    first = find_line(start, 0)
+    last = find_line(until, first)
     before, now = lines[max(first - 1, 0)], lines[first]
-    replaced = before.change == "-" and SequenceMatcher(None, before.text, now.text).ratio() > ALIKE
+    replaced = before.change == "-" and SequenceMatcher(None, before.text, now.text).ratio() > SIMILAR
     return lines[first - replaced : last + 1]

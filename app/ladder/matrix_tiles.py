@@ -21,9 +21,9 @@ def draw_matrix_product(
 ) -> Drawing:
     """Return a drawing of tiles of two matrices, and of the elements of the product that one thread computes.
 
-    rows, columns: of a block's tile. tall, wide: of a thread's elements, in runs of ``together`` rows or columns, whose
-    starts are rows_apart or columns_apart; 0 for a single run. where: memory of the tiles. rows_are, columns_are:
-    words.
+    rows, columns, depth: size of a block's tiles. tall, wide: size of a thread's elements, in runs of ``together`` rows
+    or columns whose starts are rows_apart or columns_apart (0: a single run). where: memory that holds the tiles.
+    rows_are, columns_are: what rows and columns stand for, such as ``images``.
     """
     cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
     products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
@@ -70,8 +70,7 @@ def draw_matrix_product(
 def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
     """Return (start, length) of each run of consecutive rows or columns that one thread computes.
 
-    about: preferred start of the first run. apart: distance between the starts of two runs; 0 for a single run.
-    together: length of a run.
+    about: preferred first start. apart: distance between two starts, 0 for a single run. together: length of a run.
     """
     together = together if apart else count
     first = about % apart if apart else about
@@ -79,7 +78,10 @@ def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list
 
 
 def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, columns_are: str) -> Drawing:
-    """Return a drawing of one tensor-core instruction's operands, and the part that one thread holds."""
+    """Return a drawing of the operands of one mma, and the part that one thread holds.
+
+    terms: length of its sums. down, across: tiles that a warp computes. rows_are, columns_are: as above.
+    """
     cell, lane_row, lane_column = 15, 1, 1
     drawing = Drawing(
         f"One mma: 16 rows x 8 words times 8 words x 8 columns, {terms} terms. The marked lane holds 4 words "
@@ -137,7 +139,7 @@ def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
 
 
 def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
-    """Return a drawing of a sum that is split into parts, which several blocks compute."""
+    """Return a drawing of a sum of ``depth`` terms split into ``parts`` of ``part`` terms, one for each block."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
     drawing.add_text(0, 12, f"{depth:,} terms of one sum", "head")
@@ -155,7 +157,10 @@ def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
 
 
 def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows: int, terms: int) -> Drawing:
-    """Return a drawing of warps that copy into a ring of stages in shared memory, ahead of warps that multiply."""
+    """Return a drawing of threads that copy into a ring of stages in shared memory, ahead of threads that multiply.
+
+    producers, consumers: threads that copy and multiply. tile, rows: outputs and images of a block. terms: of a stage.
+    """
     drawing = Drawing(
         f"{producers} producer threads fill a ring of {stages} stages in shared memory; {consumers} "
         f"consumer threads multiply {tile} outputs x {rows} images from it by wgmma."

@@ -1,4 +1,4 @@
-"""Measure every step of the ladders on the current card, in order, as ``bench`` measures one kernel."""
+"""Time every step of the ladders on the current GPU, in order, as ``bench`` times a kernel."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,23 +16,28 @@ from app.lab.bench.ladder import ItemTimer
 from app.lab.bench.results import Result, Table, convolution_totals, table_document
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
-from app.ladder.lessons import LADDERS, Step, ladder_steps
+from app.ladder.lessons import LADDERS, Step, all_steps
 from app.main_job.statistics import describe_stopping_rule
 from app.network.graph import Graph
 from app.planning import tuning
 
 NOISE, L2 = 0.02, "cold"  # twice bench's noise limit: the steps differ by more
-Rung = tuple[Step, Item]
+Rung = tuple[Step, Item]  # a step, and a layer to time it on
 
 
 def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
-    """Check and time each step on each layer that it can compute; return the document, without predictions.
+    """Check and time each step on each layer that it can compute; return a bench document.
 
-    Raises UserError, also if the images do not fit in the card's memory.
+    images: of a launch. card: record of the GPU. Raises UserError, also if the images do not fit in the card's memory.
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
-    rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _computable_items(items, step)]
+    rungs = [
+        (step, item)
+        for step in all_steps()
+        for item in items
+        if item.operation == step.row.operation and step.dtype in item.problems
+    ]
     compile_variants(
         [(served_form(step.row, item.problems[step.dtype]), step.row) for step, item in rungs], arch, known
     )
@@ -64,15 +69,8 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     }
 
 
-def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
-    """Yield the items of the step's operation that have a problem in its arithmetic type."""
-    for item in items:
-        if item.operation == step.row.operation and step.dtype in item.problems:
-            yield item
-
-
 def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Check and time each step; yield the results. A layer's data stay on the card for all steps of a number format."""
+    """Check and time each (step, layer); yield the results. A layer's data stay on the card within a number format."""
     trials: dict[Problem, Trial] = {}
     before = ("", "")
     for step, item in rungs:

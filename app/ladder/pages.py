@@ -29,7 +29,7 @@ from app.ladder.lessons import (
     excerpt_lines,
     ladder_steps,
 )
-from app.ladder.pictures import ExtraPage, draw_journey, interactives_page, pictures_page
+from app.ladder.pictures import ExtraPage, draw_ladder_overview, interactives_page, pictures_page
 from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
@@ -48,7 +48,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """Builds the pages of one card. more: further pages, linked from every page. command: the command line."""
+    """Builds the pages with one card's figures. command: shown as their source. more: further pages to build."""
 
     def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
@@ -68,6 +68,7 @@ class Pages:
         found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
         found.filters |= {"coded": text_to_html, "prose": lesson_to_html, "digits": format_number}
         found.globals |= {"short": SHORT, "kinds": KINDS, "counter_words": WORDS, "parts": PARTS, "factor": FACTOR}
+        found.globals |= {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
         return found
 
     def _fill_template(self, template: str, name: str, title: str, values: Mapping[str, Any]) -> Page:
@@ -84,27 +85,25 @@ class Pages:
             yield self._fill_template(text.template, text.name, text.title, {"body": text.body, **text.values})
 
     def index_page(self) -> Page:
-        """Return the index page: the journey as one picture, then all steps, with the times of the first network."""
+        """Return the index page: a chart of all steps, then a list of them with times on the first network."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
-            layers = [(step, self._first_times(step)) for step in ladder_steps(operation)]
+            layers = [(step, self._times_on_first_network(step)) for step in ladder_steps(operation)]
             heads = [*dict.fromkeys(title for _, found in layers for title in found)]
             rows = [{"step": step, "times": [found.get(head) for head in heads]} for step, found in layers]
             sizes += [_size_texts(layer) for layer in self.card.layers(ladder_steps(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": heads, "rows": rows})
         images = self.card.benches[self.card.networks[0]]["images"]
-        rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
         values = {
             "ladders": ladders,
             "sizes": sizes,
             "images": f"{images:,}",
-            "journey": draw_journey(self.card),
-            **rates,
+            "journey": draw_ladder_overview(self.card),
         }
         return self._fill_template("index", "index", "All steps", values)
 
-    def _first_times(self, step: Step) -> Mapping[str, tuple[str, str]]:
-        """Return the measured and the predicted time of a step on each layer of the first network that it computes."""
+    def _times_on_first_network(self, step: Step) -> Mapping[str, tuple[str, str]]:
+        """Return layer → (measured, predicted ms as text), for the layers of the first network that a step computes."""
         layers = (layer for layer in self.card.layers(step) if layer.network == self.card.networks[0])
         return {layer.title: (tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers}
 
@@ -150,7 +149,7 @@ class Pages:
         return self._fill_template("step", step.page_name, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
-        """Return why the page shows no hardware counters."""
+        """Return a sentence: why a step's page shows no hardware counters, or which command reads them."""
         if step.row.needs_cublas:
             return "`profile --every-step` counts this project's own kernels alone."
         notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
@@ -172,7 +171,7 @@ def text_to_html(text: str) -> str:
 
 
 def _size_texts(layer: Layer) -> dict[str, str]:
-    """Return the sizes of a layer's input, filters and output, in the names of the formulas."""
+    """Return the title of a layer, and the sizes of its input, filters and output, as text."""
     names = layer.names
     if isinstance(layer.problem, LinearProblem):
         return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}
@@ -181,7 +180,7 @@ def _size_texts(layer: Layer) -> dict[str, str]:
 
 
 def _prediction_bars(layer: Layer) -> str:
-    """Return, as SVG, bars of the predicted time of each part of the card, beside the measured time."""
+    """Return a bar chart (SVG) of the predicted time of each part of the card and the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:
@@ -202,8 +201,8 @@ NEEDED = {"jinja2": "Jinja2", "pygments": "Pygments", "markdown_it": "markdown-i
 MARK = "made-by-lenet5-inference"  # an empty file that marks a folder whose content may be replaced
 
 
-def check_folder(folder: Path) -> None:
-    """Raise UserError if a site cannot be written to the folder."""
+def check_site_folder(folder: Path) -> None:
+    """Raise UserError if ``folder`` has other files than a site's, or a package that builds the pages is missing."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder: name another one")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
@@ -214,17 +213,17 @@ def check_folder(folder: Path) -> None:
 
 
 def write_site(folder: Path, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> list[Path]:
-    """Write all pages and the files that they load; return the paths. This replaces an earlier site in the folder.
+    """Write all pages and the files that they load, in place of an earlier site in the folder; return the paths.
 
-    more: pages that come before those with charts and interactives. Raises UserError, also for a folder that contains
-    anything but a site.
+    command: see ``Pages``. more: pages before those with charts and interactive drawings. Raises UserError, also if the
+    folder contains anything but a site.
     """
-    check_folder(folder)
+    check_site_folder(folder)
     made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(STATIC, unfinished)  # makes folders above it, too
+        shutil.copytree(STATIC, unfinished)  # also creates its parents
         (unfinished / MARK).touch()
         (unfinished / "charts.css").write_text(interactives.page_style_sheet(), encoding="utf-8")
         (unfinished / "scripts").mkdir()

@@ -21,7 +21,7 @@ Layers = Sequence[tuple[Step, Sequence[Layer]]]
 class ExtraPage(Frozen):
     """A further page of the site: its name without ``.html``, its title, and its body, which is HTML.
 
-    template, values: the template that takes the body, and what else it needs.
+    template, values: the template that takes the body, and the other values that it needs.
     """
 
     name: str
@@ -32,7 +32,7 @@ class ExtraPage(Frozen):
 
 
 def pictures_page(card: Card) -> ExtraPage:
-    """Return the page with the charts of the card's measurements."""
+    """Return the page of charts: bars of the steps' times, rooflines, and the fast path over time."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
     layers = [(step, card.layers(step)) for step in ladder_steps("conv")]
     for network in card.networks:
@@ -41,10 +41,10 @@ def pictures_page(card: Card) -> ExtraPage:
     return ExtraPage("pictures", "Pictures", "\n".join(parts))
 
 
-class Journey(Frozen):
-    """A ladder in one picture. wide, narrow: SVG, for screens and for phones.
+class LadderOverview(Frozen):
+    """A chart of a ladder's times, as SVG for screens (wide) and for phones (narrow).
 
-    first, fastest: bars of the first and of the fastest step. same: the fastest step's bar in the format of ``first``.
+    first, fastest: bars of the first and of the fastest step. same: bar of the fastest step in the format of ``first``.
     """
 
     wide: str
@@ -54,8 +54,8 @@ class Journey(Frozen):
     fastest: Bar
 
 
-def draw_journey(card: Card) -> Journey | None:
-    """Return charts of the first network's convolutions over the steps in reading order, beside other systems.
+def draw_ladder_overview(card: Card) -> LadderOverview | None:
+    """Draw the time of each step, and of other systems, on the first network's convolutions, in reading order.
 
     A step has one bar, in the number format that its page shows. Return None if no step was measured.
     """
@@ -69,7 +69,7 @@ def draw_journey(card: Card) -> Journey | None:
     others = [bar for bar in bars if not bar.step]
     bench, first = card.benches[network], own[0]
     what, on = f"{network}, both convolutions", f"{bench['images']:,} images, {bench['device']['name']}"
-    return Journey(
+    return LadderOverview(
         journey.draw_ladder_chart([*others, *own], f"{what}: {on}"),
         journey.draw_ladder_chart([*others, *own], what, "journey-narrow", journey.NARROW),
         first,
@@ -83,13 +83,12 @@ def interactives_page() -> ExtraPage:
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
-    return ExtraPage(
-        "interactives", "Try it", "\n".join([intro, *map(interactives.interactive_html, interactives.INTERACTIVES)])
-    )
+    drawings = map(interactives.interactive_html, interactives.INTERACTIVES)
+    return ExtraPage("interactives", "Try it", "\n".join([intro, *drawings]))
 
 
 def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
-    """Yield a bar chart of a network's convolutions over the steps, and the roofline of each convolution."""
+    """Yield HTML: a bar chart of the steps' times on a network's convolutions, and the roofline of each convolution."""
     bench = card.benches[network]
     on = f"{bench['images']:,} images, {bench['device']['name']}"
     yield f'<h2 id="journey-{network}">{escape(network)}: every step of the convolution</h2>'
@@ -117,7 +116,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
-    """Yield charts of the time that each stage of the fast path adds, and of the states of its warpgroups over time."""
+    """Yield HTML: charts of the time that each stage of the fast path adds, and of its warpgroups over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():
@@ -145,10 +144,11 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
 
 
 def _ladder_bars(card: Card, network: str, layers: Layers) -> list[Bar]:
-    """Return a bar for each step and other system, with predictions and links: the sum of a network's convolutions."""
+    """Return a bar for each step and other system: measured and predicted time of all convolutions of a network."""
     bench, since = card.benches[network], {step.row.name: step.row.since for step, _ in layers}
     predicted = _predicted_sums(bench, network, layers)
-    return journey.bars_from_bench(bench, predicted=predicted, links=_step_links(), since=since)
+    links = {(step.row.name, dtype): f"{step.page_name}.html" for step, _ in layers for dtype in BY_DTYPE}
+    return journey.bars_from_bench(bench, predicted=predicted, links=links, since=since)
 
 
 def _html_figure(chart: str) -> str:
@@ -156,7 +156,7 @@ def _html_figure(chart: str) -> str:
 
 
 def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
-    """Return the sum of the predictions by (step, number format), if the step can compute all convolutions."""
+    """Return (step, number format) → predicted ms of all convolutions, for the steps that can compute all."""
     ops = {table["item"] for table in bench["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
     for step, served in layers:
@@ -166,12 +166,8 @@ def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float
     return found
 
 
-def _step_links() -> dict[Key, str]:
-    return {(step.row.name, dtype): f"{step.page_name}.html" for step in ladder_steps("conv") for dtype in BY_DTYPE}
-
-
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
-    """Return the timed batch's device memory traffic in bytes, as counted by hardware, by (step, number format)."""
+    """Return (step, number format) → bytes through device memory for the timed batch, as hardware counted them."""
     found: dict[Key, float] = {}
     for step, served in layers:
         for layer in served:

@@ -1,4 +1,4 @@
-"""Draw convolutions with one or more pixels for each thread: the inputs that a thread reads, and its outputs."""
+"""Draw convolutions in which a thread computes one or more pixels: the inputs that it reads, and its outputs."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from app.drawing.svg import Drawing
 from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.ladder.formulas import WARP
 
-ROOM = 210  # pixels of the longer side of a grid
+GRID_SIDE = 210  # pixels of the longer side of a grid
 FOOT = 26
 
 
 def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
-    """Mark the threads of the first warp, whose numbers run row by row."""
+    """Mark the cells of the first warp's threads in a grid at ``x``; threads are numbered row by row."""
     left = WARP
     for row in range(rows):
         taken = min(left, columns)
@@ -22,7 +22,10 @@ def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: 
 
 
 def draw_global_window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
-    """Return a drawing of a map with one thread for each output pixel, which reads its window from global memory."""
+    """Return a drawing of rows × columns outputs, each by a thread that reads its window from global memory.
+
+    threads: of a block. taps: the memory that the filter is read from.
+    """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     drawing = Drawing(
         f"Output map of {rows} x {columns} pixels, one thread each, {threads} threads a block. The marked "
@@ -35,7 +38,7 @@ def draw_global_window(rows: int, columns: int, kernel: int, stride: int, thread
 
 
 def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
-    """Return a drawing of a block of TILE x TILE outputs, inputs in shared memory. taps: where the taps are from."""
+    """Return a drawing of a block of tile × tile outputs, with inputs in shared memory. taps: memory of the filter."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
         f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
@@ -57,12 +60,12 @@ def _draw_windows(
     kind: str,
     tap_notes: Sequence[str],
 ) -> Drawing:
-    """Return a drawing of the inputs of two neighbouring threads, their outputs, and the taps below.
+    """Add the inputs of two neighbouring threads, their outputs, and the taps to the drawing, and return it.
 
-    heads: titles of input and outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
+    heads: titles of input and outputs. kind: CSS class of the input's cells. tap_notes: lines of text below the taps.
     """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
-    cell = max(min(ROOM / max(high, wide), 18), 1.5)
+    cell = max(min(GRID_SIDE / max(high, wide), 18), 1.5)
     drawing.add_text(0, 12, heads[0], "head")
     drawing.add_grid(0, 22, high, wide, cell, kind)
     if kind == "shared":
@@ -86,7 +89,7 @@ def _draw_windows(
 
 
 def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
-    """Return a drawing of a thread that computes a patch of pixels in several maps; it reads each input row once."""
+    """Return a drawing of a thread that computes rows × columns pixels in ``maps`` maps from rows it reads once."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
     drawing = Drawing(
@@ -120,7 +123,7 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
 
 
 def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
-    """Return a drawing of two outputs of a row by Toom-Cook, with the transforms of inputs, filters and sums."""
+    """Return a drawing of a Toom-Cook convolution: the transforms of inputs, filter and sums for two outputs."""
     count, cell = kernel + 1, 22
     to_values, _, to_outputs = toom_cook_matrices(kernel)
     drawing = Drawing(

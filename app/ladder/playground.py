@@ -1,4 +1,4 @@
-"""Build the page on which the network runs in a browser: its JavaScript, weights and test images in one file."""
+"""Build the page that classifies pictures in a browser, with its JavaScript, weights and test images in one file."""
 
 import base64
 import hashlib
@@ -16,9 +16,9 @@ from data_tools.fashion_mnist import Split, find_directory, open_split
 
 NETWORK = "lenet5"
 SAMPLES = 100  # test images in the page
-SCRIPTS = ("network", "resample", "masks", "surface", "ground", "prepare", "page")  # each uses those before it
+SCRIPTS = ("network", "resample", "masks", "surface", "ground", "prepare", "page")  # each uses only scripts before it
 FOLDER = Path(__file__).with_name("scripts")
-# The layers that the scripts compute, and the sizes that they read of each. The page itself finds the greatest score.
+# Layer that the scripts compute → its fields that they read. page.js finds the greatest score.
 SIZES: dict[type[Layer], tuple[str, ...]] = {
     Conv2d: ("maps", "kernel"),
     Relu: (),
@@ -30,9 +30,10 @@ REMEDY = "`python -m data_tools fetch` gets them; then make the pages again"
 
 
 def playground_page(samples: Split | None) -> ExtraPage:
-    """Return the page of ``lenet5`` with its shipped weights. samples: its first 100 images are offered; None for none.
+    """Return the page that runs ``lenet5`` with its shipped weights.
 
-    Raises UserError if the weights are missing or damaged.
+    samples: test images, of which the page offers the first 100; None: it offers no images. Raises UserError if the
+    weights are missing or damaged.
     """
     graph, weights = load_network(NETWORK, None)
     content: dict[str, Any] = {
@@ -44,7 +45,7 @@ def playground_page(samples: Split | None) -> ExtraPage:
     if samples is not None:
         images = samples.images[:SAMPLES]
         content |= {"images": _to_base64(images), "labels": samples.labels[:SAMPLES].tolist()}
-    script, style = page_script(), _page_style()
+    script, style = page_script(), _page_css()
     values = {
         "network": NETWORK,
         "samples": 0 if samples is None else len(content["labels"]),
@@ -53,11 +54,11 @@ def playground_page(samples: Split | None) -> ExtraPage:
         "style": style,
         "hashes": {"script": _policy_hash(script), "style": _policy_hash(style)},
     }
-    return ExtraPage("playground", "Playground", _to_script_json(content), "playground", values)
+    return ExtraPage("playground", "Playground", to_script_json(content), "playground", values)
 
 
 def find_samples() -> Split | None:
-    """Return the test images if a directory has them, None without. Fetches nothing. Raises UserError for bad files."""
+    """Return the test images of a local directory, or None if there is none. Raises UserError for damaged files."""
     directory = find_directory("test")
     return None if directory is None else open_split("test", directory)
 
@@ -67,7 +68,7 @@ def page_script(names: tuple[str, ...] = SCRIPTS) -> str:
     return "\n".join((FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
-def _page_style() -> str:
+def _page_css() -> str:
     site = (Path(__file__).with_name("static") / "style.css").read_text(encoding="utf-8")
     return site + (FOLDER / "playground.css").read_text(encoding="utf-8")
 
@@ -77,8 +78,8 @@ def _policy_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _to_script_json(content: dict[str, Any]) -> str:
-    """Return JSON that cannot end the script element around it."""
+def to_script_json(content: Any) -> str:
+    """Return ``content`` as JSON that is safe in an HTML script element: without ``<``."""
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -87,7 +88,7 @@ def _to_base64(array: np.ndarray) -> str:
 
 
 def _layer_content(layer: Layer, graph: Graph) -> dict[str, Any]:
-    """Return a layer as the scripts read it: its kind, name and sizes, and its parameters, float16 in base64."""
+    """Return what the scripts need of a layer: its kind, name and sizes, and its parameters as float16 in base64."""
     found = {"kind": layer.kind, "name": layer.name, **{name: getattr(layer, name) for name in SIZES[type(layer)]}}
     for name, parameter in (("weights", layer.name), ("bias", f"{layer.name}_bias")):
         if parameter in graph.parameters:

@@ -1,4 +1,4 @@
-"""Read the stored figures of one card in docs/benchmarks/ for the pages, and documents as HTML."""
+"""Read the figures of a card that docs/benchmarks/ stores, and convert Markdown documents to HTML pages."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def heading_anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def to_html(text: str, link: Link) -> str:
-    """Return the document as HTML without an enclosing page, and without the comments that mark generated parts."""
+def markdown_to_html(text: str, link: Link) -> str:
+    """Return a Markdown document as an HTML fragment, without the comments that mark generated parts."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table")
@@ -43,8 +43,8 @@ def to_html(text: str, link: Link) -> str:
 
 
 def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
-    """Add ids to headings and the scope to table heads, and replace the targets of links by their addresses."""
-    first = False  # whether the next cell is a row's first
+    """Yield the tokens with ids of headings, ``scope`` of table heads, and link targets replaced by their addresses."""
+    first = False  # whether the next cell is the first of its row
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "html_block" and token.content.startswith("<!--"):
             continue
@@ -79,12 +79,12 @@ LEARN = FIGURES.parent / "learn.md"
 BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"
 REPORTED, STAMPED = "h100_lenet5_{}.json", "h100_timeline_lenet5_{}.json"
 RESOURCES, INSTRUCTIONS = "kernels_resources.json", "kernels_instructions.json"
-FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # of the fast path, for any weights
-MOST_BYTES = 1 << 20  # of the introduction
+FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # precisions of the fast path
+MOST_BYTES = 1 << 20  # size limit of docs/learn.md
 
 
 def stored_card(network: str) -> Card:
-    """Return a network's stored figures as a card; for one in ``SHOWN``, of all networks in it. Raises UserError."""
+    """Return the stored figures of a network; if it is in ``SHOWN``, those of all networks in it. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not may_exist(path):
@@ -108,7 +108,7 @@ def stored_card_if_named(network: str, card: str) -> Card | None:
 
 
 def stored_kernels(arch: str | None) -> Row:
-    """Return the stored data on compiled kernels for an architecture; for any architecture if None."""
+    """Return the stored resources and instructions of kernels compiled for ``arch``; None: for any architecture."""
     found: dict[str, object] = {}
     for name in (RESOURCES, INSTRUCTIONS):
         if may_exist(FIGURES / name):
@@ -122,8 +122,8 @@ def introduction_pages() -> list[ExtraPage]:
     if not may_exist(LEARN):
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}
-    markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
-    return [ExtraPage("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
+    text = read_file(LEARN, MOST_BYTES).decode("utf-8")
+    return [ExtraPage("learn", "A way in", markdown_to_html(text, lambda target: pages.get(target.rpartition("/")[2])))]
 
 
 def _read_stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:

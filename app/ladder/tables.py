@@ -1,4 +1,4 @@
-"""Build the tables of a step's page, and explain counts that differ from the hardware counters of the layer."""
+"""Build the tables of a step's page as data for its template; explain counts that differ from hardware counters."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,12 +8,12 @@ from app.lab.document import Row
 from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder.card import EXAMPLE, Layer
 from app.ladder.counting import COUNTS, PARTS
-from app.ladder.formulas import format_exact
+from app.ladder.formulas import format_count
 from app.ladder.lessons import Step
 from app.terminal.text import format_factor, format_ms
 
 FACTOR = 1.25  # a count and its counter that differ by a larger factor need a reason
-# Counter → its count per output, including wasted work; bytes pass through device memory both ways.
+# Hardware counter → the count that it is compared with, per output; dram adds bytes read and written.
 COUNTED = {
     "multiply_adds": "products",
     "global_loads": "global_loads",
@@ -22,7 +22,7 @@ COUNTED = {
     "dram": "memory_bytes",
 }
 WORDS = {name: COUNTERS[name].words for name in COUNTED if name in COUNTERS} | {"dram": "bytes through device memory"}
-# What threads without outputs skip; a warp still loads if one of its threads has an output.
+# Counter → operations that threads without outputs skip. A warp still loads if one of its threads has an output.
 IDLE_SKIPS = {"multiply_adds": "products", "global_loads": "loads"}
 COPY = 3  # the most loads from shared memory that the compiler adds before a cp.async
 AGAIN = (
@@ -34,8 +34,8 @@ BY_LAUNCH = (
 )
 
 
-class Difference(Frozen):
-    """A count per output of one layer. expected: by the lesson's formula. counted: by the hardware."""
+class CounterDifference(Frozen):
+    """The two values of a counter, per output: expected by the lesson's formula, and counted by the hardware."""
 
     counter: str
     expected: float
@@ -48,8 +48,8 @@ class Difference(Frozen):
         return most > FACTOR * least
 
 
-def counter_differences(layer: Layer) -> Iterator[Difference]:
-    """Yield the step's count on the layer beside the measured one, for each hardware counter of ``COUNTED``.
+def counter_differences(layer: Layer) -> Iterator[CounterDifference]:
+    """Yield the expected and the counted value of each hardware counter of ``COUNTED`` on a layer.
 
     Layers without counters yield nothing, and counters for which both counts are 0 are omitted.
     """
@@ -62,11 +62,11 @@ def counter_differences(layer: Layer) -> Iterator[Difference]:
         waste = 1 if counter == "dram" else layer.counts["waste"]
         told, counted = layer.counts[count] * waste, counts.get(counter, 0)
         if told or counted:
-            yield Difference(counter, told, counted)
+            yield CounterDifference(counter, told, counted)
 
 
-def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None:
-    """Return the reason for a large difference from the lesson, or else a general reason; None if none applies."""
+def difference_reason(step: Step, layer: Layer, found: CounterDifference) -> str | None:
+    """Return a sentence that explains a large difference: the lesson's, else a general one; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
     fewer = found.counted < found.expected
@@ -90,7 +90,7 @@ def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None
 
 
 def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return the reasons for all large differences of a step: counter → sentences, which name the layers if needed."""
+    """Return counter → sentences that explain its large differences; they name the layers if their reasons differ."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in counter_differences(layer):
@@ -136,7 +136,7 @@ def ms_text(layer: Layer) -> str:
 
 
 def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
-    """Return a table of what a thread does for one output on each layer."""
+    """Return a table of a step's counts per output on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
         if not any(layer.counts[name] for layer in layers):
@@ -144,11 +144,11 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
         note = step.lesson.counts.get(name, default)
         if name == "slots":
             note = "; ".join(dict.fromkeys(SLOTS.get(layer.issue_slot_source, note) for layer in layers))
-        rows.append(_table_row(words, [format_exact(layer.counts[name]) for layer in layers], note))
+        rows.append(_row_data(words, [format_count(layer.counts[name]) for layer in layers], note))
     helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
     where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
     caption = f"What a thread does for one output, by the row's parameters and the layer's shape{where}"
-    return _html_table(caption, "count", layers, rows, "formula")
+    return _table_data(caption, "count", layers, rows, "formula")
 
 
 def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
@@ -157,7 +157,7 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
     earlier: layers of ``since``, the step that this one continues.
     """
     rows = [
-        _table_row(
+        _row_data(
             words[:1].upper() + words[1:],
             [format_ms(layer.prediction.parts[part]) or "0" for layer in layers],
             bound=[layer.prediction.busiest_part == part for layer in layers],
@@ -165,17 +165,15 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
         for part, words in PARTS.items()
         if any(layer.prediction.parts[part] for layer in layers)
     ]
-    rows.append(
-        _table_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True)
-    )
-    rows.append(_table_row("Measured", [ms_text(layer) for layer in layers], strong=True))
+    rows.append(_row_data("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
+    rows.append(_row_data("Measured", [ms_text(layer) for layer in layers], strong=True))
     olds = [earlier.get(layer.title) for layer in layers]
     if since and any(old and old.ms for old in olds):
-        rows.append(_table_row(f"Step {since.title}, measured", [ms_text(old) if old else DASH for old in olds]))
+        rows.append(_row_data(f"Step {since.title}, measured", [ms_text(old) if old else DASH for old in olds]))
     ratios = [format_factor(layer.ms / layer.prediction.ms) if layer.ms else DASH for layer in layers]
-    rows.append(_table_row("Measured ÷ predicted", ratios))
+    rows.append(_row_data("Measured ÷ predicted", ratios))
     images = layers[0].names["BATCH"]
-    return _html_table(
+    return _table_data(
         f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows
     )
 
@@ -196,22 +194,22 @@ def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, La
             before = f"{_counter_text(old, name)} → " if old and old.counters else ""
             cells.append(before + _counter_text(layer, name))
         unit = "%" if COUNTERS[name].unit == "%" else "per output"
-        rows.append(_table_row(f"{COUNTERS[name].words}, {unit}", cells))
+        rows.append(_row_data(f"{COUNTERS[name].words}, {unit}", cells))
     images = counted[0].counters["images"]
     caption = f"Hardware counters (Nsight Compute), {images:,} images, each kernel alone on the card, launches added up"
     if step.since and any(old.counters for old in earlier.values()):
         caption += f"; before the arrow, step {step.since.title}"
-    return _html_table(caption, "counter", counted, rows)
+    return _table_data(caption, "counter", counted, rows)
 
 
 def _counter_text(layer: Layer, name: str) -> str:
     value = layer.counters["counts"].get(name)
     outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-    return DASH if value is None else format_exact(normalize_count(name, value, outputs))
+    return DASH if value is None else format_count(normalize_count(name, value, outputs))
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of the counts, including wasted work, beside hardware counters; None if no layer has these."""
+    """Return a table of counts, including wasted work, beside hardware counters; None if no layer has counters."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
@@ -219,56 +217,54 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
     for counter, words in WORDS.items():
         cells = [one.get(counter) for _, one in found]
         if any(cells):
-            shown = [f"{format_exact(one.expected)} | {format_exact(one.counted)}" if one else DASH for one in cells]
-            rows.append(_table_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
+            shown = [f"{format_count(one.expected)} | {format_count(one.counted)}" if one else DASH for one in cells]
+            rows.append(_row_data(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "
         f"bold where they differ by more than the factor {FACTOR}"
     )
-    return _html_table(caption, "count | counter", [layer for layer, _ in found], rows)
+    return _table_data(caption, "count | counter", [layer for layer, _ in found], rows)
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of how busy each part of the card is, by the prediction; None if no layer was timed."""
+    """Return a table of the predicted busy time of each part of the card ÷ the measured time; None without times."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None
     rows = [
-        _table_row(
+        _row_data(
             words[:1].upper() + words[1:], [f"{layer.prediction.parts[part] / (layer.ms or 1):.0%}" for layer in timed]
         )
         for part, words in PARTS.items()
         if part != "latency" and any(layer.prediction.parts[part] for layer in timed)
     ]
     caption = "In place of counters: the share of the measured time that each part is busy, by the counts"
-    return _html_table(caption, "part of the card", timed, rows)
+    return _table_data(caption, "part of the card", timed, rows)
 
 
 def compiled_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of the compiler's figures for the step; None if they are unknown."""
-    found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
+    """Return a table of the compiled kernel: registers, shared memory, occupancy, hottest loop; None if unknown."""
+    found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # of the first network
     known = [found[name] for name in sorted(found)]
     if not known:
         return None
-    rows = [_table_row(words, [said(layer.resources) for layer in known]) for words, said in RESOURCES.items()]
+    rows = [_row_data(words, [said(layer.resources) for layer in known]) for words, said in RESOURCES.items()]
     loops = [layer.loop for layer in known]
     for words, name in LOOPS.items() if any(loops) else ():
-        rows.append(_table_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
+        rows.append(_row_data(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
     ran = [", ".join(f"{name} = {value}" for name, value in layer.tuned.items()) for layer in known]
     told = [f"{layer.title} with {one}" for layer, one in zip(known, ran, strict=True) if one]
     caption = f"{MACHINE}. Compiled with the row's own parameters; measured, {', '.join(told)}" if told else MACHINE
-    return _html_table(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
+    return _table_data(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
 
 
-def _table_row(
-    name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()
-) -> Any:
+def _row_data(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:
     marks = bound or [False] * len(cells)
     shown = [{"text": cell, "bound": mark} for cell, mark in zip(cells, marks, strict=True)]
     return {"name": name, "note": note, "cells": shown, "strong": strong}
 
 
-def _html_table(
+def _table_data(
     caption: str,
     first: str,
     layers: Sequence[Layer],

@@ -1,6 +1,6 @@
-"""Draw which thread reads which data, with one kind of drawing for each way to divide a layer among threads.
+"""Draw which thread reads which data, with a kind of drawing for each way to divide a layer among threads.
 
-A lesson names the kind and gives formulas for its sizes, so that a drawing shows the launch that the row makes.
+A lesson names the kind and gives formulas for its sizes, so that a drawing shows how the kernel is launched.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from app.ladder import matrix_tiles, pixel_tiles, warpgroup_tiles
 from app.ladder.formulas import Names, evaluate_formula
 from app.ladder.lessons import Step
 
-WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parameters of a drawing that are no formulas
+WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parameters of a drawing that are text, not formulas
 KINDS: Mapping[str, Callable[..., Drawing]] = {
     "window": pixel_tiles.draw_global_window,
     "tile": pixel_tiles.draw_shared_tile,

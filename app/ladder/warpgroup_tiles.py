@@ -1,4 +1,4 @@
-"""Draw products of warpgroups: operands that stay in shared memory, and filters of which half is skipped."""
+"""Draw the operands of wgmma, which stay in shared memory, and sparse filters, of which it skips half."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from app.kernels.fused.sparse_pair import kept_places
 from app.kernels.plain_problems import GROUP, KEPT
 
 CELL, TOP, EIGHT = 14, 22, 8
-# Which of two times four channels have a weight, for each map that the drawing shows; all six pairs occur.
+# For each map in the drawing: which of 2 × 4 channels have a weight. All six pairs out of four occur.
 SHOWN = np.array([[1, 1, 0, 0, 0, 1, 0, 1], [0, 1, 1, 0, 1, 0, 0, 1], [1, 0, 1, 0, 0, 0, 1, 1]])
 
 
 def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows: int, warpgroups: int) -> Drawing:
     """Return a drawing of the operands of wgmma, which lie in shared memory: filters, and pixels at two taps.
 
-    height, width: positions of the pixels that a warpgroup keeps. rows: of eight neighbouring pixels in a product.
+    height, width: pixels that a warpgroup keeps in shared memory. rows: rows of eight neighbouring pixels in a product.
     """
     down, right = min(1, kernel - 1), min(2, kernel - 1)
     high, across = ((count - 1) * stride + 1 for count in (rows, EIGHT))
@@ -56,7 +56,7 @@ def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows
 def draw_sparse_operands(columns: int) -> Drawing:
     """Return a drawing of filters with two weights of every four, what is stored of them, and their metadata.
 
-    columns: pixels of a product.
+    columns: number of pixels that a product multiplies.
     """
     maps, channels = SHOWN.shape
     places = kept_places(SHOWN.T).transpose(2, 0, 1)  # map, four, kept weight
@@ -67,11 +67,11 @@ def draw_sparse_operands(columns: int) -> Drawing:
         f"product multiplies 64 maps x 32 channels x {columns} pixels in the time of 16 channels."
     )
 
-    def left_of(four: int, at: int, size: int) -> int:
+    def square_x(four: int, at: int, size: int) -> int:
         return four * (size * cell + apart) + at * cell
 
-    stored = left_of(channels // GROUP, 0, GROUP) + 70
-    bits = stored + left_of(channels // GROUP, 0, KEPT) + 40
+    stored = square_x(channels // GROUP, 0, GROUP) + 70
+    bits = stored + square_x(channels // GROUP, 0, KEPT) + 40
     drawing.add_text(0, 12, f"a tap of {maps} maps, {channels} of 32 channels", "head")
     drawing.add_text(stored, 12, "A: kept weights", "head")
     drawing.add_text(bits, 12, "metadata: places, two bits", "head")
@@ -81,9 +81,9 @@ def draw_sparse_operands(columns: int) -> Drawing:
             for at in range(GROUP):
                 kept = at in places[number, four]
                 title = "a weight" if kept else ""
-                drawing.add_rectangle(left_of(four, at, GROUP), y, cell, cell, "own" if kept else "plain", title)
+                drawing.add_rectangle(square_x(four, at, GROUP), y, cell, cell, "own" if kept else "plain", title)
             for at, place in enumerate(places[number, four]):
-                x = left_of(four, at, KEPT)
+                x = square_x(four, at, KEPT)
                 drawing.add_rectangle(stored + x, y, cell, cell, "own", "a weight")
                 drawing.add_text(bits + x + cell / 2, y + 17, f"{place:02b}", "", "middle")
         drawing.add_arrow(stored - 60, y + cell / 2, stored - 8, y + cell / 2)

@@ -1,15 +1,15 @@
-"""Print how many bits a product keeps with one, two or three products of float16 halves: the worst of 100,000."""
+"""Print the largest error among 100,000 products of float32 that are replaced by one, two or three float16 products."""
 
 import numpy as np
 
 
 def high_part(x: np.ndarray) -> np.ndarray:
-    """Return the float16 that is nearest to each number."""
+    """Return the float16 nearest to each number, as float64."""
     return x.astype(np.float16).astype(np.float64)
 
 
 def low_part(x: np.ndarray) -> np.ndarray:
-    """Return the float16 that is nearest to what the high part misses, scaled by a power of two to keep all bits."""
+    """Return the float16 nearest to x - high_part(x), which is scaled by a power of two meanwhile to keep all bits."""
     return high_part((x - high_part(x)) * 2.0**11) / 2.0**11
 
 

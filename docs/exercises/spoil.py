@@ -1,4 +1,4 @@
-"""Copy lenet5's weights to a new file with the rows of fc1 in the order C, H, W: ``spoil.py FILE``."""
+"""Copy lenet5's weights to a new file, with the rows of fc1 in a wrong order (C, H, W): ``spoil.py FILE``."""
 
 import sys
 from pathlib import Path

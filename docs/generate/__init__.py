@@ -1,1 +1,1 @@
-"""Write the measured figures into the documents: ``python -m docs.generate``."""
+"""Write measured figures into the documents in docs/: ``python -m docs.generate``."""

@@ -25,7 +25,7 @@ MARKER = re.compile(r"\[\[\[cog (\w+)\(\) \]\]\]")
 
 @dataclass(frozen=True)
 class Document:
-    """A document, and for each of its markers the function that writes the block there."""
+    """A Markdown document. blocks: name of a block, as in its marker → function that returns the block's text."""
 
     path: Path
     blocks: Mapping[str, Callable[[Figures], str]]
@@ -38,11 +38,11 @@ class Document:
             raise UserError(f"cannot read {self.path}: {error.strerror}; restore it from the repository") from error
 
     def render_block(self, name: str, figures: Figures) -> str:
-        """Return one block with a newline at its end. Raises MissingError if its figures do not exist yet."""
+        """Return the text of a block, ending in a newline. Raises MissingError if its figures do not exist yet."""
         return f"{self.blocks[name](figures)}\n"
 
     def check_markers(self, text: str) -> None:
-        """Raise UserError unless every block has one marker and no marker is unknown."""
+        """Raise UserError unless ``text`` has one marker for each block and no other markers."""
         times = Counter(MARKER.findall(text))
         for name in {**self.blocks, **times}:
             if name not in self.blocks:
@@ -51,7 +51,7 @@ class Document:
                 raise UserError(f"{self.path}: block {name} occurs {times[name]} times: mend its markers")
 
     def rewrite_blocks(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
-        """Return the text with every block rewritten, and the missing figures, whose blocks stay unchanged."""
+        """Return the text with rewritten blocks, and the errors of blocks that stay because figures are missing."""
         self.check_markers(text)
         made: dict[str, str] = {}
         missing: list[MissingError] = []
@@ -73,7 +73,7 @@ class Document:
         return output.getvalue(), missing
 
     def write(self, figures: Figures) -> list[MissingError]:
-        """Rewrite the file's generated blocks; return the missing figures, whose blocks stay. Raises UserError."""
+        """Rewrite the blocks in the file; return the errors of blocks without figures, which stay. Raises UserError."""
         text = self.read()
         found, missing = self.rewrite_blocks(text, figures)
         if found != text:
@@ -131,8 +131,8 @@ JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table}
 DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, API, LANGUAGES, REPORT, BENCH_JSON, JSON)
 
 
-def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
-    """Rewrite the documents from the figures in the folder. Raises UserError, also if some figures are missing."""
+def write_documents(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
+    """Rewrite the documents with the figures in ``folder``. Raises UserError, also if some figures are missing."""
     figures = Figures(folder)
     missing = {str(reason): reason for document in documents for reason in document.write(figures)}
     if missing:
@@ -143,14 +143,14 @@ def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> 
 
 
 def main() -> int:
-    """Write the figures into the documents; draw the pictures if ``--draw`` says so. Return 0. Raises UserError."""
+    """Write the figures into the documents, and with ``--draw`` draw the pictures. Return 0. Raises UserError."""
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/."
     parser = Parser(prog="python -m docs.generate", description=description)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")
-    for path in pictures.draw_all(FIGURES) if parser.parse_args().draw else ():
+    for path in pictures.draw_pictures(FIGURES) if parser.parse_args().draw else ():
         print(f"{path}: drawn")
     stale = pictures.stale_pictures(FIGURES)
-    write()
+    write_documents()
     if stale:
         raise UserError(f"{pictures.FOLDER / stale[0]} shows another run than the tables: add --draw")
     return 0

@@ -12,7 +12,7 @@ from docs.languages.text import HEADS, table_rows
 
 
 def calls_table(figures: Figures) -> str:
-    """Return the table: a row for each kind of call, with median times in µs and the best peer's time ÷ ours."""
+    """Return docs/api.md's table: for each kind of call, median times in µs, and the best peer's time ÷ ours."""
     document = figures.document_or_none(CALLS)
     if document is None:
         return NOT_YET.format(command_for_file(CALLS))
@@ -39,7 +39,7 @@ def _call_cells(row: Row) -> list[str]:
 
 
 def files_table(figures: Figures) -> str:
-    """Return a row for each language that has a file: what the language hides, and the file's lines."""
+    """Return docs/languages.md's table of languages: what each hides from the programmer, and the lines of its file."""
     rows = [
         (f"[{one.name}](languages/{one.path.name})", one.hidden, str(one.row()["lines"])) for one in compare.LANGUAGES
     ]
@@ -47,7 +47,7 @@ def files_table(figures: Figures) -> str:
 
 
 def times_table(figures: Figures) -> str:
-    """Return a row for our step, our fastest kernel and each language, and why a language has no times."""
+    """Return docs/languages.md's table of times, of our kernels and each language, and why some have no times."""
     document = figures.document_or_none(LANGUAGES)
     if document is None:
         return NOT_YET.format(command_for_file(LANGUAGES))

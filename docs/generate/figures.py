@@ -1,4 +1,4 @@
-"""Read the JSON files of docs/benchmarks/ that the documents are generated from; each file is read once."""
+"""Read and check the JSON files of docs/benchmarks/, from which the documents are generated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ from app.records.kernels import CompiledKernels, DisassembledKernels
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: BENCHES.format(network) for network in NETWORKS}
 PROFILE = "h100_profile_lenet5.json"
-# The networks that are compared with other systems: the listed ones, and those of docs/networks.
+# Networks that are compared with other systems, by name → value of --network: built-in ones and those of docs/networks.
 COMPARED = {
     **{name: name for name in (*NETWORKS, "mlp")},
     **{path.stem: f"docs/networks/{path.name}" for path in sorted((FIGURES.parent / "networks").glob("*.toml"))},
 }
-COMPARISONS = "*_peers_*.json"  # a card, and its comparisons; any file may hold any networks; these are the usual ones
+COMPARISONS = "*_peers_*.json"  # files with comparisons, each of any networks; PEERS has their usual names
 PEERS = {network: f"h200_peers_{network}.json" for network in COMPARED}
 SIZES = "1,100,10000"  # of batches
-# File → its document in app/records, and the command of main.py that makes it.
+# File → type of its document in app/records, and the arguments of main.py that write it.
 FILES = {
     **{file: ("bench", f"bench --network {name} --batches 100,1000,5000,10000") for name, file in BENCH.items()},
     PROFILE: ("profile", "profile --counters --precision fp32 --chunk 1000"),
@@ -38,7 +38,7 @@ FILES = {
     INSTRUCTIONS: ("kernels", "kernels --instructions"),
     **{file: ("peers", f"bench --peers --network {COMPARED[name]} --batches {SIZES}") for name, file in PEERS.items()},
 }
-# Measurements of docs/scale.md, which may be missing: file → its schema, and the module that makes it.
+# File of docs/scale.md, which may be missing → type of its document, and the module that writes it, with arguments.
 COSTS = "classify_costs.json"
 SCALE = {
     "h100_scale.json": ("scale", "tests.classify.scale speed memory gzip cluster"),
@@ -46,7 +46,7 @@ SCALE = {
     "cpu_scale.json": ("scale", "tests.classify.scale workers"),
     COSTS: ("classify-costs", "docs.measure.classify_costs"),
 }
-CALLS = "h100_calls.json"  # of docs/api.md, and of docs/languages.md: may be missing, too
+CALLS = "h100_calls.json"  # of docs/api.md; may be missing, as may the next, of docs/languages.md
 LANGUAGES = "h100_languages.json"
 MODULES = SCALE | {CALLS: ("calls", "app.lab.calls"), LANGUAGES: ("languages", "docs.languages")}
 CYCLE = "h100_lenet5_fp16_cycle.json"
@@ -54,7 +54,7 @@ LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's character
 
 
 class MissingError(UserError):
-    """A JSON file does not exist yet."""
+    """Raised for figures whose JSON file does not exist yet."""
 
 
 def short_card_name(document: Row) -> str:
@@ -70,14 +70,14 @@ def command_for_file(name: str) -> str:
 
 
 def check_for_file(name: str) -> Check:
-    """Return the check for a JSON file's content. name: ``CYCLE``, a comparison's, or a key of ``FILES | MODULES``."""
+    """Return the function that checks a JSON file's content. name: of a file in docs/benchmarks/."""
     if fnmatch(name, COMPARISONS):
         return partial(check_document, "peers")
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
 
 def check_document(name: str, value: Any) -> Any:
-    """Return a document whose fields, numbers and strings the tables can show. Raises BadValueError."""
+    """Return ``value``, a document of type ``name``. Raises BadValueError if the tables cannot show it."""
     compiled = CompiledKernels | DisassembledKernels
     try:
         derive.check_for_type(compiled if name == "kernels" else derive.document_types()[name])(value)
@@ -90,7 +90,7 @@ def check_document(name: str, value: Any) -> Any:
 
 
 def _check_bench(found: BenchDocument) -> None:
-    """Raise BadValueError unless there are two convolutions and a run of the whole program."""
+    """Raise BadValueError unless a bench document has two convolutions and a timed run of the whole program."""
     if sum(table["is_op"] for table in found["tables"]) != 2:
         raise BadValueError(".tables: not two of a convolution")
     if not any(row["ms"] for row in found["whole_program"]):
@@ -98,7 +98,7 @@ def _check_bench(found: BenchDocument) -> None:
 
 
 def _check_numbers_and_strings(value: Any) -> None:
-    """Raise BadValueError for a number or a string that is too large for a table."""
+    """Raise BadValueError if ``value`` contains a number or a string that is too large for a table."""
     if isinstance(value, dict | list):
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
             _check_numbers_and_strings(part)
@@ -110,14 +110,14 @@ def _check_numbers_and_strings(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """The bench document of a network. A kernel's name and its arithmetic type identify a row; a missing row is {}."""
+    """The bench document of a network. Its methods find rows by kernel and arithmetic type; a missing row is {}."""
 
     network: str
     document: Row
 
     @property
     def tables(self) -> dict[str, Row]:
-        """Return the tables of the document by the name of their item: layers that a kernel computes together."""
+        """Return item → table of the document; an item is a layer, or several that a kernel computes together."""
         return {table["item"]: table for table in self.document["tables"]}
 
     @property
@@ -130,11 +130,11 @@ class Bench:
         return [row for row in rows if row["dtype"] == dtype and row["ms"]]
 
     def row(self, item: str, name: str, dtype: str = "float32") -> Row:
-        """Return the timed row with that name and type."""
+        """Return the timed row of a kernel on an item; {} if there is none."""
         return first_row(self._timed_rows(item, dtype), name=name)
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
-        """Return a row with the convolutions' summed time, for a batch of ``images`` (default: the main batch)."""
+        """Return a kernel's row with the convolutions' summed time, for ``images`` images (None: the main batch)."""
         measured = self.document if images is None else first_row(self.document["batches"], images=images)
         return first_row(measured.get("totals", ()), name=name, dtype=dtype)
 
@@ -144,7 +144,7 @@ class Bench:
         return fastest_row((row for row in rows if row["kind"] == OURS and row["dtype"] == dtype), "sum_ms")
 
     def ms(self, name: str, dtype: str = "float32", item: str | None = None) -> float | None:
-        """Return the time in ms of a row for one item (default: summed over the convolutions)."""
+        """Return a kernel's time in ms on an item, or summed over the convolutions (None); None if not measured."""
         ms: float | None = self.row(item, name, dtype).get("ms") if item else self.total(name, dtype).get("sum_ms")
         return ms
 
@@ -171,14 +171,14 @@ class Bench:
 
 
 class Figures(dict[str, dict[str, Any]]):
-    """The documents by file name; each is read from one folder at its first use."""
+    """File name → document; each file in ``folder`` is read and checked at its first use."""
 
     def __init__(self, folder: Path = FIGURES) -> None:
         super().__init__()
         self._folder = folder
 
     def __missing__(self, name: str) -> dict[str, Any]:
-        """Return the document in a file. Raises MissingError if it does not exist yet, UserError if it is bad."""
+        """Read, check and return a document. Raises MissingError if the file is missing, UserError if it is bad."""
         path = self._folder / name
         if not may_exist(path):
             remedy = f"run {command_for_file(name)}" if name in FILES | MODULES else "restore it from the repository"
@@ -187,7 +187,7 @@ class Figures(dict[str, dict[str, Any]]):
         return self[name]
 
     def document_or_none(self, name: str) -> dict[str, Any] | None:
-        """Return the document, or None if the file does not exist yet."""
+        """Return the document in the file ``name``, or None if the file does not exist yet."""
         try:
             return self[name]
         except MissingError:
@@ -195,10 +195,9 @@ class Figures(dict[str, dict[str, Any]]):
 
     @property
     def comparisons(self) -> dict[tuple[str, int, str, str], tuple[str, Row]]:
-        """Return the comparisons with other systems, each with its file's name.
+        """Return (network, batch size, precision, card such as ``H100``) → file name, comparison with other systems.
 
-        The key is the network, the batch size, the precision and the card, such as ``H100``. Of several files, the
-        latest counts.
+        If several files have the same key, the latest counts.
         """
         stored = {path.name for path in self._folder.glob(COMPARISONS)}
         names = [name for name in {*stored, *self} if fnmatch(name, COMPARISONS)]
@@ -212,10 +211,10 @@ class Figures(dict[str, dict[str, Any]]):
         }
 
     def bench(self, network: str) -> Bench:
-        """Return the measurements of one network."""
+        """Return the bench document of a network. Raises MissingError."""
         return Bench(network, self[BENCH[network]])
 
     @property
     def benches(self) -> Mapping[str, Bench]:
-        """Return the measurements of all networks."""
+        """Return network → bench document, for all of ``NETWORKS``. Raises MissingError."""
         return {network: self.bench(network) for network in NETWORKS}

@@ -1,4 +1,4 @@
-"""Write docs/systems.md's table of required times beside ours."""
+"""Write the table in docs/systems.md that compares our times with the required ones."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from docs.generate.figures import Figures
 from docs.generate.systems import END_TO_END, ON_CARD, ordered_comparisons, our_row, pair_with_fastest_peer
 from docs.generate.tables import markdown_table, wrap_paragraph
 
-LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # times as fast as the fastest peer
+LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # required time of the fastest peer ÷ ours
 LEAST_MLP = LEAST | {END_TO_END: 1.1}  # the bus bounds it
 BEYOND_CARD_MS = 0.2  # the largest allowed end-to-end time minus time on the card
 
 
 class Goal(NamedTuple):
-    """Required times in ms for ``images`` images. on_card, end_to_end: (longest allowed, desired).
+    """Required times in ms for ``images`` images, as (longest allowed, desired).
 
-    If end_to_end is empty, ``BEYOND_CARD_MS`` limits it.
+    An empty on_card requires nothing; if end_to_end is empty, ``BEYOND_CARD_MS`` limits that time.
     """
 
     network: str
@@ -46,7 +46,7 @@ GOALS = (
 
 
 def goals_table(figures: Figures) -> str:
-    """Return each required time beside ours, and our speed-up over the fastest peer."""
+    """Return the table: each required time beside our measured one, and our speed-up over the fastest peer."""
     head = ["network", "card", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     stored = ordered_comparisons(figures)
     rows = [
@@ -78,11 +78,7 @@ def _goal_rows(goal: Goal, card: str, comparison: Row) -> Iterator[list[str]]:
         found, times = pairs[measure], asked[measure]
         least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
         must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
-        in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
-        ahead = "" if found.ratio is None else _yes_or_no(found.ratio >= least)
+        in_time = "yes" if found.ours is not None and found.ours <= times[0] else "**no**"
+        ahead = "" if found.ratio is None else "yes" if found.ratio >= least else "**no**"
         cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
         yield [where, card, goal.precision, title, *cells]
-
-
-def _yes_or_no(fulfilled: bool) -> str:
-    return "yes" if fulfilled else "**no**"

@@ -1,6 +1,6 @@
 """Draw the pictures of docs/images/ from the JSON files that the tables are made from.
 
-Each picture stores the name and the hash of its JSON file, so that a picture of an earlier run is recognised.
+Each picture stores the name and the hash of its JSON file, so that ``stale_pictures`` finds pictures of earlier runs.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
-def draw_all(figures: Path, folder: Path = FOLDER) -> list[Path]:
-    """Draw all pictures again. Raises UserError for a JSON file that is missing or broken."""
+def draw_pictures(figures: Path, folder: Path = FOLDER) -> list[Path]:
+    """Draw all pictures into ``folder`` and return their paths. Raises UserError if a JSON file is missing or bad."""
     svg.create_chart_folder(folder)
     documents = Figures(figures)
     return [
-        svg.save_chart(draw_one(documents[name]), folder / picture, source_text(figures / name))
+        svg.save_chart(draw_one(documents[name]), folder / picture, picture_source_text(figures / name))
         for picture, (name, draw_one) in PICTURES.items()
     ]
 
@@ -39,12 +39,12 @@ def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
     return [
         name
         for name, (json, _) in PICTURES.items()
-        if svg.read_chart_source(folder / name) != source_text(figures / json)
+        if svg.read_chart_source(folder / name) != picture_source_text(figures / json)
     ]
 
 
-def source_text(path: Path) -> str:
-    """Return the source that pictures of that JSON file store: ``NAME sha256:HASH``. Raises UserError."""
+def picture_source_text(path: Path) -> str:
+    """Return the text that a picture stores about its JSON file: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:

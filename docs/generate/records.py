@@ -1,4 +1,4 @@
-"""Write tables of the JSON documents and of their fields from the types in app/records/."""
+"""Write tables of the JSON documents and their fields, and their JSON Schemas, from the types in app/records/."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +9,7 @@ from app.files.writing import json_text
 from app.records.derive import OneOf, document_schema, document_types, record_fields, split_annotated_type
 from docs.generate.figures import Figures
 
-MORE = {  # document → the section about it
+SECTIONS = {  # document → section of docs/ about it
     "accuracy": "bench_json.md#accuracy",
     "bench": "bench_json.md",
     "cache": "operate.md#look-at-the-machine",
@@ -33,31 +33,31 @@ MORE = {  # document → the section about it
 
 
 def document_table(figures: Figures) -> str:
-    """Return a row for each document: name, description, and the page that describes it further."""
+    """Return a table of the documents: name, description, and the page that describes each further."""
     rows = []
     for name, kind in document_types().items():
         record, *others = get_args(kind) or [kind]
         path = record.__module__.replace(".", "/")
         what = " ".join(str(one.__doc__) for one in (record, *others))
-        page = MORE.get(name, "")
+        page = SECTIONS.get(name, "")
         more = page and f"[{page.partition('#')[0]}]({page})"
         rows.append(f"| [{name}](../{path}.py) | {what} | {more} |")
     return "\n".join(["| document | what it is | more |", "| --- | --- | --- |", *rows])
 
 
 def field_table(name: str, figures: Figures) -> str:
-    """Return a row for each field of a document; the row of a field also lists the fields of a simple record in it."""
+    """Return a table of a document's fields; the row of a field also lists the fields of a simple record in it."""
     rows = [f"| `{place}` | {text} |" for place, text in _field_rows([document_types()[name]], {})]
     return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
 
 
 def field_tables(*names: str) -> dict[str, Any]:
-    """Return the block's name and the function that writes the block, for each of the named documents."""
+    """Return block name → function that returns the field table, for the documents ``names``."""
     return {name.replace("-", "_"): partial(field_table, name) for name in names}
 
 
 def write_schemas(folder: Path) -> list[Path]:
-    """Write the JSON Schema of every document into a new folder; return the files."""
+    """Write the JSON Schema of every document into a new folder; return the paths of the files."""
     folder.mkdir()
     files = [folder / f"{name}.json" for name in document_types()]
     for file in files:
@@ -66,7 +66,7 @@ def write_schemas(folder: Path) -> list[Path]:
 
 
 def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (place, description) of each field of records. seen: where each record was described already."""
+    """Yield (path, description) of each field. prefix: path of the records. seen: record → path of its description."""
     for name, hint in {name: hint for record in records for name, hint in record_fields(record).items()}.items():
         inner = _nested_records(hint)
         place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
@@ -85,7 +85,7 @@ def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> I
 
 
 def _list_fields(records: list[Any]) -> str:
-    """Return one sentence that lists the fields of records."""
+    """Return a phrase that lists the fields of the records, with their descriptions."""
     told = []
     for record in records:
         names = [
@@ -98,7 +98,7 @@ def _list_fields(records: list[Any]) -> str:
 
 
 def _describe_field(hint: Any) -> str:
-    """Return the description of a field or, without one, of its record; add the words that the value may be."""
+    """Return the description of a field or, without one, of its record; then the strings that its value may be."""
     inner = _nested_records(hint)
     found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]
@@ -116,19 +116,19 @@ def _allowed_words(hint: Any) -> tuple[str, ...]:
 
 
 def _first_sentence(record: Any) -> str:
-    """Return the first sentence about a record, formed to stand within another sentence."""
+    """Return the first line of a record's docstring, in lower case and without full stop, for use in a sentence."""
     first = (record.__doc__ or "").partition("\n")[0].removesuffix(".")
     return f"{first[:1].lower()}{first[1:]}"
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type alone."""
+    """Return the members of a union type; any other type as a tuple of itself."""
     part = split_annotated_type(hint)
     return get_args(part.kind) if part.origin is Union else (hint,)
 
 
 def _nested_records(hint: Any) -> list[Any]:
-    """Return the records that a field may hold, directly or in lists and dicts."""
+    """Return the record types (TypedDict) that a field may contain, directly or in lists and dicts."""
     kind = split_annotated_type(hint).kind
     if is_typeddict(kind):
         return [kind]

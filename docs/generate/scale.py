@@ -11,15 +11,15 @@ from docs.measure.classify_costs import PIECES
 IMAGE_BYTES = 28 * 28
 SHARD_IMAGES = 10_000_000
 JOBS = (10**9, 10**12)
-GIGABIT = (100, 400)  # nominal rates of network ports, Gb/s
+PORT_GBITS = (100, 400)  # nominal rates of network ports, Gb/s
 CARDS = (1, 8, 64)
-STORED = PIECES * GPU_PIECE  # number of labels in the stored cost of storing
+STORED = PIECES * GPU_PIECE  # labels that the measured storing stored
 CARD, *OTHERS = (name for name, (schema, _) in SCALE.items() if schema == "scale")
 NOT_YET = "Not measured yet: run `{}`."
 
 
 def throughput_table(figures: Figures) -> str:
-    """Return a row for the fastest run of each kind, and the commands of runs that are not measured yet."""
+    """Return a table of the fastest run of each kind, and the commands for runs that are not measured yet."""
     rows, missing = [], []
     for name in (CARD, *OTHERS):
         document = figures.document_or_none(name)
@@ -37,7 +37,7 @@ def throughput_table(figures: Figures) -> str:
 
 
 def goals_table(figures: Figures) -> str:
-    """Return the required figures beside the measured ones; a missed one is bold."""
+    """Return a table of required and measured figures; measured ones that miss the requirement are bold."""
     rows = []
     for document in filter(None, map(figures.document_or_none, (CARD, *OTHERS))):
         for goal in document["goals"]:
@@ -50,7 +50,7 @@ def goals_table(figures: Figures) -> str:
 
 
 def costs_table(figures: Figures) -> str:
-    """Return the table of the costs of ``classify`` besides reading and computing."""
+    """Return a table of what ``classify`` spends besides reading and computing, and the command that measured it."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
     rows += [
@@ -65,13 +65,13 @@ def costs_table(figures: Figures) -> str:
 
 
 def job_times_table(figures: Figures) -> str:
-    """Return the table of how long each part of a large job would take if it ran alone."""
+    """Return a table of how long each part of a job of 10^9 or 10^12 images would take if it ran alone."""
     rate, source = _card_rate(figures)
     found = figures[COSTS]
     shards = [-(-images // SHARD_IMAGES) for images in JOBS]
     seconds_per_image = {
         **{f"{count} H100{'s' * (count > 1)} at that rate": 1 / rate / count for count in CARDS},
-        **{f"reading through one port of {bits} Gb/s": IMAGE_BYTES * 8 / bits / 1e9 for bits in GIGABIT},
+        **{f"reading through one port of {bits} Gb/s": IMAGE_BYTES * 8 / bits / 1e9 for bits in PORT_GBITS},
         "opening the shards (NPY)": found["open_s"]["NPY"] / SHARD_IMAGES,
         "pieces through one scheduler": 1 / _cluster_rate(found),
         "storing labels on the client": 1 / _storing_rate(found),
@@ -90,11 +90,11 @@ def job_times_table(figures: Figures) -> str:
 
 
 def throughput_limits_table(figures: Figures) -> str:
-    """Return for each part how many images per second it processes, and how many H100s it can feed."""
+    """Return a table of parts that limit a cluster: images/s that each processes, and H100s that it can feed."""
     rate, _ = _card_rate(figures)
     found = figures[COSTS]
     carried = {
-        **{f"one port of {bits} Gb/s": bits * 1e9 / 8 / IMAGE_BYTES for bits in GIGABIT},
+        **{f"one port of {bits} Gb/s": bits * 1e9 / 8 / IMAGE_BYTES for bits in PORT_GBITS},
         "one scheduler and client": _cluster_rate(found),
         "storing labels on the client": _storing_rate(found),
     }
@@ -103,7 +103,7 @@ def throughput_limits_table(figures: Figures) -> str:
 
 
 def _card_rate(figures: Figures) -> tuple[float, str]:
-    """Return the images per second of one card, and the source of the figure."""
+    """Return the images per second of an H100, and a phrase that names the source of the figure."""
     document = figures.document_or_none(CARD)
     if document is not None:
         run = max(document["runs"], key=lambda one: one["images_per_s"])
@@ -112,7 +112,7 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 
 def _cluster_rate(found: Row) -> float:
-    """Return the images per second whose labels Dask can transfer, if each piece is full."""
+    """Return the images per second whose labels Dask can transfer. found: the document of costs."""
     return float(max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"]) * GPU_PIECE
 
 

@@ -1,4 +1,4 @@
-"""Write the ladder's pages for the card whose figures are stored: ``python -m docs.generate.site FOLDER``."""
+"""Write the HTML pages of the ladder, with the stored figures: ``python -m docs.generate.site FOLDER``."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ COMMAND = "make docs"
 
 
 def main() -> int:
-    """Write the pages and schemas into the folder that the command line names. Return 0. Raises UserError."""
+    """Write the pages and JSON Schemas into the folder given on the command line. Return 0. Raises UserError."""
     parser = Parser(
         prog="python -m docs.generate.site",
         description="Write the pages of the ladder, the playground and the JSON Schemas.",

@@ -18,7 +18,7 @@ LARGE_LAYER = "fc1"
 
 
 def step_sections(operation: str, figures: Figures) -> str:
-    """Return the sections of one ladder, in order."""
+    """Return the sections of all steps of an operation (``conv`` or ``gemm``), in order."""
     card = Card({EXAMPLE: figures.bench(EXAMPLE).document}, {})
     return "\n\n".join(_step_section(step, card, figures) for step in ladder_steps(operation))
 
@@ -50,20 +50,23 @@ def _origin_sentence(row: Variant) -> str:
 
 
 def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
-    """Return the times of a step on every network, and its speed-up over the step that it continues."""
+    """Return sentences: a step's times on every network, and its speed-up over the step that it continues."""
     rows = {row.name: row for row in variants(operation)}
     types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
-    sentences = (_gain_sentence(figures, rows, name, dtype) for dtype in types)
+    sentences = (_speedup_sentences(figures, rows, name, dtype) for dtype in types)
     return wrap_paragraph(" ".join(filter(None, sentences)) or "Not measured.")
 
 
 def _times_by_network(figures: Figures, item: str | None, name: str, dtype: str) -> list[float | None]:
-    """Return a step's time on each network, in ms; None if it was not measured. item: None for all convolutions."""
+    """Return a step's ms on each network, None if not measured. item: a layer, or None for the sum of convolutions."""
     return [bench.ms(name, dtype, item) for bench in figures.benches.values()]
 
 
-def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
-    """Return a step's times, of one layer if it does not compute both convolutions; empty if it was not measured."""
+def _speedup_sentences(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
+    """Return sentences on a step's times in one number format; empty if it was not measured.
+
+    The times are sums over both convolutions, or of one layer if the step does not compute both.
+    """
     items = (None, LATER) if rows[name].operation == "conv" else (LARGE_LAYER,)
     measured = [item for item in items if any(_times_by_network(figures, item, name, dtype))]
     if not measured:

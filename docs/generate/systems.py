@@ -1,7 +1,7 @@
 """Write the blocks of docs/systems.md and docs/benchmarks.md: our times beside those of the fastest other system.
 
-The tables include the cases in which we are slower. They cover every network and precision, the times on the card and
-end to end, and the accuracy.
+The tables cover every network and precision, also those in which we are slower: times on the card and end to end, and
+accuracy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ from docs.generate.tables import markdown_table, wrap_paragraph
 
 ON_CARD, END_TO_END = MEASURES
 HEADS = [part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")]
-WRONG = 0.01  # share of labels that differ from the reference's: more are an error, not rounding
+WRONG = 0.01  # if a larger share of labels differs from the reference's, it is an error, not rounding
 # Network, images, precision → why ours is slower than the fastest peer there.
 ON_MMA = "ours runs each convolution by itself, on mma.sync instead of wgmma, and writes float32 between them"
 ONE_LAUNCH = "both take about as long as launching; end to end, ours is faster"
@@ -39,7 +39,7 @@ WHY_SLOWER: dict[tuple[str, int, str], str] = {
 }
 
 
-class Pair(NamedTuple):
+class PeerTimes(NamedTuple):
     """Our median time and that of the fastest peer, in ms; None if missing. peer: its name, precision and setting."""
 
     ours: float | None
@@ -48,17 +48,17 @@ class Pair(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Return the peer's time ÷ ours."""
+        """Return the peer's time ÷ ours; None if one is missing."""
         return speedup(self.theirs, self.ours)
 
     @property
     def peer_is_faster(self) -> bool:
-        """Return whether the peer is faster."""
+        """Return whether the peer is faster; False if a time is missing."""
         return self.ratio is not None and self.ratio < 1
 
     @property
-    def cells(self) -> list[str]:
-        """Return our time, the peer's, their ratio (bold if we are slower), and the peer or why there is none."""
+    def table_cells(self) -> list[str]:
+        """Return cells: our time, the peer's, their ratio (bold if we are slower), the peer or why there is none."""
         factor = format_factor(self.ratio)
         return [
             format_ms(self.ours),
@@ -68,18 +68,18 @@ class Pair(NamedTuple):
         ]
 
 
-def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, setting: str = "") -> Pair:
-    """Return our time in ``precision`` and that of the fastest peer in the precision with which it is compared.
+def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, setting: str = "") -> PeerTimes:
+    """Return our time in ``precision`` and the fastest peer's in the precision that is compared with it.
 
-    measure: a key of ``MEASURES``. setting: of our row.
+    measure: a key of ``MEASURES``. setting: of our row, see ``our_row``.
     """
     ours = (our_row(comparison, precision, setting).get(measure) or {}).get("p50")
     ratios = [entry for entry in comparison["ratios"] if entry.get("setting", "") == setting]
     entry = first_row(ratios, precision=precision)
     if not entry or entry[measure] is None:
-        return Pair(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
+        return PeerTimes(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
     row = first_row(comparison["rows"], setting=entry[measure]["setting"], precision=entry["against"])
-    return Pair(ours, (row.get(measure) or {}).get("p50"), peer_title(row) if row else "")
+    return PeerTimes(ours, (row.get(measure) or {}).get("p50"), peer_title(row) if row else "")
 
 
 def peer_title(row: Row) -> str:
@@ -90,12 +90,12 @@ def peer_title(row: Row) -> str:
 
 
 def our_row(comparison: Row, precision: str, setting: str = "") -> Row:
-    """Return our row of a comparison; empty if there is none."""
+    """Return our row of a comparison in a precision; empty if there is none. setting: ``DENSE`` or empty."""
     return first_row(comparison["rows"], engine=OURS, precision=precision, setting=setting)
 
 
 def _our_settings(comparison: Row, precision: str) -> dict[str, str]:
-    """Return the title of each of our rows in a precision, by setting: sparse kernels first, then dense ones."""
+    """Return setting → title of each of our rows in a precision; dense kernels for sparse weights come last."""
     titles = {"": precision, DENSE: f"{precision}, dense kernels"}
     return {setting: title for setting, title in titles.items() if our_row(comparison, precision, setting)}
 
@@ -114,10 +114,10 @@ def network_comparison(network: str, figures: Figures) -> str:
                 for setting, row_title in _our_settings(one, precision).items():
                     own = our_row(one, precision, setting)
                     pairs = (pair_with_fastest_peer(one, precision, measure, setting) for measure in MEASURES)
-                    cells = [cell for pair in pairs for cell in pair.cells] if own[ON_CARD] else [own["reason"]]
+                    cells = [cell for pair in pairs for cell in pair.table_cells] if own[ON_CARD] else [own["reason"]]
                     rows.append([row_title, *cells])
                 files[file] = None
-                failures += _peers_faults(one)
+                failures += _peer_fault_sentences(one)
         documents = [figures[file] for file in files]
         dates = ", ".join(dict.fromkeys(sorted(one["date"] for one in documents)))
         versions = documents[-1]["software"]
@@ -145,8 +145,8 @@ def _not_measured_text(network: str) -> str:
     return f"Not measured yet: run `{command_for_file(PEERS[network])}`."
 
 
-def _peers_faults(comparison: Row) -> Iterator[str]:
-    """Yield a sentence for each peer that has no times, with the reason, and for each that gives wrong labels."""
+def _peer_fault_sentences(comparison: Row) -> Iterator[str]:
+    """Yield a sentence for each peer that has no times or that gives wrong labels."""
     images = comparison["images"]
     for row in comparison["rows"]:
         what = f"{peer_title(row)} in {row['precision']}"
@@ -158,7 +158,7 @@ def _peers_faults(comparison: Row) -> Iterator[str]:
 
 
 def all_networks_table(figures: Figures) -> str:
-    """Return docs/benchmarks.md's table: a row per network, batch size and precision; why ours is slower."""
+    """Return docs/benchmarks.md's table, with a row per network, batch size and precision, and reasons for losses."""
     rows, slower = [], []
     for (network, images, precision, card), (_, one) in ordered_comparisons(figures):
         what = f"`{network}`, {count_images(images)}, {card}"
@@ -167,10 +167,10 @@ def all_networks_table(figures: Figures) -> str:
             if not own[ON_CARD]:
                 continue
             found = [pair_with_fastest_peer(one, precision, measure, setting) for measure in MEASURES]
-            rows.append([what, title, *(cell for each in found for cell in each.cells)])
+            rows.append([what, title, *(cell for each in found for cell in each.table_cells)])
             if any(each.peer_is_faster for each in found):
                 why = WHY_SLOWER.get((network, images, precision), f"not known; ours ran {own['note']}")
-                slower.append(f"- {what}, {title}: {why}{_beside_as_exact(one, precision)}")
+                slower.append(f"- {what}, {title}: {why}{_exact_alternative_text(one, precision)}")
     measured = {network for network, *_ in figures.comparisons}
     missing = [f"- `{network}`: {_not_measured_text(network)}" for network in COMPARED if network not in measured]
     parts = [markdown_table(["", "as", *HEADS], rows, 2)]
@@ -178,8 +178,8 @@ def all_networks_table(figures: Figures) -> str:
     return "\n\n".join([*parts, *["\n".join(missing)] * bool(missing)])
 
 
-def _beside_as_exact(comparison: Row, precision: str) -> str:
-    """Return what our fastest precision that is at least as exact gains over the peer; empty if it gains nothing."""
+def _exact_alternative_text(comparison: Row, precision: str) -> str:
+    """Return a phrase: our fastest precision as exact as ``precision`` or more, and its gain; empty if it loses."""
     peer = pair_with_fastest_peer(comparison, precision, ON_CARD).theirs
     as_exact = [name for name in PRECISIONS if BY_NAME[name].near_tie <= BY_NAME[precision].near_tie]
     found = {name: (our_row(comparison, name).get(ON_CARD) or {}).get("p50") for name in as_exact}
@@ -192,18 +192,18 @@ def _beside_as_exact(comparison: Row, precision: str) -> str:
 
 
 def ordered_comparisons(figures: Figures) -> list[tuple[tuple[str, int, str, str], tuple[str, Row]]]:
-    """Return the comparisons in the order of the networks; other networks come last, large batches first."""
+    """Return (key, value) of ``comparisons`` in the order of ``COMPARED``, other networks last, large batches first."""
     networks = [*dict.fromkeys((*COMPARED, *(network for network, *_ in figures.comparisons)))]
 
-    def place(item: tuple[tuple[str, int, str, str], object]) -> tuple[int, int, str, int]:
+    def sort_key(item: tuple[tuple[str, int, str, str], object]) -> tuple[int, int, str, int]:
         network, images, precision, card = item[0]
         return networks.index(network), -images, card, PRECISIONS.index(precision)
 
-    return sorted(figures.comparisons.items(), key=place)
+    return sorted(figures.comparisons.items(), key=sort_key)
 
 
 def commands_block(figures: Figures) -> str:
-    """Return the commands that measured the numbers in all documents but kernels.md, and those still to be run."""
+    """Return the commands that measured the comparisons, those that are still to be run, and docs.generate."""
     files = {network: file for (network, *_), (file, _) in figures.comparisons.items()}
     makers = [f"python main.py bench --peers --search --network {','.join(COMPARED.values())} --batches {SIZES}"]
     makers += [command_for_file(file) for network, file in PEERS.items() if network not in files]
@@ -225,7 +225,7 @@ def network_section(network: str, figures: Figures) -> str:
 
 
 def correct_labels_table(network: str) -> str:
-    """Return the number of correct labels over the first images, in the course's report and here."""
+    """Return a table of correct labels among the first 100, 1,000, … images, in the old report and here."""
     weights = shipped_weights()
     theirs = _format_shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
@@ -240,7 +240,7 @@ def _layer_text(layer: Row) -> str:
 
 
 def accuracy_table(networks: Iterable[str], _: Figures) -> str:
-    """Return for each network the correct labels that its shipped weights promise, and those in its report."""
+    """Return a table of the share of correct labels that each network's weights and its old report state."""
     weights = shipped_weights()
     rows = []
     for network in networks:

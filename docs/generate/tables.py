@@ -14,27 +14,27 @@ from app.lab.profile.text import call_cells, kernel_cells
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import BENCH, PROFILE, RESOURCES, Bench, Figures, command_for_file
 
-NOISE = 0.01  # bench's default
+NOISE = 0.01  # default of bench --noise
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Return a table whose first ``left`` columns are aligned left and whose others are aligned right."""
+    """Return a Markdown table; its first ``left`` columns are aligned left, the others right."""
     align = ["left"] * left + ["right"] * (len(head) - left)
     return tabulate([*rows], head, tablefmt="pipe", colalign=align, disable_numparse=True)
 
 
 def table_from_lines(head: str, rows: Iterable[str], left: int = 1) -> str:
-    """Return a table, given lines with `` | `` between their cells."""
+    """Return a Markdown table, given its head and rows as strings with `` | `` between cells."""
     return markdown_table(head.split(" | "), (row.split(" | ") for row in rows), left)
 
 
 def wrap_paragraph(text: str) -> str:
-    """Return a paragraph wrapped like the documents' prose."""
+    """Return the text as a paragraph of lines of at most 119 characters."""
     return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
 def format_share(row: Row, peak: str = "{:.3}") -> str:
-    """Return the larger share of a peak and the name of the peak, such as ``54% mem``; empty if unknown."""
+    """Return a row's share of the peak that limits it, such as ``54% mem``; empty if unknown. peak: how to name it."""
     rates = row.get("rates")
     if not rates or rates["share"] is None:
         return ""
@@ -42,12 +42,12 @@ def format_share(row: Row, peak: str = "{:.3}") -> str:
 
 
 def row_label(row: Row) -> str:
-    """Return the step and name of a row; a dash for an empty row."""
+    """Return a bench row's step and name, such as ``2 direct``; a dash for an empty row."""
     return " ".join(str(row[key]) for key in ("step", "name") if row.get(key) is not None) or "–"
 
 
 def measurement_header(figures: Figures) -> str:
-    """Return date, card, peaks and command of each network's measurement."""
+    """Return a table of each network's measurement (date, card, peaks), and the commands that measured."""
     documents = {name: bench.document for name, bench in figures.benches.items()}
     peak_names = list(dict.fromkeys(name for document in documents.values() for name in document["peaks"]["tflops"]))
     rows = []
@@ -77,7 +77,7 @@ def measurement_header(figures: Figures) -> str:
 
 
 def bench_command(bench: Bench) -> str:
-    """Return the command that wrote the document, from the settings in it."""
+    """Return the command that wrote a bench document, made from the settings in it."""
     sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
     noise, l2 = (bench.document["settings"][name] for name in ("noise", "l2"))
     options = f" --batches {sizes}" + (f" --noise {noise:g}" if noise != NOISE else "") + f" --l2 {l2}" * (l2 != "cold")
@@ -86,7 +86,7 @@ def bench_command(bench: Bench) -> str:
 
 
 def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
-    """Return the first row of each name and type in these tables, in their order."""
+    """Return (kernel, number format) → first row in these tables, in their order."""
     found: dict[tuple[str, str], Row] = {}
     for row in (row for table in tables for row in table["rows"]):
         found.setdefault((row["name"], row["dtype"]), row)
@@ -94,7 +94,7 @@ def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
 
 
 def ladder_table(network: str, figures: Figures) -> str:
-    """Return a row for each kernel and library on the network's convolutions, by step, and why some did not run."""
+    """Return a table of the times of every kernel and library on a network's convolutions, and why some did not run."""
     bench = figures.bench(network)
     ops = [table["item"] for table in bench.convolution_tables]
     rows, reasons = [], []
@@ -121,7 +121,7 @@ def ladder_table(network: str, figures: Figures) -> str:
 
 
 def batch_sizes_table(network: str, figures: Figures) -> str:
-    """Return the summed times of the convolutions by batch size."""
+    """Return a table of the summed times of a network's convolutions: a column for each batch size."""
     bench = figures.bench(network)
     sizes = [batch["images"] for batch in bench.document["batches"]]
     rows = []
@@ -132,19 +132,14 @@ def batch_sizes_table(network: str, figures: Figures) -> str:
     return f"`{network}`, ms:\n\n" + markdown_table(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
 
 
-def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
-    """Return (network, table) of each single layer of an operation, with only the timed rows."""
-    return [
+def layer_times_table(operation: str, figures: Figures) -> str:
+    """Return a table of times on the unfused layers of an operation: a row for each kernel and number format."""
+    columns = [
         (bench, {**table, "rows": [row for row in table["rows"] if row["ms"]]})
         for bench in figures.benches.values()
         for table in bench.document["tables"]
         if table["operation"] == operation and "+" not in table["item"]
     ]
-
-
-def layer_times_table(operation: str, figures: Figures) -> str:
-    """Return the times of each single layer of an operation: a row for each kernel and type."""
-    columns = single_layers(figures, operation)
     names = rows_by_name(table for _, table in columns)
     order = list(SHORT)
     rows = [
@@ -160,7 +155,7 @@ def _image_counts_text(figures: Figures) -> str:
 
 
 def fused_chains_table(figures: Figures) -> str:
-    """Return the fastest kernel of each fused chain beside the fastest kernels of its single layers."""
+    """Return a table of the fastest fused kernels beside the fastest kernels of the single layers."""
     rows = []
     for bench in figures.benches.values():
         chains = [item for item in bench.tables if "+" in item]
@@ -182,7 +177,7 @@ def fused_chains_table(figures: Figures) -> str:
 
 
 def end_to_end_table(figures: Figures) -> str:
-    """Return the end-to-end time for each kernel of all convolutions, the fastest, and which beat their ops' sum."""
+    """Return a table of end-to-end times by convolution kernel, the fastest, and which beat the sum of the layers."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     best = []
     below: dict[str, list[str]] = {}
@@ -205,7 +200,7 @@ def end_to_end_table(figures: Figures) -> str:
 
 
 def profile_tables(figures: Figures) -> str:
-    """Return the times of kernels, copies and API calls, and the hardware counters or why there are none."""
+    """Return tables of a profile: times of kernels, copies and API calls, and hardware counters or why none exist."""
     document = figures[PROFILE]
     settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
     spans = ([layer or "–", *cells[:7]] for layer, *cells in map(kernel_cells, document["rows"]))
@@ -234,7 +229,7 @@ def _counters_table(rows: Sequence[Row]) -> str:
 
 
 def resources_table(figures: Figures) -> str:
-    """Return the resources of each compiled function."""
+    """Return a table of the resources of each compiled function: registers, shared memory, spills, occupancy."""
     head = "operation | variant | layer | function | threads | registers | shared bytes | constant bytes"
     rows = (
         f"{row['operation']} | {row['name']} | {row['layer']} | `{row['entry']}` | {row['threads']} | "

@@ -1,4 +1,4 @@
-"""Write the target times of the fastest kernels, and the expected times of later steps, beside the measured times."""
+"""Write tables that compare measured times with target times and with the times that steps were expected to take."""
 
 import json
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
 from docs.generate.tables import markdown_table, row_label, table_from_lines
 
-# ms of conv1 + conv2 at 10,000 images: the most allowed for float32, and cuDNN as measured before the work began in
-# float32 and, channels-last, in float16, where it is the most allowed.
+# Network → ms of conv1 + conv2 for 10,000 images: longest allowed in float32; cuDNN before the work began, in float32;
+# the same in float16, channels-last, which is also the longest allowed in float16.
 TARGETS = {
     "lenet5": (2.0, 2.07, 0.54),
     "fa19": (5.0, 10.6, 3.16),
@@ -26,10 +26,10 @@ TARGETS = {
     "minidnn86": (4.0, 13.6, 5.40),
 }
 FP32_RATE = 51.0  # TFLOP/s of large fp32 matrix products on an H100, from which the targets were set
-FIRST_LAYER = 1.6  # the most allowed: × the larger of the times of arithmetic and of writing the output
-AUTO = 0.03  # the most by which auto may be slower than the best single choice
+FIRST_LAYER = 1.6  # longest allowed ÷ the larger of the times of arithmetic and of writing the output
+AUTO = 0.03  # auto may be slower than the best single choice by this share
 # Times of the ladder's later steps, written before they first ran on a card and unchanged since.
-EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa19")
+EXPECTED, EXPECTED_NETWORKS = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa19")
 
 
 def targets_table(figures: Figures) -> str:
@@ -109,8 +109,8 @@ def _auto_rows(bench: Bench) -> Iterator[str]:
 
 
 def expected_times_table(figures: Figures) -> str:
-    """Return a row for each step: expected and measured time of a layer of each network, and their ratio."""
-    heads = (part for name in FORETOLD for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
+    """Return a table of expected and measured times of later steps on a layer of each network, and their ratios."""
+    heads = (part for name in EXPECTED_NETWORKS for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
     return markdown_table(["step", "layer", *heads], _expected_rows(figures), 2)
 
 
@@ -119,7 +119,7 @@ def _expected_rows(figures: Figures) -> Iterator[list[str]]:
         step = registry.find_variant(row["operation"], row["name"])
         assert step is not None
         cells = [f"{step.step} {step.name}", row["item"]]
-        for network in FORETOLD:
+        for network in EXPECTED_NETWORKS:
             times, ms = row.get(network), figures.benches[network].row(row["item"], row["name"]).get("ms")
             if times is None or ms is None:
                 cells += ["", format_ms(ms), ""]

@@ -1,1 +1,1 @@
-"""Single measurements that pages quote: ``python -m docs.measure.NAME``."""
+"""Measurements whose results documents quote: ``python -m docs.measure.NAME``."""

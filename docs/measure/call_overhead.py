@@ -1,7 +1,7 @@
 """Measure how much longer a call of ``Classifier`` on images in device memory takes than the kernel launches alone.
 
 ``python -m docs.measure.call_overhead`` prints both for several batch sizes, in microseconds of host time per call. The
-host only enqueues work: the batches are so small that the GPU keeps up, and the host waits between rounds.
+host only enqueues work: the GPU is fast enough for these small batches, and the host waits for it between rounds.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,10 @@ PRECISION = "fp16"
 
 
 def measure_overhead(count: int, *, rounds: int = ROUNDS, calls: int = CALLS) -> tuple[float, float]:
-    """Return the host's median µs for the launches of a batch of lenet5, and for a call on images on the card."""
+    """Return median host µs for a batch of ``count`` images of lenet5: of the kernel launches alone, and of a call.
+
+    A round times ``calls`` of each in a row; the images are on the GPU.
+    """
     card = describe_gpu()
     graph, _, chosen = load_graph(NetworkRequest(precision=PRECISION))
     execution = plan(graph, card["architecture"], replace(chosen, tuning=tuning.load(card["name"])))
@@ -39,17 +42,18 @@ def measure_overhead(count: int, *, rounds: int = ROUNDS, calls: int = CALLS) ->
         classifier(images, on_card=True)
         addresses = (images.data.ptr, labels.data.ptr, scores.data.ptr)
 
-        def launches() -> None:
+        def launch_kernels() -> None:
             engine.card_runner.enqueue(stream.ptr, count, addresses)
 
-        def call() -> None:
+        def call_classifier() -> None:
             classifier(images, on_card=True)
 
-        samples = [[_time(action, calls, stream) for action in (launches, call)] for _ in range(rounds)]
+        actions = launch_kernels, call_classifier
+        samples = [[_time_per_call(action, calls, stream) for action in actions] for _ in range(rounds)]
     return median(row[0] for row in samples), median(row[1] for row in samples)
 
 
-def _time(action: Callable[[], None], calls: int, stream: cupy.cuda.Stream) -> float:
+def _time_per_call(action: Callable[[], None], calls: int, stream: cupy.cuda.Stream) -> float:
     stream.synchronize()
     timer = Timer()
     for _ in range(calls):
@@ -60,7 +64,7 @@ def _time(action: Callable[[], None], calls: int, stream: cupy.cuda.Stream) -> f
 
 
 def main() -> int:
-    """Print the table; return the exit code. Raises UserError without a GPU."""
+    """Print the table of times; return 0. Raises UserError without a GPU."""
     require_gpu("call_overhead")
     with translate_gpu_errors():
         measured = {count: measure_overhead(count) for count in BATCHES}

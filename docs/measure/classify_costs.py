@@ -1,6 +1,6 @@
-"""Measure what ``classify`` does besides reading and computing: open shards, distribute pieces, store results.
+"""Measure what ``classify`` spends besides reading and computing: opening files, sending work, storing labels.
 
-``python -m docs.measure.classify_costs`` prints the times, from which docs/scale.md calculates. It needs no GPU.
+``python -m docs.measure.classify_costs`` prints the times for the estimates in docs/scale.md. It needs no GPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,12 +36,12 @@ from app.terminal.text import Column, fields, table
 from data_tools.idx import write_idx
 
 WORKERS = 2
-LABELS = (1, GPU_PIECE)  # of a piece: what a task costs by itself, and with the labels that it gives back
-SECONDS = 3.0  # for each of them
-ROUNDS = 25  # openings of each kind of shard, and shards whose results are stored
-PIECES = 10  # of such a shard
+LABELS = (1, GPU_PIECE)  # number of labels that a task returns: hardly any, and those of a full piece of work
+SECONDS = 3.0  # to measure with each of LABELS
+ROUNDS = 25  # shards to open in each format, and shards whose labels are stored
+PIECES = 10  # pieces of a shard whose labels are stored
 HASHED_BYTES = 256 << 20
-FORMATS = {"IDX": "images", "IDX, gzip": "images.gz", "NPY": "images.npy", "HDF5": "images.h5"}  # name of a file
+FORMATS = {"IDX": "images", "IDX, gzip": "images.gz", "NPY": "images.npy", "HDF5": "images.h5"}  # format → file name
 
 
 class CostsRequest(Frozen, kw_only=True):
@@ -77,11 +77,11 @@ def _opening_seconds(path: Path) -> float:
     else:
         write_idx(path, images)
     with hdf5_process.Reader() as hdf5:
-        return median([_seconds(lambda: open_shard(path, unlabelled=True, hdf5=hdf5)) for _ in range(ROUNDS)])
+        return median([_call_seconds(lambda: open_shard(path, unlabelled=True, hdf5=hdf5)) for _ in range(ROUNDS)])
 
 
 def _storing_seconds(folder: Path) -> float:
-    """Return the median seconds of storing a receipt and the labels of a shard of ``PIECES`` pieces."""
+    """Return the median seconds to store the labels of a shard of ``PIECES`` pieces, and their receipt (hashes)."""
     shards = []
     for number in range(ROUNDS):
         path = folder / f"shard{number}"
@@ -92,59 +92,59 @@ def _storing_seconds(folder: Path) -> float:
     windows = [(0, PIECES * GPU_PIECE)] * ROUNDS
     with OutputFolder(folder / "out", shards, windows).create_and_lock(identity) as out:
 
-        def store(number: int) -> None:
+        def store_labels(number: int) -> None:
             for piece in range(PIECES):
                 out.write(number, piece * GPU_PIECE, labels, None, None)
 
-        return median([_seconds(partial(store, number)) for number in range(ROUNDS)])
+        return median([_call_seconds(partial(store_labels, number)) for number in range(ROUNDS)])
 
 
 def _hashing_rate(path: Path) -> float:
-    """Return how many GB/s of results ``--resume`` checks by their hash."""
+    """Return the GB/s at which ``--resume`` checks the hashes of results. path: of a file to create."""
     path.write_bytes(bytes(HASHED_BYTES))
-    return HASHED_BYTES / 1e9 / median([_seconds(lambda: file_sha256(path)) for _ in range(3)])
+    return HASHED_BYTES / 1e9 / median([_call_seconds(lambda: file_sha256(path)) for _ in range(3)])
 
 
 @dataclass(frozen=True)
 class IdleEngine:
-    """Stands for an engine that computes nothing. labels: number of labels for each piece of work."""
+    """Replaces an engine and computes nothing. labels: number of labels that it returns for a piece of work."""
 
     labels: int
 
     @contextmanager
     def __call__(self, name: str | None) -> Iterator[Callable[[int], np.ndarray]]:
-        """Yield a function that returns the labels of a piece."""
+        """Yield a function that returns zeros as the labels of a piece."""
         labels = np.zeros(self.labels, np.uint8)
         yield lambda _: labels
 
 
 def _piece_rate(labels: int) -> Cluster:
-    """Return how many pieces per second workers that compute nothing answer through Dask."""
+    """Return how many pieces of work per second Dask distributes to workers that compute nothing."""
     from app.cluster.clusters import LocalWorker
     from app.cluster.runner import open_local_runner
 
     workers = [LocalWorker(f"worker {number}") for number in range(WORKERS)]
     with open_local_runner(IdleEngine(labels), workers) as runner:
-        list(runner.run(range(4 * WORKERS)))  # the workers have started
+        list(runner.run(range(4 * WORKERS)))  # so that all workers have started
         timer = Timer()
 
-        def pieces() -> Iterator[int]:
+        def piece_numbers() -> Iterator[int]:
             number = 0
             while timer.seconds < SECONDS:
                 yield number
                 number += 1
 
-        count = sum(1 for _ in runner.run(pieces()))
+        count = sum(1 for _ in runner.run(piece_numbers()))
         rate = count / timer.seconds
         return {"workers": WORKERS, "labels": labels, "pieces": count, "pieces_per_s": rate}
 
 
-def _seconds(action: Callable[[], object]) -> float:
+def _call_seconds(action: Callable[[], object]) -> float:
     return time_call(action)[1] / 1e3
 
 
 def as_text(document: ClassifyCosts, width: int) -> str:
-    """Return the document as text."""
+    """Return the document as text of at most ``width`` columns."""
     opening = cast(dict[str, float], document["open_s"])
     pairs = {
         "processor": f"{document['cpu']['name']}, {document['cpu']['threads']} threads",
@@ -163,7 +163,7 @@ def as_text(document: ClassifyCosts, width: int) -> str:
 
 
 def main() -> int:
-    """Measure and publish the costs; return the exit code."""
+    """Measure the costs, and print or write them as the options say; return 0."""
     parser = Parser(prog="python -m docs.measure.classify_costs", description="Measure what classify itself takes.")
     add_options(parser, CostsRequest)
     found = vars(parser.parse_args())

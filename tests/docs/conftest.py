@@ -1,4 +1,4 @@
-"""Make a folder of invented figures, so that tests know the documents' contents beforehand."""
+"""Fixtures: a folder with invented figures, from which tests know the generated documents in advance."""
 
 import json
 from pathlib import Path
@@ -15,10 +15,10 @@ from tests.support.peers_for_tests import bench_document
 from tests.support.schemas import mistakes
 
 
-def made_up(network: str) -> dict[str, Any]:
-    """A bench's document: the row of step n takes 40 - n ms, half as much in float16; debug 100, CPU 1000.
+def invented_bench(network: str) -> dict[str, Any]:
+    """Return an invented bench document: step n takes 40 - n ms, half as much in float16; debug 100, CPU 1000 ms.
 
-    Rows that ``auto`` never takes have 39 ms. Convolutions by warpgroups refuse the first layer, whose input is bytes.
+    Kernels that ``auto`` never chooses take 39 ms. Those that use wgmma have no time on layers with inputs of bytes.
     """
     tables = []
     for item in network_items(network_graph(network)):
@@ -46,21 +46,21 @@ def made_up(network: str) -> dict[str, Any]:
     return bench_document(network, tables, peaks, programs, (100, 1000, 5000, 10_000))
 
 
-def store(document: dict[str, Any], path: Path) -> None:
-    """Write the document, which is as described."""
+def write_document(document: dict[str, Any], path: Path) -> None:
+    """Write the document as JSON; check that it fits its schema."""
     path.write_text(json.dumps(document))
     assert not mistakes(json.loads(path.read_text()))
 
 
 @pytest.fixture(scope="session")
 def figures_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete folder of figures: benches made up; a profile that lacks a counter; the committed rest."""
+    """Return a complete folder of figures: invented benches, a profile without one counter, and stored files."""
     made = tmp_path_factory.mktemp("figures")
     for network, name in BENCH.items():
-        store(made_up(network), made / name)
+        write_document(invented_bench(network), made / name)
     profiled = Figures()[PROFILE]
     profiled["counters"][0]["store"] = None
-    store(profiled | {"counters_note": "no more counters"}, made / PROFILE)
+    write_document(profiled | {"counters_note": "no more counters"}, made / PROFILE)
     for name in (RESOURCES, COSTS, CYCLE):
         (made / name).write_bytes((FIGURES / name).read_bytes())
     return made
@@ -68,10 +68,11 @@ def figures_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def figures(figures_folder: Path) -> Figures:
+    """Return the figures in ``figures_folder``."""
     return Figures(figures_folder)
 
 
 @pytest.fixture
 def no_figures(tmp_path: Path) -> Figures:
-    """The figures of a folder that has none yet."""
+    """Return the figures of an empty folder."""
     return Figures(tmp_path)

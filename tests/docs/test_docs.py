@@ -1,4 +1,4 @@
-"""Test that documents equal their generator's output and prose and pictures the stored figures; test the generator."""
+"""Test the generated blocks, pictures and quoted times of the documents, and the errors of the generator."""
 
 import json
 import re
@@ -27,22 +27,21 @@ EVERY_BLOCK = [(document, name) for document in DOCUMENTS for name in document.b
 BLOCK = re.compile(r"<!-- \[\[\[cog (\w+)\(\) \]\]\] -->\n(.*?)<!-- \[\[\[end\]\]\] -->", re.DOTALL)
 
 
-def cells(line: str) -> list[str]:
-    """The cells of a row of a table."""
+def row_cells(line: str) -> list[str]:
+    """Return the cells of a row of a Markdown table."""
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def rows(made: str) -> set[tuple[str, ...]]:
-    """All rows of the tables in a block."""
-    return {tuple(cells(line)) for line in made.splitlines() if line.startswith("|")}
+def table_rows(made: str) -> set[tuple[str, ...]]:
+    """Return the rows of all tables in a text, as tuples of cells."""
+    return {tuple(row_cells(line)) for line in made.splitlines() if line.startswith("|")}
 
 
 # --- the committed document -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.path.name)
-def test_the_document_holds_what_the_figures_say(document: Document) -> None:
-    """Every block, written anew from the committed figures; markers and prose stay as they are."""
+def test_document_equals_its_generated_text(document: Document) -> None:
     assert document.rewrite_blocks(document.read(), Figures()) == (document.read(), []), "run: python -m docs.generate"
 
 
@@ -66,7 +65,7 @@ def test_a_changed_figure_changes_its_block(name: str, change: Any, block: str) 
 
 
 @pytest.mark.parametrize(("document", "name"), EVERY_BLOCK)
-def test_every_block_can_be_made(document: Document, name: str, figures: Figures) -> None:
+def test_every_block_can_be_generated(document: Document, name: str, figures: Figures) -> None:
     made = document.render_block(name, figures)
     assert made.endswith("\n") and made.strip()
     assert "None" not in made and "<!--" not in made
@@ -75,14 +74,14 @@ def test_every_block_can_be_made(document: Document, name: str, figures: Figures
         assert len(columns) == 1, table
 
 
-def test_rewriting_fills_all_and_keeps_the_prose(figures: Figures) -> None:
+def test_rewriting_changes_blocks_but_not_prose(figures: Figures) -> None:
     once, missing = KERNELS.rewrite_blocks(TEXT, figures)
     assert not missing
     assert all(match[2] == KERNELS.render_block(match[1], figures) for match in BLOCK.finditer(once))
     assert BLOCK.sub("", once) == BLOCK.sub("", TEXT)
 
 
-def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> None:
+def test_speedups_compare_with_the_continued_step(figures: Figures) -> None:
     conv, gemm = (
         {
             row.name: " ".join(step_speedup_text(operation, row.name, figures).split())
@@ -97,7 +96,7 @@ def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> Non
     assert re.search(r"In fp16,.*over `unrolled` in fp32", conv["half2"])
     assert "speed-up over `async-copies`" in conv["register-patch"]
     assert "speed-up over `register-column`" in gemm["split-k"]
-    assert "In fp16, conv2 takes 9.5000 ms for `lenet5` (×1.32)" in conv["warpgroup"]  # 12.5 / 9.5, that layer alone
+    assert "In fp16, conv2 takes 9.5000 ms for `lenet5` (×1.32)" in conv["warpgroup"]  # 12.5 / 9.5
     for block, gains in (("convolutions", conv), ("products", gemm)):
         made = " ".join(KERNELS.render_block(block, figures).split())
         assert all(told in made for told in gains.values())
@@ -111,28 +110,28 @@ def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> Non
         (KERNELS, "targets", "`lenet5`|fp32|shared-tile|10.00|10.40|1.040|**no**"),
     ],
 )
-def test_rows_of_the_figures_made_up(document: Document, block: str, row: str, figures: Figures) -> None:
-    assert tuple(row.split("|")) in rows(document.render_block(block, figures))
+def test_rows_generated_from_invented_figures(document: Document, block: str, row: str, figures: Figures) -> None:
+    assert tuple(row.split("|")) in table_rows(document.render_block(block, figures))
 
 
-def test_reasons_and_limits_stand_beside_the_rows(figures: Figures) -> None:
+def test_blocks_give_reasons_for_missing_times_and_limits(figures: Figures) -> None:
     assert "99 lost in fp32 on conv2: does not fit." in KERNELS.render_block("ladder_fa19", figures)
     assert f"at most {FIRST_LAYER} ×" in KERNELS.render_block("targets", figures)
 
 
-def test_a_counter_that_is_missing_is_a_dash(figures: Figures) -> None:
+def test_a_missing_counter_is_shown_as_a_dash(figures: Figures) -> None:
     made = KERNELS.render_block("profile", figures)
-    assert any(row[3] == "–" for row in rows(made) if len(row) > 10) and made.endswith("\n\nNo more counters.\n")
+    assert any(row[3] == "–" for row in table_rows(made) if len(row) > 10) and made.endswith("\n\nNo more counters.\n")
 
 
-def test_the_commands_shown_are_commands(figures: Figures) -> None:
+def test_bench_command_is_valid(figures: Figures) -> None:
     for bench in figures.benches.values():
         options = load_parser("bench").parse_args(bench_command(bench).split()[3:])
         assert (options.network, options.batches) == (bench.network, "100,1000,5000,10000")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_commands_to_run_are_commands(name: str) -> None:
+def test_command_for_file_is_valid(name: str) -> None:
     _, _, command, *arguments = command_for_file(name).split()
     options = load_parser(command).parse_args(arguments)
     assert options.json == f"docs/benchmarks/{name}"
@@ -144,13 +143,13 @@ def test_the_commands_to_run_are_commands(name: str) -> None:
 # --- whole passes and accuracy, on made-up figures and where there are none ---------------------------------
 
 
-def test_what_is_not_measured_says_so(no_figures: Figures, release: Path) -> None:
+def test_a_network_that_is_not_measured_shows_the_command(no_figures: Figures, release: Path) -> None:
     assert "Not measured yet: run `python main.py bench --" in SYSTEMS.render_block("mlp", no_figures)
 
 
-def test_accuracy(no_figures: Figures, release: Path) -> None:
-    """lenet5 and mlp are shipped here, with 100 promised images."""
-    found = [cells(line) for line in BENCHMARKS.render_block("accuracy", no_figures).splitlines()[2:]]
+def test_accuracy_table(no_figures: Figures, release: Path) -> None:
+    """Check the table with weights of lenet5 and mlp alone (fixture ``release``), with results on 100 images."""
+    found = [row_cells(line) for line in BENCHMARKS.render_block("accuracy", no_figures).splitlines()[2:]]
     assert [row[0] for row in found] == [f"`{name}`" for name in NETWORKS for _ in range(2)]
     told = {(row[0], row[1].partition(":")[0]): row[1:] for row in found}
     assert told["`mlp`", "here"][1].endswith("%") and told["`mlp`", "here"][2:] == ["", "", ""]
@@ -163,30 +162,32 @@ def test_accuracy(no_figures: Figures, release: Path) -> None:
 
 
 @pytest.fixture
-def copied(figures_folder: Path, tmp_path: Path) -> Path:
-    """kernels.md and its figures, to be broken."""
+def figures_copy(figures_folder: Path, tmp_path: Path) -> Path:
+    """Return a folder with copies of kernels.md and its figures."""
     shutil.copytree(figures_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "kernels.md").write_text(TEXT)
     return tmp_path
 
 
-def refused(folder: Path) -> str:
-    """Why kernels.md in the folder is not written from the figures there."""
-    return user_error(lambda: __main__.write([replace(KERNELS, path=folder / "kernels.md")], folder))
+def write_error(folder: Path) -> str:
+    """Return the message of the error when kernels.md in ``folder`` is written from the figures there."""
+    return user_error(lambda: __main__.write_documents([replace(KERNELS, path=folder / "kernels.md")], folder))
 
 
-def test_missing_figures_are_one_line_and_keep_the_block(copied: Path) -> None:
+def test_missing_figures_are_reported_in_one_line_and_keep_the_block(figures_copy: Path) -> None:
     for name in (BENCH["lenet5"], PROFILE):
-        (copied / name).unlink()
-    message = refused(copied)
+        (figures_copy / name).unlink()
+    message = write_error(figures_copy)
     assert BENCH["lenet5"] in message and "(and 1 more files)" in message
-    found, before = ({m[1]: m[2] for m in BLOCK.finditer(text)} for text in ((copied / "kernels.md").read_text(), TEXT))
+    found, before = (
+        {m[1]: m[2] for m in BLOCK.finditer(text)} for text in ((figures_copy / "kernels.md").read_text(), TEXT)
+    )
     assert found["targets"] == before["targets"]
-    assert found["resources"] == KERNELS.render_block("resources", Figures(copied))
+    assert found["resources"] == KERNELS.render_block("resources", Figures(figures_copy))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "other/1"}'])
-def test_wrong_figures_are_one_line(content: str, tmp_path: Path) -> None:
+def test_wrong_figures_are_reported_in_one_line(content: str, tmp_path: Path) -> None:
     (tmp_path / RESOURCES).write_text(content)
     assert user_error(lambda: Figures(tmp_path)[RESOURCES]).endswith("make it again")
 
@@ -200,14 +201,14 @@ def test_wrong_figures_are_one_line(content: str, tmp_path: Path) -> None:
     ],
     ids=["one convolution", "no whole program timed", "no resources"],
 )
-def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, copied: Path) -> None:
-    """They are documents that the command may write."""
-    found = json.loads((copied / name).read_text())
+def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, figures_copy: Path) -> None:
+    """Check the error for documents that fit their schema, but that the tables cannot show."""
+    found = json.loads((figures_copy / name).read_text())
     change(found)
     assert not mistakes(found)
-    (copied / name).write_text(json.dumps(found))
-    assert re.search(f"{name} has wrong content .*: make it again", refused(copied))
-    assert (copied / "kernels.md").read_text() == TEXT
+    (figures_copy / name).write_text(json.dumps(found))
+    assert re.search(f"{name} has wrong content .*: make it again", write_error(figures_copy))
+    assert (figures_copy / "kernels.md").read_text() == TEXT
 
 
 @pytest.mark.parametrize(
@@ -227,9 +228,9 @@ def test_broken_markers_are_reported(old: str, new: str, reason: str, figures: F
     assert re.search(reason, user_error(lambda: KERNELS.rewrite_blocks(text, figures)))
 
 
-def test_a_missing_document_is_one_line(copied: Path) -> None:
-    (copied / "kernels.md").unlink()
-    assert re.search(r"cannot read .*kernels.md", refused(copied))
+def test_a_missing_document_is_reported_in_one_line(figures_copy: Path) -> None:
+    (figures_copy / "kernels.md").unlink()
+    assert re.search(r"cannot read .*kernels.md", write_error(figures_copy))
 
 
 # --- what is written by hand ------------------------------------------------------------------------------------------
@@ -239,13 +240,12 @@ TIMES = {"on the card": "on_card_ms", "host labels": "end_to_end_ms", "one image
 
 
 @pytest.mark.parametrize("document", [KERNELS, SYSTEMS])
-def test_prose_holds_no_measured_figures(document: Document) -> None:
-    """A number with a unit of time or rate stands in a block or nowhere."""
+def test_prose_contains_no_measured_figures(document: Document) -> None:
     assert not re.findall(r"\d (?:ms|µs|TFLOP/s|GB/s)\b", BLOCK.sub("", document.read()))
 
 
-def test_pictures_are_of_the_tables_run() -> None:
-    """Each carries the hash of the JSON file that it was drawn from; no other picture is there or shown."""
+def test_pictures_were_drawn_from_the_stored_figures() -> None:
+    """Check the hashes in the pictures, and that docs/images has exactly the pictures that documents show."""
     assert not pictures.stale_pictures(FIGURES), "run: python -m docs.generate --draw"
     assert {path.name for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
     texts = "".join(
@@ -254,9 +254,9 @@ def test_pictures_are_of_the_tables_run() -> None:
     assert set(re.findall(r"images/([\w.-]+svg)", texts)) == set(pictures.PICTURES)
 
 
-def test_a_picture_of_another_run_is_found(tmp_path: Path, figures_folder: Path) -> None:
-    assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)  # none is there
-    drawn = pictures.draw_all(figures_folder, tmp_path)
+def test_stale_pictures_are_found(tmp_path: Path, figures_folder: Path) -> None:
+    assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)  # the folder is empty
+    drawn = pictures.draw_pictures(figures_folder, tmp_path)
     assert [path.name for path in drawn] == list(pictures.PICTURES) and not pictures.stale_pictures(
         figures_folder, tmp_path
     )
@@ -266,10 +266,10 @@ def test_a_picture_of_another_run_is_found(tmp_path: Path, figures_folder: Path)
     assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)[:2]
 
 
-def _tables(document: Path, block: str) -> list[list[str]]:
-    """Cells of all table rows in a block."""
+def quoted_rows(document: Path, block: str) -> list[list[str]]:
+    """Return the cells of each table row between the markers of ``block``."""
     (text,) = re.findall(rf"<!-- {block}:begin -->\n(.*?)<!-- {block}:end -->", document.read_text("utf-8"), re.DOTALL)
-    return [cells(line) for line in re.findall(r"^\|.*\|$", text, re.M)]
+    return [row_cells(line) for line in re.findall(r"^\|.*\|$", text, re.M)]
 
 
 @pytest.mark.parametrize(
@@ -279,14 +279,14 @@ def _tables(document: Path, block: str) -> list[list[str]]:
         ("docs/fast-path.md", "fast_path", ("fp16", "fp32x", "int8")),
     ],
 )
-def test_quoted_times_are_those_of_the_stored_reports(document: str, block: str, columns: tuple[str, ...]) -> None:
-    """Of one image in int8 there is no report, and no time."""
+def test_quoted_times_equal_the_stored_reports(document: str, block: str, columns: tuple[str, ...]) -> None:
+    """Compare the times with the reports of the same precision; one image in int8 has neither."""
     checked = 0
-    for what, *cells in _tables(ROOT / document, block):
+    for what, *times in quoted_rows(ROOT / document, block):
         kind = next((kind for kind in TIMES if kind in what), None)
-        if kind is None or what.startswith(columns) or not cells[0].startswith("0."):
+        if kind is None or what.startswith(columns) or not times[0].startswith("0."):
             continue
-        for precision, cell in zip(columns, cells, strict=False):
+        for precision, cell in zip(columns, times, strict=False):
             if (precision, kind) == ("int8", "one image"):
                 assert not cell
                 continue

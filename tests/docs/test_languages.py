@@ -1,4 +1,4 @@
-"""docs/languages: each language's kernel by its interpreter, the judge, and the times; on a GPU the whole command."""
+"""Test docs/languages: kernels run by their interpreters, checks, and the document; on a GPU the whole command."""
 
 import ast
 import json
@@ -25,36 +25,36 @@ from docs.languages import __main__ as command
 from docs.languages import compare, on_card
 from docs.languages.compare import LANGUAGES, PROBLEM, Language, empty_row, interpret
 from docs.languages.text import as_text
-from tests.docs.conftest import store
+from tests.docs.conftest import write_document
 from tests.support.peers_for_tests import CARD as SOME_CARD
 from tests.support.schemas import mistakes
 
 ROOT = Path(__file__).parents[2]
-SLOW = {"numba": "1"}  # images that its interpreter takes half a minute for
+SLOW = {"numba": "1"}  # package → --images, where the interpreter takes half a minute for one image
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run_languages(*arguments: object) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "docs.languages", *map(str, arguments)]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=550)
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
-def test_a_language_is_one_short_file(language: Language) -> None:
+def test_a_language_has_one_short_file_with_bind(language: Language) -> None:
     text = language.path.read_text()
     assert len(text.splitlines()) <= 100 and language.hidden
     assert "bind" in {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
-def test_the_interpreter_computes_what_the_oracle_does(language: Language) -> None:
+def test_the_interpreted_kernel_agrees_with_the_oracle(language: Language) -> None:
     if language.missing or not language.interpreter:
         pytest.skip(language.missing or "the language has no interpreter")
-    done = run("--interpret", "--only", language.packages[0], "--images", SLOW.get(language.packages[0], "3"))
+    done = run_languages("--interpret", "--only", language.packages[0], "--images", SLOW.get(language.packages[0], "3"))
     assert (done.returncode, done.stdout.split("\n\n")[0].split()) == (0, [*language.name.split(), "right"])
 
 
-def spoiled(name: str) -> Callable[..., Any]:
-    """A ``bind`` in NumPy that computes y by the oracle and then spoils it."""
+def spoiled_bind(name: str) -> Callable[..., Any]:
+    """Return a function like ``Language.bind`` that computes y in NumPy and then makes the error ``name`` in it."""
 
     def bind(x: np.ndarray, w: np.ndarray, y: np.ndarray, stream: object) -> Any:
         def enqueue() -> None:
@@ -84,13 +84,15 @@ def spoiled(name: str) -> Callable[..., Any]:
         ("crash", "out of resources"),
     ],
 )
-def test_the_judge(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
-    monkeypatch.setattr(Language, "bind", lambda _, *arguments: spoiled(name)(*arguments))
+def test_interpret_reports_wrong_results(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    monkeypatch.setattr(Language, "bind", lambda _, *arguments: spoiled_bind(name)(*arguments))
     row = interpret(Language("Some", "triton_conv"), 3)
     assert row["wrong"] == bool(said) and said in row["reason"] and bool(row["reason"]) == bool(said)
 
 
-def test_a_missing_language_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_language_that_is_not_installed_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(command, "INTERPRETERS", {})
     monkeypatch.setattr(command, "LANGUAGES", (Language("Some", "triton_conv", ("no_such_package",)),))
     monkeypatch.setattr(sys, "argv", ["languages", "--interpret"])
@@ -98,22 +100,22 @@ def test_a_missing_language_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "  Some  not installed: no_such_package\n" in capsys.readouterr().out
 
 
-class Array(np.ndarray):
-    """A NumPy array with CuPy's ``set``."""
+class ArrayWithSet(np.ndarray):
+    """A NumPy array with the method ``set`` of CuPy's arrays."""
 
     def set(self, values: np.ndarray) -> None:
         self[:] = values
 
 
 class FakeTrial:
-    """A trial without a card: the oracle is the spoiled kernel's own, the clock's samples all take a millisecond."""
+    """Replaces ``Trial`` and needs no GPU: ``check_action`` returns or raises ``verdict``; each time is 1 ms."""
 
     def __init__(self, images: int, verdict: float | WrongResult) -> None:
         rng = np.random.default_rng(0)
         self.problem, self.images, self.verdict = PROBLEM, images, verdict
         self.x = rng.standard_normal(images * 32 * 144).astype(np.float16)
         self.parameters = [rng.standard_normal((32, 5, 5, 64)).astype(np.float16)]
-        self.outputs = {"y": np.zeros(images * 4096, np.float16).view(Array)}
+        self.outputs = {"y": np.zeros(images * 4096, np.float16).view(ArrayWithSet)}
         stream = SimpleNamespace(synchronize=lambda: None)
         self.clock = SimpleNamespace(stream=stream, time_enqueued_work=lambda enqueue, *_: Timing((1.0,) * 20))
 
@@ -127,9 +129,7 @@ class FakeTrial:
 
 
 @pytest.mark.parametrize("own_stream", [False, True])
-def test_a_language_is_judged_on_all_batches_before_it_is_timed(
-    monkeypatch: pytest.MonkeyPatch, own_stream: bool
-) -> None:
+def test_all_batches_are_checked_before_a_language_is_timed(monkeypatch: pytest.MonkeyPatch, own_stream: bool) -> None:
     def bind(_: Language, x: np.ndarray, w: np.ndarray, y: np.ndarray, stream: object) -> Any:
         assert x.shape[1:] == (32, 12, 12) and w.shape == (32, 5, 5, 64) and y.shape[1:] == (64, 8, 8) and stream
         result = y.copy() if own_stream else y
@@ -149,11 +149,11 @@ def test_a_language_is_judged_on_all_batches_before_it_is_timed(
     assert row["wrong"] and row["reason"] == "wrong: image 1" and row["ms"] is None
 
 
-def row(name: str, **found: Any) -> Row:
+def make_row(name: str, **found: Any) -> Row:
     return Row(**(empty_row(name, None) | found))  # type: ignore[typeddict-item]
 
 
-def document() -> Languages:
+def make_document() -> Languages:
     times: dict[str, Any] = {"ms": 0.5, "spread_ms": 0.01, "launch_us": 4.25, "error": 0.125, "lines": 234}
     return {
         "schema": "lenet5-inference/languages/1",
@@ -165,29 +165,33 @@ def document() -> Languages:
         "images": 10_000,
         "batches": [1, 7],
         "rows": [
-            row("CUDA C++, tensor-core", **times),
-            row("Some", **times | {"ms": 1.5, "clock": "host", "hides": "threads " * 30, "versions": {"some": "1.2"}}),
-            row("Other", reason="not installed: other", hides="nothing"),
-            row("Third", wrong=True, reason="image 0, element 1 is 2, must be 3"),
+            make_row("CUDA C++, tensor-core", **times),
+            make_row(
+                "Some", **times | {"ms": 1.5, "clock": "host", "hides": "threads " * 30, "versions": {"some": "1.2"}}
+            ),
+            make_row("Other", reason="not installed: other", hides="nothing"),
+            make_row("Third", wrong=True, reason="image 0, element 1 is 2, must be 3"),
         ],
     }
 
 
-def test_the_text_and_the_tables(tmp_path: Path) -> None:
-    found = document()
+def test_text_and_tables_of_a_languages_document(tmp_path: Path) -> None:
+    found = make_document()
     assert not mistakes(json.loads(json_text(found)))
     text = as_text(found)
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "1.5000*" in text and " 3.00 " in text and "WRONG: image 0" in text and "not installed: other" in text
     assert DOCUMENT.render_block("languages", Figures(tmp_path)).startswith("Not measured yet: run `python -m docs.")
-    store(dict(found), tmp_path / STORED)
+    write_document(dict(found), tmp_path / STORED)
     made = DOCUMENT.render_block("languages", Figures(tmp_path))
     assert "Some Card, 2026-01-01 00:00 UTC, some 1.2" in made and "1.5000*" in made
     assert "No times: Other. Reason: not installed: other." in made
     assert all(language.path.name in DOCUMENT.render_block("files", Figures(tmp_path)) for language in LANGUAGES)
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_and_wrong_options_of_the_languages_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["languages", "--help"])
     with pytest.raises(SystemExit):
         command.main()
@@ -200,8 +204,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_on_the_card_the_languages_that_load_are_right(tmp_path: Path) -> None:
-    done = run("--batch", 1000, "--json", tmp_path / "languages.json")
+def test_languages_that_load_are_right_on_a_gpu(tmp_path: Path) -> None:
+    done = run_languages("--batch", 1000, "--json", tmp_path / "languages.json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "languages.json").read_text())
     assert not mistakes(found)
@@ -209,7 +213,7 @@ def test_on_the_card_the_languages_that_load_are_right(tmp_path: Path) -> None:
     for made, language in zip(rows, LANGUAGES, strict=True):
         if language.missing:
             assert made["reason"] == language.missing
-        else:  # it may not load: Numba does not with every NumPy
+        else:  # it may fail to load: Numba does with some versions of NumPy
             assert made["ms"] or (made["reason"] and not made["wrong"])
     assert any(made["ms"] for made in rows) or all(language.missing for language in LANGUAGES)
 
@@ -270,8 +274,8 @@ print(len(made.getvalue()))
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
-def test_it_compiles_for_a_card_without_one(language: Language) -> None:
-    """To PTX; cuTile to machine code, and Pallas to the form that XLA compiles on a card."""
+def test_a_language_compiles_for_a_gpu_without_one(language: Language) -> None:
+    """Compile to PTX; cuTile to machine code, and Pallas to the form that XLA compiles on a GPU."""
     if language.missing:
         pytest.skip(language.missing)
     words = [sys.executable, "-c", COMPILERS[language.packages[0]]]

@@ -1,4 +1,4 @@
-"""docs/learn.md: its exercises' commands work, and its outcomes are so; docs/notebook.ipynb: all cells run."""
+"""Test docs/learn.md (commands of its exercises, and stated outcomes) and docs/notebook.ipynb (all cells run)."""
 
 import json
 import re
@@ -27,43 +27,45 @@ from tests.support.networks_for_tests import random_graph
 TEXT = LEARN.read_text(encoding="utf-8")
 EXERCISES = re.findall(r"^### (\d+)\. (.*?)\n(.*?)(?=^### |\Z)", TEXT, re.M | re.S)
 FENCES = {kind: re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.M | re.S) for kind in ("sh", "console")}
-QUICK, OTHERS = ([line for fence in FENCES[kind] for line in fence.splitlines()] for kind in ("sh", "console"))
+QUICK_COMMANDS, SLOW_COMMANDS = (
+    [line for fence in FENCES[kind] for line in fence.splitlines()] for kind in ("sh", "console")
+)
 
 
-def outcome(number: int) -> str:
-    """What the exercise says comes of it, in one line."""
+def stated_outcome(number: int) -> str:
+    """Return the stated_outcome that an exercise states, as one line."""
     (found,) = re.findall(r"<summary>Outcome</summary>\n(.*?)</details>", EXERCISES[number - 1][2], re.S)
     return " ".join(found.split())
 
 
-RUN = subprocess.run
+REAL_RUN = subprocess.run
 
 
-def in_this_process(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """In place of subprocess.run: ``python main.py …`` runs here: spares its start, and shares what g++ compiles."""
+def run_in_this_process(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Do the same as subprocess.run, but run ``python main.py …`` in this process, which saves time."""
     if command[:2] != [sys.executable, "main.py"]:
-        return RUN(command, **options)
+        return REAL_RUN(command, **options)
     with chdir(options["cwd"]), redirect_stdout(StringIO()) as said, redirect_stderr(said):
         code = main(command[2:])
     return subprocess.CompletedProcess(command, code, said.getvalue())
 
 
-@pytest.mark.parametrize("line", QUICK)
+@pytest.mark.parametrize("line", QUICK_COMMANDS)
 def test_quick_commands_work(line: str) -> None:
-    done = in_this_process([sys.executable, *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True)
+    done = run_in_this_process([sys.executable, *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + (done.stderr or "")
     if "products.py" in line:
         errors = re.findall(r"2\^-\d+\.\d", done.stdout)
-        assert len(errors) == 4 and errors == re.findall(r"2\^-\d+\.\d", outcome(5))
+        assert len(errors) == 4 and errors == re.findall(r"2\^-\d+\.\d", stated_outcome(5))
 
 
-@pytest.mark.parametrize("line", OTHERS)
-def test_other_commands_are_commands(line: str) -> None:
+@pytest.mark.parametrize("line", SLOW_COMMANDS)
+def test_slow_commands_are_valid(line: str) -> None:
     _, first, *words = shlex.split(line)
     match first:
         case "main.py":
             command = words.pop(0) if not words[0].startswith("-") else "run"
-            # The kernel of the last exercise is the reader's.
+            # my-idea is the kernel that the reader writes in the last exercise.
             load_parser(command).parse_args([word.replace("my-idea", "direct") for word in words])
         case "-m":
             assert words[0] == "pytest" and all((ROOT / word).exists() for word in words if word.endswith(".py"))
@@ -71,31 +73,31 @@ def test_other_commands_are_commands(line: str) -> None:
             assert (ROOT / first).exists()
 
 
-def test_launches_and_bytes_are_those_of_the_plans() -> None:
+def test_launches_and_bytes_in_learn_md_equal_the_plans() -> None:
     graph = random_graph(LENET5, bias=False)
     separate = plan(graph, "sm_90a", Choices("fp32", fuse=False))
-    assert f"takes {len(separate.nodes)} launches, with fusion 2." in outcome(2)
+    assert f"takes {len(separate.nodes)} launches, with fusion 2." in stated_outcome(2)
     done = [
-        in_this_process([sys.executable, *line.split()[1:]], cwd=ROOT).stdout
-        for line in QUICK
+        run_in_this_process([sys.executable, *line.split()[1:]], cwd=ROOT).stdout
+        for line in QUICK_COMMANDS
         if line.startswith("python main.py graph --") and "network" not in line
     ]
     sums = []
     for text in done:
         _, launches = text.split("launches on")
         sums.append(sum(int(found.replace(",", "")) for found in re.findall(r"\d\.\d{4} +([\d,]+)$", launches, re.M)))
-    assert [f"{total:,}" for total in sums] == re.findall(r"\d+,\d{3}", outcome(2))
+    assert [f"{total:,}" for total in sums] == re.findall(r"\d+,\d{3}", stated_outcome(2))
 
 
-def test_registers_are_those_of_the_stored_table() -> None:
+def test_registers_in_learn_md_equal_the_stored_ones() -> None:
     rows = {(row["name"], row["layer"]): row for row in Figures(FIGURES)[RESOURCES]["resources"]}
     direct, tiled = rows["direct", "conv2"], rows["register-tiled", "conv2"]
     told = f"`direct` uses {direct['registers']} registers and reaches an occupancy of {direct['occupancy']:.0%}; "
     told += f"`register-tiled` uses {tiled['registers']} registers and reaches {tiled['occupancy']:.0%}."
-    assert told in outcome(3)
+    assert told in stated_outcome(3)
 
 
-def test_maps_change_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_maps_change_two_layers_as_learn_md_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / "docs" / "networks" / "lenet5_original.toml"
     more = tmp_path / "more.toml"
     more.write_text(path.read_text(encoding="utf-8").replace("maps = 6", "maps = 8"), encoding="utf-8")
@@ -109,17 +111,17 @@ def test_maps_change_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[st
     few, many = counts
     assert {name for name in few if few[name] != many[name]} == {"conv1", "conv2"}
     for name in ("conv1", "conv2"):
-        assert re.search(rf"{name} (?:has )?{many[name]} (?:weights )?instead of {few[name]}\b", outcome(6))
+        assert re.search(rf"{name} (?:has )?{many[name]} (?:weights )?instead of {few[name]}\b", stated_outcome(6))
 
 
-def test_the_last_exercise_takes_a_free_number() -> None:
+def test_the_last_exercise_uses_a_free_step_number() -> None:
     taken = {row.step for row in registry.variants("conv")}
     (step,) = re.findall(r"conv_(\d+)_my_idea\.cu", EXERCISES[-1][2])
     assert int(step) not in taken and EXERCISES[-1][1] == f"Write step {step}"
 
 
 def test_the_reading_order_follows_the_ladder() -> None:
-    """From each named step to the other, every step continues the one before."""
+    """Where docs/learn.md says "from `a` to `b`", step b continues a, directly or over other steps."""
     since = {row.name: row.since for row in registry.variants("conv")}
     for first, last in re.findall(r"from\s+`([\w-]+)`\s+to\s+`([\w-]+)`", TEXT):
         while last != first:
@@ -128,9 +130,9 @@ def test_the_reading_order_follows_the_ladder() -> None:
 
 
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
-CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-# What each cell with code prints, in order.
-SHOWN = (
+NOTEBOOK_CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+# Regular expression of what each code cell prints, in order.
+CELL_OUTPUTS = (
     "",
     "",
     r"check loop\.cu .*\nright: 1 of 1",
@@ -144,24 +146,24 @@ SHOWN = (
 )
 
 
-def test_it_is_short_and_has_no_outputs() -> None:
-    assert len(CELLS) <= 25 and len({cell["id"] for cell in CELLS}) == len(CELLS)
-    lines = [line for cell in CELLS for line in cell["source"]]
-    assert max(map(len, lines)) <= 121  # with the line's end
-    assert not any(cell["outputs"] or cell["execution_count"] for cell in CELLS if cell["cell_type"] == "code")
+def test_the_notebook_is_short_and_has_no_outputs() -> None:
+    assert len(NOTEBOOK_CELLS) <= 25 and len({cell["id"] for cell in NOTEBOOK_CELLS}) == len(NOTEBOOK_CELLS)
+    lines = [line for cell in NOTEBOOK_CELLS for line in cell["source"]]
+    assert max(map(len, lines)) <= 121  # 120 and the newline
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in NOTEBOOK_CELLS if cell["cell_type"] == "code")
     links = re.findall(r"\]\(([^)]+)\)", "".join(lines))
     assert links and all((NOTEBOOK.parent / link).exists() for link in links)
 
 
-def test_every_cell_shows_what_the_text_says(
+def test_every_notebook_cell_prints_what_the_text_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     skip_without_compiler()
     monkeypatch.chdir(NOTEBOOK.parent)
-    monkeypatch.setattr(subprocess, "run", in_this_process)
+    monkeypatch.setattr(subprocess, "run", run_in_this_process)
     names: dict[str, Any] = {}
-    code = [cell for cell in CELLS if cell["cell_type"] == "code"]
-    for cell, shown in zip(code, SHOWN, strict=True):
+    code = [cell for cell in NOTEBOOK_CELLS if cell["cell_type"] == "code"]
+    for cell, shown in zip(code, CELL_OUTPUTS, strict=True):
         exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
         printed = capsys.readouterr().out
         assert re.search(shown, printed, re.S) if shown else not printed, cell["id"]

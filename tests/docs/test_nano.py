@@ -1,4 +1,4 @@
-"""docs/nano.py: its kernels run by the processor, its check, how it fails, and on a GPU the whole file."""
+"""Test docs/nano.py: its kernels emulated on the CPU, its check and its errors; on a GPU the whole file."""
 
 import gzip
 import json
@@ -21,22 +21,22 @@ from tests.support.host_kernels import HostKernel, guarded
 from tests.support.outside import FOLDER
 
 FILE = Path(nano.__file__)
-IMAGES = 37  # off every block's edge
-FLOAT32 = 64 * 2.0**-24  # of the greatest value: what sums of so many terms may lose
+IMAGES = 37  # no multiple of a block's images
+FLOAT32 = 64 * 2.0**-24  # allowed error of a sum ÷ the greatest value
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run_nano(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, FILE, *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
 
 def write_images(folder: Path, count: int) -> Path:
-    """A folder in the form of the test split, of black images of class 0."""
+    """Write ``count`` black images of class 0 as Fashion-MNIST's test files into the folder; return it."""
     for name, size in (("images-idx3", 16 + count * 784), ("labels-idx1", 8 + count)):
         (folder / f"t10k-{name}-ubyte.gz").write_bytes(gzip.compress(bytes(size), 1))
     return folder
 
 
-def test_it_is_one_short_file_without_app() -> None:
+def test_nano_is_one_short_file_that_does_not_import_app() -> None:
     text = FILE.read_text()
     assert len(text.splitlines()) <= 250
     imports = set(re.findall(r"^ *(?:import|from) (\w+)", text, re.M))
@@ -47,23 +47,23 @@ def test_it_is_one_short_file_without_app() -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """The file's kernels."""
+    """Write the kernels of docs/nano.py to a .cu file; return its path."""
     (tmp_path / "nano.cu").write_text(nano.KERNELS)
     return tmp_path / "nano.cu"
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
-def test_all_sums_are_in_registers(source: Path, arch: str) -> None:
+def test_nano_kernels_keep_all_sums_in_registers(source: Path, arch: str) -> None:
     found = parse_log(resource_report(source, {}, arch))
     assert sorted(found) == sorted(name for name, *_ in nano.LAYERS)
     assert not any(kernel.stack or kernel.spill_stores for kernel in found.values())
 
 
-def test_every_layer_equals_the_reference_on_the_processor(source: Path) -> None:
-    """Every element, from poisoned memory; an access beyond an array is a crash."""
+def test_every_nano_layer_equals_the_reference_on_the_cpu(source: Path) -> None:
+    """Compare every element; outputs begin as NaN, and an access beyond an array ends the process."""
     images = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz", 3)[:IMAGES]
     graph = network_graph("lenet5")
-    steps = [3, 6, 9]  # which read what the first three kernels write
+    steps = [3, 6, 9]  # their inputs are the outputs of the first three kernels
     maps, features, hidden = (graph.input_of_step(at, images[:, None], np.float64) for at in steps)
     features = features.transpose(0, 2, 3, 1)  # rows, columns, maps: the order of fc1's weights
     labels = graph.forward(images[:, None], np.float64)[1]
@@ -83,7 +83,7 @@ def test_every_layer_equals_the_reference_on_the_processor(source: Path) -> None
         read = written
 
 
-def test_the_check_tells_errors_from_near_ties() -> None:
+def test_judge_distinguishes_errors_from_near_ties() -> None:
     import h5py
 
     with h5py.File(nano.WEIGHTS / "lenet5_fashion_reference.h5") as file:
@@ -99,7 +99,7 @@ def test_the_check_tells_errors_from_near_ties() -> None:
         assert f"9,999 of 10,000 labels equal the float64 reference's, 1 differ, {int(near)} of them" in verdict
 
 
-def test_missing_or_broken_images_are_one_line(
+def test_missing_or_broken_images_are_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder in (tmp_path / "nowhere", write_images(tmp_path, 99), FOLDER):
@@ -110,9 +110,9 @@ def test_missing_or_broken_images_are_one_line(
         assert not out and re.fullmatch(r"error: no good test images in .*; run: python -m data_tools fetch\n", err)
 
 
-def test_wrong_labels_end_with_1_and_a_missing_gpu_with_2(tmp_path: Path) -> None:
-    """The reference's labels are not those of black images."""
-    done = run(write_images(tmp_path, 10_000))
+def test_exit_code_is_1_for_wrong_labels_and_2_without_a_gpu(tmp_path: Path) -> None:
+    """Label black images: the labels differ from the reference's, which are of the real test images."""
+    done = run_nano(write_images(tmp_path, 10_000))
     if why_no_gpu() is None:
         assert done.returncode == 1 and done.stdout.startswith("FAILED: ") and not done.stderr
     else:
@@ -123,9 +123,9 @@ def test_wrong_labels_end_with_1_and_a_missing_gpu_with_2(tmp_path: Path) -> Non
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.fashion_mnist
-def test_on_the_card_all_labels_are_right_and_it_takes_at_most_twice_as_long() -> None:
-    """As the application, in float32, from host memory to host memory."""
-    done = run()
+def test_nano_labels_are_right_and_its_time_at_most_twice_that_of_main_py() -> None:
+    """Compare with ``main.py --precision fp32``; both times are from host memory to host memory."""
+    done = run_nano()
     assert done.returncode == 0, done.stderr
     assert "PASSED: 10,000 of 10,000 labels equal the float64 reference's; 9,336 are correct" in done.stdout
     words = [sys.executable, "main.py", "--precision", "fp32", "--json", "-"]

@@ -36,7 +36,7 @@ from app.lab.calls.text import as_text
 from app.network.definitions import LENET5
 from docs.generate.__main__ import API
 from docs.generate.figures import CALLS, FIGURES, Figures
-from tests.docs.conftest import store
+from tests.docs.conftest import write_document
 from tests.support.networks_for_tests import random_graph, random_images
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*inductor.*")
@@ -139,7 +139,7 @@ def test_text_and_table_of_the_documents(tmp_path: Path) -> None:
             caller["ms"]["p50"] = ms
     rows[0]["callers"][1]["changed"] = 3
     assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
-    store(make_document(*rows), tmp_path / CALLS)
+    write_document(make_document(*rows), tmp_path / CALLS)
     text = as_text(make_document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())

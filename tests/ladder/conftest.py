@@ -1,4 +1,4 @@
-"""The steps by name and as cases, and the site of the stored card, written once."""
+"""Fixtures of these tests: a card with the stored figures, and the site of HTML pages that shows it."""
 
 from pathlib import Path
 
@@ -19,11 +19,13 @@ STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_
 
 @pytest.fixture(scope="session")
 def card() -> Card:
+    """Return the stored figures of lenet5 and fa19."""
     return stored_card("lenet5")
 
 
 @pytest.fixture(scope="session")
 def site(card: Card, samples: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the site of the stored card, once; return its folder."""
     folder = tmp_path_factory.mktemp("docs") / "site"
     write_site(folder, card, COMMAND, [*introduction_pages(), playground_page(samples)])
     return folder
@@ -31,7 +33,7 @@ def site(card: Card, samples: Split, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def samples() -> Split:
-    """The first hundred test images."""
+    """Return the first hundred test images and their labels."""
     with pytest.MonkeyPatch.context() as patch:
         first_hundred_alone(patch)
         found = find_samples()

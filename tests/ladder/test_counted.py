@@ -1,4 +1,4 @@
-"""Compare the counts that lessons give by formula with the hardware counters that are stored for the same layers."""
+"""Test that the counts, changes and times in lessons agree with the stored hardware counters and times."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,46 +8,46 @@ import pytest
 
 from app.lab.profile.counters import normalize_count
 from app.ladder.card import Card, Layer
-from app.ladder.formulas import format_exact
+from app.ladder.formulas import format_count
 from app.ladder.lessons import Step, all_steps
 from app.ladder.pages import Pages, lesson_to_html
 from app.ladder.stored import stored_card
 from app.ladder.tables import COPY, FACTOR, counter_differences, difference_reason
 from tests.ladder.conftest import BY_NAME, STEPS
 
-# Counter → the count that foretells it, and how far it may lie from it.
-FORETOLD = {
-    "multiply_adds": ("products", 0.3),  # counted without idle lanes, formulas with them
+# Counter → the count of a lesson that predicts it, and the largest allowed relative difference.
+COMPARED = {
+    "multiply_adds": ("products", 0.3),  # the counter leaves out idle lanes, the formula does not
     "global_loads": ("global_loads", 0.15),
     "shared_loads": ("shared_loads", 0.1),
     "shared_cycles": ("shared_cycles", 0.15),
 }
-# What a counter does not show, or shows otherwise, and why. An exception that no layer needs is an error.
+# Step → counters that differ from the count on some layer, and why. An exception that no layer needs is an error.
 EXCEPTIONS = {
-    # Warps without a pixel leave at once; the waste is that of the blocks that they belong to.
+    # Warps without a pixel return at once, but the waste counts all warps of their block.
     "conv-image-loop": ["multiply_adds", "global_loads"],
-    "conv-half2": ["multiply_adds"],  # two halves a multiply-add, another instruction
-    # mma is no multiply-add of a thread, either. Padded terms of the sum multiply, but load nothing from global memory;
-    # with pairs of channels, or one channel, the words of a load lie in other banks than the formula takes.
+    "conv-half2": ["multiply_adds"],  # its instruction makes two multiply-adds, and the counter counts another one
+    # The counter does not count mma, either. Padded terms of a sum are multiplied, but not loaded from global memory.
+    # With one channel or pairs of channels, the words of a load lie in other banks than the formula assumes.
     "conv-tensor-core": ["multiply_adds", "global_loads", "shared_loads", "shared_cycles"],
     "gemm-tensor-core": ["multiply_adds"],
-    # wgmma is none, either. Beside its reads of shared memory, loads take more cycles than their addresses explain.
+    # The counter does not count wgmma. Beside wgmma, loads take more cycles than their addresses explain.
     **{name: ["multiply_adds", "shared_cycles"] for name in ("conv-warpgroup", "conv-warpgroup-sparse")},
     "gemm-warpgroup": ["multiply_adds"],
-    # After short sums the exchange of sums costs twice the cycles of its formula; long sums hide that.
+    # The exchange of sums takes twice the cycles of its formula, which shows after short sums.
     "conv-toom-cook": ["shared_cycles"],
 }
-# The hottest loop is not the whole kernel: where sums are short, and where sizes that are known at run time make the
-# compiler add loops for remainders, several times as many instructions run.
+# Kernels whose sizes are known only at run time: the compiler adds loops for remainders, so that several times as many
+# instructions run as in the hottest loop.
 RUN_TIME_SIZES = {"conv-direct", "conv-shared-tile", "conv-constant", "conv-shared-constant"}
-# A block for each map, or for a few: the input passes from device memory again where the L2 cache does not hold it.
+# Kernels whose blocks compute few maps: they read the input from device memory again if the L2 cache does not hold it.
 READ_AGAIN = {*RUN_TIME_SIZES, "conv-specialised", "conv-unrolled", "conv-half2"}
-# Unit → its part of a prediction: a lesson names the part of each unit that is busy most of the time.
+# Hardware unit → part of a prediction. A lesson names each part whose unit is busy for at least BUSY percent.
 PART_OF = {"issue": "issue", "L1": "loads", "DRAM": "memory"}
-BUSY = 75  # percent
-# What lessons say that a step changes: a counter now ÷ in the step that it continues, at least and at most, on second
-# convolutions and first products; below on first convolutions.
-CHANGES: dict[str, dict[str, tuple[float, float]]] = {
+BUSY = 75
+# Step → counter → range of the ratio: this step's counter ÷ that of the step that it continues, as lessons say, on
+# all layers but first convolutions; these follow in CHANGES_FIRST.
+CHANGES_LATER: dict[str, dict[str, tuple[float, float]]] = {
     "conv-direct": {"global_loads": (0.9, 1.1), "occupancy": (4, 40), "issue": (4, 8)},
     "conv-shared-tile": {"global_loads": (0.05, 0.1), "instructions": (1, 1.3)},
     "conv-constant": {"global_loads": (0.5, 0.5), "instructions": (0.8, 0.9), "issue": (1, 1.2), "L1": (0.5, 1)},
@@ -77,7 +77,7 @@ CHANGES: dict[str, dict[str, tuple[float, float]]] = {
     "gemm-split-k": {"dram_read": (1.4, 5), "issue": (3, 5), "L1": (3, 4), "occupancy": (4, 6)},
     "gemm-warpgroup": {"tensor": (7, 20)},
 }
-ON_FIRST: dict[str, dict[str, tuple[float, float]]] = {
+CHANGES_FIRST: dict[str, dict[str, tuple[float, float]]] = {
     "conv-constant": {"global_loads": (0.5, 0.5), "instructions": (0.9, 1), "issue": (1, 1.2), "L1": (0.5, 1)},
     "conv-specialised": {"instructions": (0.5, 0.6)},
     "conv-register-square": {"L1": (0.3, 0.55), "occupancy": (0.1, 1 / 3), "issue": (0.6, 1)},
@@ -85,7 +85,7 @@ ON_FIRST: dict[str, dict[str, tuple[float, float]]] = {
     "conv-register-patch": {"DRAM": (1.3, 2), "L2": (0.9, 1.4)},
     "conv-toom-cook": {"instructions": (1.3, 1.8)},
 }
-# Times that lessons speak of: the step is faster than the one that it continues, or slower, on these layers.
+# Step → layers on which, as its lesson says, it is faster (or slower) than the step that it continues.
 FASTER = {
     "conv-toom-cook": ("lenet5 conv2", "fa19 conv2", "k7 conv2"),
     "conv-register-tiled": ("lenet5 conv2", "fa19 conv2"),
@@ -103,8 +103,8 @@ SLOWER = {
 }
 
 
-def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]:
-    """Yield each layer with its counters per output, but the last layer, whose ten outputs fill no tile."""
+def layer_counters(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]:
+    """Yield (layer, counters per output) for a step, without fc2, whose ten outputs fill no tile."""
     for layer in card.layers(step):
         if layer.counters and layer.name != "fc2":
             outputs = layer.names["OUTPUTS"] * layer.counters["images"]
@@ -112,21 +112,19 @@ def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]
             yield layer, {name: normalize_count(name, value, outputs) for name, value in counts.items()}
 
 
-def test_the_tables_name_steps_that_exist() -> None:
-    """The entries of a renamed step would be compared with nothing."""
-    assert {*EXCEPTIONS, *READ_AGAIN, *CHANGES, *ON_FIRST} <= {step.page_name for step in all_steps()}
+def test_the_tables_above_name_existing_steps() -> None:
+    assert {*EXCEPTIONS, *READ_AGAIN, *CHANGES_LATER, *CHANGES_FIRST} <= {step.page_name for step in all_steps()}
 
 
 @STEPS
-def test_counts_are_those_of_the_hardware(step: Step, card: Card) -> None:
-    """Per output, with the work that is wasted."""
-    layers = [*_counted(card, step)]
+def test_counts_agree_with_hardware_counters(step: Step, card: Card) -> None:
+    layers = [*layer_counters(card, step)]
     timed = any(layer.ms for layer in card.layers(step))
     assert layers or step.row.needs_cublas or not timed, "profile --every-step counts every kernel of ours"
     off = set()
     for layer, counted in layers:
         waste = layer.counts["waste"]
-        for counter, (count, tolerance) in FORETOLD.items():
+        for counter, (count, tolerance) in COMPARED.items():
             least = layer.counts[count] * waste
             most = least + (COPY * layer.counts["copies"] * waste if counter == "shared_loads" else 0)
             if not least * (1 - tolerance) <= counted[counter] <= most * (1 + tolerance):
@@ -142,8 +140,8 @@ def test_counts_are_those_of_the_hardware(step: Step, card: Card) -> None:
 
 
 @STEPS
-def test_issue_slots_are_all_instructions_of_the_kernel(step: Step, card: Card) -> None:
-    """Where they are counted. The hottest loop alone holds fewer: a fourth, where sizes are those of run time."""
+def test_issue_slots_equal_the_executed_instructions(step: Step, card: Card) -> None:
+    """Check the source of issue slots, and that most instructions belong to the hottest loop."""
     for layer in card.layers(step):
         if layer.counters:
             outputs = layer.names["OUTPUTS"] * layer.counters["images"]
@@ -151,7 +149,7 @@ def test_issue_slots_are_all_instructions_of_the_kernel(step: Step, card: Card) 
                 "instructions", layer.counters["counts"]["instructions"], outputs
             )
             assert layer.issue_slot_source == "executed"
-    for layer, counted in _counted(card, step):
+    for layer, counted in layer_counters(card, step):
         if layer.per_product is None or layer.tuned:  # the loop was compiled with other parameters
             continue
         waste = layer.counts["waste"] if step.row.name != "image-loop" else 1
@@ -162,10 +160,10 @@ def test_issue_slots_are_all_instructions_of_the_kernel(step: Step, card: Card) 
 
 
 @STEPS
-def test_bytes_through_device_memory_are_those_foretold(step: Step, card: Card) -> None:
-    """Fewer, where the L2 cache still holds what was written: counters are of few images."""
+def test_bytes_through_device_memory_agree_with_counters(step: Step, card: Card) -> None:
+    """Allow 1.25 × the count, more only on conv2 of ``READ_AGAIN``, and less because the L2 cache holds outputs."""
     again = set()
-    for layer, counted in _counted(card, step):
+    for layer, counted in layer_counters(card, step):
         share = (counted["dram_read"] + counted["dram_written"]) / layer.counts["memory_bytes"]
         assert share > 0.4, layer.title
         if share >= 1.25:
@@ -174,17 +172,17 @@ def test_bytes_through_device_memory_are_those_foretold(step: Step, card: Card) 
 
 
 @STEPS
-def test_lessons_name_the_parts_that_are_longest_or_busy(step: Step, card: Card) -> None:
-    """As what bounds a step: each part that is bold in its table, or busy by the counters; no other."""
+def test_bounded_by_names_the_longest_and_busy_parts(step: Step, card: Card) -> None:
+    """Check ``bounded_by``: each part that is bold in a table of times or busy by the counters, and no other."""
     longest = {layer.prediction.busiest_part for layer in card.layers(step)}
     busy = {
-        part for _, counted in _counted(card, step) for unit, part in PART_OF.items() if counted[unit] >= BUSY
-    }  # the last layer keeps nothing busy
+        part for _, counted in layer_counters(card, step) for unit, part in PART_OF.items() if counted[unit] >= BUSY
+    }
     assert longest | busy == set(step.lesson.bounded_by)
 
 
 @STEPS
-def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reason(
+def test_a_page_compares_counts_with_counters_and_explains_large_differences(
     step: Step, card: Card, site: Path
 ) -> None:
     page = (site / f"{step.page_name}.html").read_text(encoding="utf-8")
@@ -192,7 +190,7 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
     for layer in card.layers(step):
         for one in counter_differences(layer):
             assert "<caption>For an output: the count above" in page
-            assert f">{format_exact(one.expected)} | {format_exact(one.counted)}<" in page, (layer.title, one)
+            assert f">{format_count(one.expected)} | {format_count(one.counted)}<" in page, (layer.title, one)
             assert one.is_large == (max(one.expected, one.counted) > FACTOR * min(one.expected, one.counted))
             if one.is_large:
                 needed.add(one.counter)
@@ -203,14 +201,14 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
     assert bool(needed) == ('<ul class="note">' in page)
 
 
-def test_without_counters_a_page_says_that_the_hottest_loop_alone_is_counted(card: Card) -> None:
+def test_without_counters_a_page_says_that_only_the_hottest_loop_counts(card: Card) -> None:
     step = BY_NAME["conv-shared-tile"]
     text = Pages(replace(card, counters={}), "test").step_page(step).html
     assert "hottest loop × waste: instructions elsewhere are not counted" in text
     assert "counted by the hardware: all instructions" not in text
 
 
-def test_a_card_of_the_same_name_lends_its_instructions_if_the_parameters_are_alike(card: Card) -> None:
+def test_executed_instructions_come_from_a_like_card_if_parameters_are_equal(card: Card) -> None:
     step = BY_NAME["conv-shared-tile"]
     bench = card.benches["lenet5"]
     own = Card({"lenet5": bench}, card.kernels, alike=card)
@@ -222,19 +220,19 @@ def test_a_card_of_the_same_name_lends_its_instructions_if_the_parameters_are_al
 
 
 @STEPS
-def test_counters_change_as_lessons_say(step: Step, card: Card) -> None:
+def test_counters_change_between_steps_as_lessons_say(step: Step, card: Card) -> None:
     since = step.since
-    before = {layer.title: counted for layer, counted in _counted(card, since)} if since else {}
-    for layer, counted in _counted(card, step):
-        told = ON_FIRST if layer.name == "conv1" else CHANGES
-        for counter, (least, most) in told.get(step.page_name, {}).items():
+    before = {layer.title: counted for layer, counted in layer_counters(card, since)} if since else {}
+    for layer, counted in layer_counters(card, step):
+        changes = CHANGES_FIRST if layer.name == "conv1" else CHANGES_LATER
+        for counter, (least, most) in changes.get(step.page_name, {}).items():
             change = counted[counter] / before[layer.title][counter]
             assert least * 0.99 <= change <= most * 1.01, (layer.title, counter, change)
 
 
-@pytest.mark.parametrize("slug", sorted(FASTER | SLOWER))
-def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
-    step = BY_NAME[slug]
+@pytest.mark.parametrize("page_name", sorted(FASTER | SLOWER))
+def test_steps_are_faster_or_slower_where_lessons_say(page_name: str, card: Card) -> None:
+    step = BY_NAME[page_name]
     assert step.since
     found: dict[str, float] = {}
     for one in (card, stored_card("k7")):
@@ -243,12 +241,12 @@ def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
             earlier = before[layer.title]
             if layer.ms is not None and earlier is not None:
                 found[layer.title] = layer.ms / earlier
-    assert all(found[title] < 1 for title in FASTER.get(slug, ())), found
-    assert all(found[title] > 1 for title in SLOWER.get(slug, ())), found
+    assert all(found[title] < 1 for title in FASTER.get(page_name, ())), found
+    assert all(found[title] > 1 for title in SLOWER.get(page_name, ())), found
 
 
-def test_the_last_layer_waits_longer_with_wide_loads(card: Card) -> None:
-    """As the lesson says of lenet5's, which the counts above leave out."""
+def test_wide_loads_uses_fewer_issue_slots_on_the_last_layer(card: Card) -> None:
+    """Check the lesson's sentence about lenet5's fc2, which ``layer_counters`` leaves out."""
     step = BY_NAME["gemm-wide-loads"]
     assert step.since
     issue = [

@@ -1,4 +1,4 @@
-"""Test the drawings of steps: legends, sizes and arrows are those of the launch, and bits those of the kept weights."""
+"""Test the drawings of steps: legends, arrows, and sizes that agree with the launch of the kernel."""
 
 import re
 from itertools import combinations
@@ -13,27 +13,26 @@ from app.ladder.card import Card, Layer
 from app.ladder.lessons import Step, all_steps
 from tests.ladder.conftest import BY_NAME, STEPS
 
-# Kinds of shapes that have words beside them, which no legend repeats.
-LABELLED = {"plain", "shared", "taps", "cells", "arrow", "tip"}
+# CSS classes of shapes that the legend leaves out, because words beside the shapes explain them.
+WITHOUT_LEGEND = {"plain", "shared", "taps", "cells", "arrow", "tip"}
 
 
-def drawn(card: Card, name: str) -> tuple[Drawing, Layer]:
-    """The drawing of a step on its second layer of the first network, as its page shows it."""
+def page_drawing(card: Card, name: str) -> tuple[Drawing, Layer]:
+    """Return the drawing on a step's page, and the layer that it shows: lenet5's conv2, or fc1."""
     layers = card.layers(BY_NAME[name])
     layer = next((one for one in layers if one.name == "conv2"), layers[0])
     return tiles.draw_step(BY_NAME[name], layer.names), layer
 
 
-def shapes(drawing: Drawing, kind: str) -> list[dict[str, float]]:
-    """Places and sizes of the rectangles of a kind."""
+def rectangles(drawing: Drawing, kind: str) -> list[dict[str, float]]:
+    """Return x, y, width and height of each rectangle with the CSS class ``kind``."""
     found = ElementTree.fromstring(drawing.svg()).iter("rect")
     sizes = ("x", "y", "width", "height")
     return [{name: float(one.attrib[name]) for name in sizes} for one in found if one.attrib["class"] == kind]
 
 
 @STEPS
-def test_the_legend_says_what_each_marked_shape_is(step: Step, card: Card) -> None:
-    """In the words of the shapes' own titles, so that no legend says something else."""
+def test_the_legend_repeats_the_title_of_each_marked_shape(step: Step, card: Card) -> None:
     for layer in card.layers(step):
         drawing = tiles.draw_step(step, layer.names)
         titles: dict[str, list[str]] = {}
@@ -43,15 +42,17 @@ def test_the_legend_says_what_each_marked_shape_is(step: Step, card: Card) -> No
                 titles[one.attrib["class"]].append(str(title.text))
         kinds = {one.attrib["class"] for one in ElementTree.fromstring(drawing.svg()).iter() if "class" in one.attrib}
         assert titles.items() <= drawing.keys.items()
-        assert {kind for kind in kinds - {"", "head", "quiet", "small"} if kind not in LABELLED} <= {*drawing.keys}
+        assert {kind for kind in kinds - {"", "head", "quiet", "small"} if kind not in WITHOUT_LEGEND} <= {
+            *drawing.keys
+        }
 
 
-def test_arrows_of_toom_and_cook_are_the_factors_that_are_not_zero(card: Card) -> None:
-    drawing, layer = drawn(card, "conv-toom-cook")
+def test_toom_cook_drawing_has_an_arrow_for_each_nonzero_factor(card: Card) -> None:
+    drawing, layer = page_drawing(card, "conv-toom-cook")
     taps = int(layer.names["K"])
     to_values, _, to_outputs = toom_cook_matrices(taps)
     arrows = [tuple(map(float, one)) for one in re.findall(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing.svg())]
-    into = {"values": 146, "sums": 296, "outputs": 440}  # x at which arrows end
+    into = {"values": 146, "sums": 296, "outputs": 440}  # x coordinate at which arrows end
     for x, factors in ((into["values"], to_values), (into["outputs"], to_outputs)):
         ends = sorted({y for *_, to, y in arrows if to == x})
         starts = sorted({y for _, y, to, _ in arrows if to == x})
@@ -61,10 +62,10 @@ def test_arrows_of_toom_and_cook_are_the_factors_that_are_not_zero(card: Card) -
     assert sum(to == into["sums"] for *_, to, _ in arrows) == taps + 1
 
 
-def test_the_bits_of_metadata_are_the_places_of_the_weights_that_are_drawn(card: Card) -> None:
-    drawing, layer = drawn(card, "conv-warpgroup-sparse")
-    weights, zeros = (shapes(drawing, kind) for kind in ("own", "plain"))
-    edge = max(one["x"] for one in zeros) + zeros[0]["width"]  # what is kept of them is drawn further right
+def test_metadata_bits_are_the_positions_of_the_drawn_weights(card: Card) -> None:
+    drawing, layer = page_drawing(card, "conv-warpgroup-sparse")
+    weights, zeros = (rectangles(drawing, kind) for kind in ("own", "plain"))
+    edge = max(one["x"] for one in zeros) + zeros[0]["width"]  # the kept weights are drawn again further right
     found, kept = [], set()
     for y in sorted({one["y"] for one in zeros}):
         drawn_weights = [one["x"] for one in weights if one["y"] == y and one["x"] <= edge]
@@ -83,10 +84,10 @@ def test_the_bits_of_metadata_are_the_places_of_the_weights_that_are_drawn(card:
 
 
 @pytest.mark.parametrize("step", [step for step in all_steps() if step.lesson.drawing["kind"] == "product"])
-def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card) -> None:
-    """As many as it computes, all within the block's tile; alone where the kernel spreads them."""
-    drawing, layer = drawn(card, step.page_name)
-    own, (tile,) = shapes(drawing, "own"), shapes(drawing, "plain")
+def test_marked_outputs_of_a_thread_are_those_that_its_kernel_computes(step: Step, card: Card) -> None:
+    """Check number and position of the marked outputs: inside the block's tile, in runs as in the kernel."""
+    drawing, layer = page_drawing(card, step.page_name)
+    own, (tile,) = rectangles(drawing, "own"), rectangles(drawing, "plain")
     given = {
         name: tiles.evaluate_formula(text, layer.names) for name, text in step.lesson.drawing.items() if name in SIZES
     }
@@ -106,14 +107,14 @@ def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card)
 SIZES = ("columns", "tall", "wide")
 
 
-def test_warps_have_32_threads_whatever_the_tile(card: Card) -> None:
+def test_a_warp_has_32_threads_for_every_tile_size(card: Card) -> None:
     step, layer = BY_NAME["conv-shared-tile"], card.layers(BY_NAME["conv-shared-tile"])[0]
     for tile in (8, 16, 24, 32):
         drawing = tiles.draw_step(step, {**layer.names, "TILE": tile})
-        (cell,) = {one["height"] for one in shapes(drawing, "warp")}
-        assert sum(one["width"] for one in shapes(drawing, "warp")) / cell == pytest.approx(32, rel=1e-4)
+        (cell,) = {one["height"] for one in rectangles(drawing, "warp")}
+        assert sum(one["width"] for one in rectangles(drawing, "warp")) / cell == pytest.approx(32, rel=1e-4)
 
 
-def test_a_ring_copies_and_converts_nothing_in_float16(card: Card) -> None:
-    drawing, layer = drawn(card, "gemm-warpgroup")
+def test_ring_drawing_of_float16_mentions_no_conversion(card: Card) -> None:
+    drawing, layer = page_drawing(card, "gemm-warpgroup")
     assert layer.names["BYTES_IN"] == 2 and "convert" not in drawing.svg()

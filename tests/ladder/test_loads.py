@@ -1,4 +1,4 @@
-"""Test ``check --counts``: what is counted without a GPU agrees with the lessons' formulas and places the kernel."""
+"""Test ``check --counts``: loads counted without a GPU agree with the lessons' formulas and rank the kernel."""
 
 import json
 import re
@@ -19,19 +19,19 @@ from tests.support.shell import check_error
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's file, a copy of ``direct``."""
+def direct_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a kernel file in an empty current folder: a copy of ``direct``; return its path."""
     skip_without_compiler()
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "mine.cu"
-    path.write_text(kernel_template(find_row("direct"), "mine.cu"))
+    path = tmp_path / "direct_copy.cu"
+    path.write_text(kernel_template(find_row("direct"), "direct_copy.cu"))
     return path
 
 
-# Loads of images with filters; constant memory; blocks that compute outputs of several images; loads of four numbers,
-# also from shared memory. ``direct`` is counted below, by a copy.
+# These kernels load from global and constant memory, compute several images a block, and load four numbers at once from
+# shared memory. A copy of ``direct`` is counted below.
 @pytest.mark.parametrize(("operation", "name"), [("conv", "constant"), ("gemm", "naive"), ("gemm", "wide-loads")])
-def test_counted_loads_are_those_of_the_formulas(operation: str, name: str) -> None:
+def test_counted_loads_equal_those_of_the_formulas(operation: str, name: str) -> None:
     skip_without_compiler()
     step = find_step(operation, name)
     assert step is not None
@@ -51,32 +51,33 @@ def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
     assert found["shared_loads"] == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
 
 
-def test_what_a_kernel_prints_is_no_count(mine: Path) -> None:
-    """Neither a line in the form of a count, nor more text than a buffer holds."""
+def test_output_of_the_kernel_is_not_taken_for_a_count(direct_copy: Path) -> None:
     said = 'printf("COUNTS 0 0 0\\n"); printf("more than a buffer holds");'
-    mine.write_text(mine.read_text().replace("REAL sum = 0;", f"REAL sum = 0; {said}"))
+    direct_copy.write_text(direct_copy.read_text().replace("REAL sum = 0;", f"REAL sum = 0; {said}"))
     problem = dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"]
-    with open_user_kernel(mine) as row:
+    with open_user_kernel(direct_copy) as row:
         assert count_loads(row, problem, 1)["global_loads"] == 1600
 
 
-def test_a_copy_is_ranked_beside_its_step(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_of_a_step_has_its_predicted_time(direct_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "1,7,9,3,3,1", "--device", "cpu"]
-    assert main(["check", str(mine), *shape, "--counts", "--json", "check.json"]) == 0
+    assert main(["check", str(direct_copy), *shape, "--counts", "--json", "check.json"]) == 0
     text = capsys.readouterr().out
     assert "<-- yours" in text and "of lenet5, 10,000 images" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
     places = json.loads(Path("check.json").read_text())["places"]
     assert [place["predicted_ms"] for place in places] == sorted(place["predicted_ms"] for place in places)
     found = {place["name"]: place for place in places}
-    copy, step = ({**found[name], "name": ""} for name in ("mine.cu", "02 direct"))
+    copy, step = ({**found[name], "name": ""} for name in ("direct_copy.cu", "02 direct"))
     assert copy == pytest.approx(step) and copy["global_loads"] == pytest.approx(2)
-    assert found["03 shared-tile"]["global_loads"] < 0.2 < found["mine.cu"]["global_loads"]
+    assert found["03 shared-tile"]["global_loads"] < 0.2 < found["direct_copy.cu"]["global_loads"]
 
 
-def test_a_wrong_kernel_is_not_ranked(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine.write_text(mine.read_text().replace("REAL sum = 0;", "REAL sum = 1;"))
-    assert main(["check", str(mine), "--shape", "1,7,9,3,3,1", "--device", "cpu", "--counts", "--json", "-"]) == 1
+def test_a_wrong_kernel_is_not_ranked(direct_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    direct_copy.write_text(direct_copy.read_text().replace("REAL sum = 0;", "REAL sum = 1;"))
+    assert (
+        main(["check", str(direct_copy), "--shape", "1,7,9,3,3,1", "--device", "cpu", "--counts", "--json", "-"]) == 1
+    )
     assert "places" not in json.loads(capsys.readouterr().out)
 
 

@@ -1,4 +1,4 @@
-"""Test the pictures of the pages: the journey that opens them, and the page of charts."""
+"""Test the ladder chart on the index page, and the page of charts."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from app.ladder.pictures import pictures_page
 from docs.generate.figures import FIGURES
 from docs.generate.site import COMMAND
 from tests.lab.test_timeline import document
-from tests.ladder.test_site import words
+from tests.ladder.test_site import plain_text
 
 
-def test_the_first_page_opens_with_the_journey(site: Path, card: Card) -> None:
-    """Three sentences, then a bar for each measured step in reading order, losers included, which leads to its page."""
+def test_index_page_begins_with_the_ladder_chart(site: Path, card: Card) -> None:
+    """Check the three sentences, then a bar for each measured step in reading order with a link to its page."""
     text = (site / "index.html").read_text(encoding="utf-8")
-    said = words(re.findall(r"<p>.*?</p>", text, re.DOTALL)[0])
+    said = plain_text(re.findall(r"<p>.*?</p>", text, re.DOTALL)[0])
     assert text.index("<h1>") < text.index("<p>") < text.index("<svg") < text.index("<table")
     times = {
         step.title: sum(layer.ms or 0 for layer in layers)
@@ -39,16 +39,16 @@ def test_the_first_page_opens_with_the_journey(site: Path, card: Card) -> None:
         rows = re.findall(r'<a href="(.*?)\.html">(.*?)</a>', chart, re.DOTALL)
         assert [titles[slug] for slug, _ in rows] == [title for title in titles.values() if title in times]
         assert all(f"{format_number(times[titles[slug]])} ms" in row for slug, row in rows)
-    assert [re.findall(r'width="(\d+)"', chart)[0] for chart in charts] == ["870", "340"]  # for screens, for phones
+    assert [re.findall(r'width="(\d+)"', chart)[0] for chart in charts] == ["870", "340"]
 
 
-def test_a_card_without_measured_convolutions_has_no_journey(card: Card) -> None:
+def test_index_page_without_measured_convolutions_has_no_chart(card: Card) -> None:
     bench = {**card.benches["lenet5"], "totals": []}
     index = Pages(replace(card, benches={"lenet5": bench}), COMMAND).index_page().html
     assert "<svg" not in index and "times as fast" not in index and '"conv-direct.html"' in index
 
 
-def test_the_journey_shows_steps_with_their_predictions_and_links(site: Path, card: Card) -> None:
+def test_charts_show_predictions_of_steps_and_link_their_pages(site: Path, card: Card) -> None:
     text = (site / "pictures.html").read_text(encoding="utf-8")
     assert "fast-path" in text
     for network in card.networks:
@@ -60,29 +60,29 @@ def test_the_journey_shows_steps_with_their_predictions_and_links(site: Path, ca
                 assert re.search(rf"{step.row.step} {step.row.name}[^:;]*: [\d,.]+ ms, predicted [\d,.]+ ms", chart)
 
 
-def pictures(card: Card, **changed: Any) -> str:
-    """The page of charts of a card with one network and nothing but its bench, and what is given."""
+def charts_html(card: Card, **changed: Any) -> str:
+    """Return the page of charts of a card that has only lenet5's bench document and those in ``changed``."""
     nothing: dict[str, Any] = {"counters": {}, "reports": {}, "timelines": {}}
     benches = {"lenet5": card.benches["lenet5"]}
     return pictures_page(replace(card, benches=benches, **nothing | changed)).body
 
 
-def test_a_card_without_counters_and_reports_has_less_to_show(card: Card) -> None:
-    found = pictures(card)
+def test_charts_page_without_counters_and_reports(card: Card) -> None:
+    found = charts_html(card)
     assert "counted by the hardware" not in found and "fast-path" not in found
 
 
-def test_bytes_that_the_hardware_counted_move_points(card: Card) -> None:
+def test_rooflines_use_bytes_counted_by_hardware(card: Card) -> None:
     counts = {"dram_read": 4e8, "dram_written": 1e8}
     row = {"operation": "conv", "name": "direct", "layer": "conv2", "counts": counts, "images": 1000}
-    found = pictures(card, counters={"lenet5": {"rows": [row]}})
+    found = charts_html(card, counters={"lenet5": {"rows": [row]}})
     assert "counted by the hardware" in found
     assert "2 direct, fp32: " in found and "(measured)" in found and "counted for 1,000 images" in found
 
 
-def test_without_stamps_the_page_says_how_to_get_them(card: Card) -> None:
-    without = pictures(card, reports=card.reports)
+def test_charts_page_without_timelines_says_how_to_record_them(card: Card) -> None:
+    without = charts_html(card, reports=card.reports)
     assert "--timeline" in without and "warpgroups-fp16" not in without
     stored = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
-    found = pictures(card, reports=card.reports, timelines={"fp16": {**stored, "timeline": document()}})
+    found = charts_html(card, reports=card.reports, timelines={"fp16": {**stored, "timeline": document()}})
     assert "--timeline" not in found and "warpgroups-fp16-chart" in found and "bus-fp16-chart" in found

@@ -1,4 +1,4 @@
-"""Test the playground's JavaScript: it computes what the reference, NumPy and Pillow compute."""
+"""Test the playground's JavaScript in Node.js: its results equal those of the NumPy reference and Pillow."""
 
 import ast
 import base64
@@ -26,7 +26,7 @@ from tests.support.pictures import GROUNDS, photo
 PURE = tuple(name for name in playground.SCRIPTS if name != "page")
 SHAPE = (1, 28, 28)
 PHOTOS = Path(__file__).parents[2] / "docs" / "photos"
-PIXEL_TOLERANCE = 1  # of 255: sums in another order
+PIXEL_TOLERANCE = 1  # of 255: the script adds in another order
 
 
 @pytest.fixture(scope="module")
@@ -34,38 +34,38 @@ def graph() -> Graph:
     return load_network("lenet5", None)[0]
 
 
-def script(samples: Split | None) -> str:
-    """The scripts without the page, with the network as ``layers`` and what the page holds as ``told``."""
-    told = playground_page(samples).body
-    return f"{page_script(PURE)}\nconst told = {told}, layers = network.load(told.layers);"
+def playground_script(samples: Split | None) -> str:
+    """Return the scripts without page.js, then JavaScript that sets ``content`` (the page's JSON) and ``layers``."""
+    content = playground_page(samples).body
+    return f"{page_script(PURE)}\nconst content = {content}, layers = network.load(content.layers);"
 
 
-def as_list(values: str) -> str:
-    """An expression of a typed array as one of a list, which becomes JSON."""
+def array_from(values: str) -> str:
+    """Return a JavaScript expression that turns a typed array into a list, which JSON can contain."""
     return f"Array.from({values})"
 
 
-def decoded(text: str, dtype: str) -> np.ndarray:
+def decode_base64(text: str, dtype: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype)
 
 
-def pixels_of(picture: Image.Image) -> str:
-    """A picture as the scripts take it."""
+def picture_literal(picture: Image.Image) -> str:
+    """Return a JavaScript object literal of a picture, as the scripts take it."""
     data = base64.b64encode(np.asarray(picture).tobytes()).decode()
     channels = len(picture.getbands())
     size = f"width: {picture.width}, height: {picture.height}, channels: {channels}"
     return f'{{{size}, data: network.bytesOf("{data}")}}'
 
 
-def test_the_page_holds_the_weights_and_images(samples: Split, graph: Graph) -> None:
-    told = json.loads(playground_page(samples).body)
-    assert [layer["name"] for layer in told["layers"]] == [step.layer.name for step in graph.steps[:-1]]
-    held = {layer["name"]: layer["weights"] for layer in told["layers"] if "weights" in layer}
+def test_the_page_contains_all_weights_and_test_images(samples: Split, graph: Graph) -> None:
+    content = json.loads(playground_page(samples).body)
+    assert [layer["name"] for layer in content["layers"]] == [step.layer.name for step in graph.steps[:-1]]
+    held = {layer["name"]: layer["weights"] for layer in content["layers"] if "weights" in layer}
     assert held.keys() == graph.parameters.keys()
     for name, text in held.items():
-        assert np.array_equal(decoded(text, "<f2"), graph.parameters[name].ravel())
-    assert np.array_equal(decoded(told["images"], "u1").reshape(-1, 28, 28), samples.images)
-    assert told["labels"] == samples.labels.tolist() and told["scale"] == graph.input_scale
+        assert np.array_equal(decode_base64(text, "<f2"), graph.parameters[name].ravel())
+    assert np.array_equal(decode_base64(content["images"], "u1").reshape(-1, 28, 28), samples.images)
+    assert content["labels"] == samples.labels.tolist() and content["scale"] == graph.input_scale
 
 
 def test_weights_that_are_not_exact_in_float16_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +76,12 @@ def test_weights_that_are_not_exact_in_float16_are_refused(monkeypatch: pytest.M
         playground_page(None)
 
 
-def test_labels_and_maps_are_the_references(samples: Split, graph: Graph, tmp_path: Path) -> None:
+def test_scores_and_layer_outputs_equal_the_reference(samples: Split, graph: Graph, tmp_path: Path) -> None:
     maps = ".map(({ values }) => Array.from(values))"
-    one = "network.forward(layers, images.subarray(at * 784, at * 784 + 784), told.shape, told.scale)"
-    asked = f"told.labels.map((_, at) => {{ const found = {one}{maps}; return at < 3 ? found : found.slice(-1); }})"
-    images = 'const images = network.bytesOf(told.images), best = "";'
-    found = evaluate(f"{script(samples)}\n{images}", asked, tmp_path)
+    one = "network.forward(layers, images.subarray(at * 784, at * 784 + 784), content.shape, content.scale)"
+    asked = f"content.labels.map((_, at) => {{ const found = {one}{maps}; return at < 3 ? found : found.slice(-1); }})"
+    images = 'const images = network.bytesOf(content.images), best = "";'
+    found = evaluate(f"{playground_script(samples)}\n{images}", asked, tmp_path)
     scores = np.array([one[-1] for one in found])
     expected = graph.reference(samples.images[:, None])
     assert np.abs(scores - expected).max() < 1e-12 * np.abs(expected).max()
@@ -93,7 +93,7 @@ def test_labels_and_maps_are_the_references(samples: Split, graph: Graph, tmp_pa
             assert np.abs(np.array(values) - reference).max() < 1e-12 * max(np.abs(reference).max(), 1)
 
 
-def test_probabilities_and_float16(tmp_path: Path) -> None:
+def test_softmax_and_float16_decoding(tmp_path: Path) -> None:
     scores = [1000.0, 999.0, -5.0]
     asked = f"[network.softmax({scores}), [0, 1, 0x8001, 0x3c00, 0x7bff, 0xc248].map(network.fromHalf)]"
     chances, halves = evaluate(page_script(PURE), asked, tmp_path)
@@ -102,16 +102,16 @@ def test_probabilities_and_float16(tmp_path: Path) -> None:
     assert halves == np.array([0, 1, 0x8001, 0x3C00, 0x7BFF, 0xC248], "u2").view("f2").tolist()
 
 
-def test_occlusion_is_what_it_says(samples: Split, graph: Graph, tmp_path: Path) -> None:
-    """Image 12 is a sneaker that one square turns to something else."""
+def test_occlusion_equals_its_definition(samples: Split, graph: Graph, tmp_path: Path) -> None:
+    """Compare occlusion with NumPy on image 12, a sneaker that gets another label if one square is black."""
     image = samples.images[12]
-    run = "(pixels) => Array.from(network.forward(layers, pixels, told.shape, told.scale).at(-1).values)"
+    run = "(pixels) => Array.from(network.forward(layers, pixels, content.shape, content.scale).at(-1).values)"
     steps = f"network.occlusion({run}, {image.ravel().tolist()}, 28, 4, 2)"
     loop = (
         f"(() => {{ for (const steps = {steps};;) {{ const one = steps.next(); if (one.done) return one.value; }} }})()"
     )
     asked = f"(({{ falls, turning, label, lead }}) => [Array.from(falls), Array.from(turning), label, lead])({loop})"
-    falls, turning, label, lead = evaluate(script(None), asked, tmp_path)
+    falls, turning, label, lead = evaluate(playground_script(None), asked, tmp_path)
 
     def lead_of(pixels: np.ndarray) -> float:
         (scores,) = graph.reference(pixels[None, None])
@@ -132,8 +132,8 @@ def test_occlusion_is_what_it_says(samples: Split, graph: Graph, tmp_path: Path)
     assert (expected != 0).any()
 
 
-def test_pictures_are_resampled_as_pillow_does(tmp_path: Path) -> None:
-    """To the last bit, one axis at a time: which comes first depends on Pillow's version."""
+def test_resampling_equals_pillow(tmp_path: Path) -> None:
+    """Compare all bits, one axis at a time, because the order of the axes depends on Pillow's version."""
     rng, asked, expected = np.random.default_rng(1), [], []
     box_filter, bicubic = Image.Resampling.BOX, Image.Resampling.BICUBIC
     for number in range(12):
@@ -141,7 +141,7 @@ def test_pictures_are_resampled_as_pillow_does(tmp_path: Path) -> None:
         shape = (height, width, 3) if number % 2 else (height, width)
         picture = Image.fromarray(rng.integers(0, 256, shape).astype(np.uint8))
         left, right = sorted(int(at) for at in rng.choice(width + 1, 2, replace=False))
-        size, factor, here = int(rng.integers(1, 50)), int(rng.integers(1, 6)), pixels_of(picture)
+        size, factor, here = int(rng.integers(1, 50)), int(rng.integers(1, 6)), picture_literal(picture)
         rows = (left, 0, right, height)
         asked += [f"reduce({here}, {factor})", f"blur({here}, 2)", f"sharpen({here}, 1, 50)"]
         expected += [picture.reduce(factor), picture.filter(ImageFilter.GaussianBlur(2))]
@@ -150,18 +150,18 @@ def test_pictures_are_resampled_as_pillow_does(tmp_path: Path) -> None:
             asked.append(f'resize({here}, {size}, {height}, "{name}", {[*rows]})')
             expected.append(picture.resize((size, height), way, rows))
         turned = picture.transpose(Image.Transpose.TRANSPOSE)
-        asked.append(f'resize({pixels_of(turned)}, {height}, {size}, "bicubic", {[0, left, height, right]})')
+        asked.append(f'resize({picture_literal(turned)}, {height}, {size}, "bicubic", {[0, left, height, right]})')
         expected.append(turned.resize((height, size), bicubic, (0, left, height, right)))
         if number % 2:
             asked.append(f"grey({here})")
             expected.append(picture.convert("L"))
-    listed = ", ".join(as_list(f"resample.{one}.data") for one in asked)
+    listed = ", ".join(array_from(f"resample.{one}.data") for one in asked)
     found = evaluate(page_script(PURE), f"[{listed}]", tmp_path)
     for call, values, picture in zip(asked, found, expected, strict=True):
         assert values == np.asarray(picture).ravel().tolist(), call[:40]
 
 
-def test_the_rules_have_the_constants_of_predict() -> None:
+def test_script_constants_equal_those_of_predict() -> None:
     compared = []
     for name, modules in {"ground": [ground], "surface": [ground], "prepare": [preparing, reading]}.items():
         text = page_script((name,)).replace("[", "(").replace("]", ")")
@@ -172,7 +172,7 @@ def test_the_rules_have_the_constants_of_predict() -> None:
     assert len(compared) == 29
 
 
-def test_masks_are_what_pillow_and_numpy_make_of_them(tmp_path: Path) -> None:
+def test_mask_operations_equal_those_of_predict(tmp_path: Path) -> None:
     rng, asked, expected = np.random.default_rng(4), [], []
     for share in (0.2, 0.45, 0.5, 0.55, 0.7):
         height, width = (int(edge) for edge in rng.integers(12, 40, 2))
@@ -188,14 +188,14 @@ def test_masks_are_what_pillow_and_numpy_make_of_them(tmp_path: Path) -> None:
         ]
         asked.append(f"heavyParts({here}, {weights.ravel().tolist()}, 0.02)")
         expected.append(ground._keep_heavy_parts(mask, weights, 0.02))
-    listed = ", ".join(as_list(f"masks.{one}.data") for one in asked)
+    listed = ", ".join(array_from(f"masks.{one}.data") for one in asked)
     found = evaluate(page_script(PURE), f"[{listed}]", tmp_path)
     for call, values, wanted in zip(asked, found, expected, strict=True):
         assert values == wanted.ravel().astype(int).tolist(), call[:60]
 
 
-def drawn_pictures(samples: Split) -> dict[str, Image.Image]:
-    """Photos on every ground, pictures of one colour, noise, and images of the network's size."""
+def example_pictures(samples: Split) -> dict[str, Image.Image]:
+    """Return name → RGB picture: photos on every background, pictures of one colour, noise, and 28 x 28 images."""
     rng = np.random.default_rng(7)
     found = {
         ground: Image.open(io.BytesIO(photo(samples.images[rng.integers(100)], ground, rng))).reduce(2)
@@ -209,8 +209,8 @@ def drawn_pictures(samples: Split) -> dict[str, Image.Image]:
     return {name: picture.convert("RGB") for name, picture in found.items()}
 
 
-def prepared_rows_first(picture: Image.Image, invert: str) -> PreparedPicture:
-    """As ``predict`` prepares it, if Pillow resizes rows before columns: its own order depends on the sizes."""
+def prepare_rows_first(picture: Image.Image, invert: str) -> PreparedPicture:
+    """Prepare a picture as ``predict`` does, but resize rows before columns; Pillow's order depends on the sizes."""
     resize = Image.Image.resize
 
     def in_two_steps(picture: Image.Image, size: Any, way: Any, box: Any) -> Image.Image:
@@ -224,7 +224,10 @@ def prepared_rows_first(picture: Image.Image, invert: str) -> PreparedPicture:
 
 
 def check_prepared(found: Any, wanted: PreparedPicture, graph: Graph, name: str, most: int) -> None:
-    """The page's preparation is that of ``predict``: nearly the same pixels, the same label and notes."""
+    """Check that the page prepared a picture as ``predict`` does: similar pixels, the same label and notes.
+
+    found: the page's result. most: largest allowed difference of a pixel.
+    """
     pixels = np.array(found["pixels"], np.uint8).reshape(SHAPE)
     away = np.abs(pixels.astype(int) - wanted.pixels)
     assert away.max() <= most and away.mean() < 0.5, (name, away.max(), away.mean())
@@ -234,13 +237,13 @@ def check_prepared(found: Any, wanted: PreparedPicture, graph: Graph, name: str,
         assert labels[0] == labels[1], name
 
 
-def test_pictures_are_prepared_as_predict_does(samples: Split, graph: Graph, tmp_path: Path) -> None:
+def test_prepared_pictures_equal_those_of_predict(samples: Split, graph: Graph, tmp_path: Path) -> None:
     cases = [
         (name, picture, "auto" if at % 4 else ("yes", "no")[at // 4 % 2])
-        for at, (name, picture) in enumerate(drawn_pictures(samples).items())
+        for at, (name, picture) in enumerate(example_pictures(samples).items())
     ]
-    listed = ", ".join(f'[{pixels_of(picture)}, "{invert}"]' for _, picture, invert in cases)
+    listed = ", ".join(f'[{picture_literal(picture)}, "{invert}"]' for _, picture, invert in cases)
     each = "const found = prepare.preparePicture(picture, 28, invert); return { ...found, pixels: [...found.pixels] };"
     found = evaluate(page_script(PURE), f"[{listed}].map(([picture, invert]) => {{ {each} }})", tmp_path)
     for (name, picture, invert), one in zip(cases, found, strict=True):
-        check_prepared(one, prepared_rows_first(picture, invert), graph, f"{name}, {invert}", PIXEL_TOLERANCE)
+        check_prepared(one, prepare_rows_first(picture, invert), graph, f"{name}, {invert}", PIXEL_TOLERANCE)

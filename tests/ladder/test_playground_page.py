@@ -1,4 +1,4 @@
-"""Test the playground's page in a browser, without a connection: it classifies what is chosen, drawn or opened."""
+"""Test the playground's page in a browser, offline: it classifies images that are chosen, drawn or opened."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from PIL import Image
 
 from app.images.pictures.preparing import prepare_picture
 from app.images.pictures.reading import read_picture
-from app.ladder.playground import find_samples
+from app.ladder.playground import find_samples, to_script_json
 from app.network.graph import load_network
 from data_tools.fashion_mnist import Split
 from docs.generate import site as program
@@ -22,22 +22,22 @@ from tests.ladder.test_playground import PHOTOS, SHAPE, check_prepared
 from tests.support.pages import evaluate_in_page
 from tests.support.pictures import KINDS, saved
 
-PIXEL_TOLERANCE = 4  # of 255: a browser decodes JPEG files by itself, and Pillow may resize columns first
+PIXEL_TOLERANCE = 4  # of 255: the browser decodes JPEG itself, and Pillow may resize columns first
 
 
-def without_policy(site: Path) -> str:
-    """The page, without the rule that it may run no other script than its own."""
-    html, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page(site))
+def page_without_policy(site: Path) -> str:
+    """Return the page without its Content Security Policy, so that the tests' scripts can run."""
+    html, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page_html(site))
     assert count == 1
     return html
 
 
-def page(site: Path) -> str:
+def page_html(site: Path) -> str:
     return (site / "playground.html").read_text(encoding="utf-8")
 
 
-def test_the_policy_allows_the_pages_own_script_and_style_alone(site: Path) -> None:
-    html = page(site)
+def test_content_security_policy_allows_only_the_inline_script_and_style(site: Path) -> None:
+    html = page_html(site)
     (policy,) = map(unescape, re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html))
     texts = [re.findall(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL) for tag in ("style", "script")]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for (text,) in texts]
@@ -48,8 +48,8 @@ def test_the_policy_allows_the_pages_own_script_and_style_alone(site: Path) -> N
 FIRST = """(async () => {
   const find = (id) => document.getElementById(id);
   while (!find("decided").textContent) await new Promise((done) => setTimeout(done, 50));
-  const told = ["answer", "said", "decided"].map((id) => find(id).textContent);
-  return [told, document.querySelectorAll("#layers canvas").length, document.querySelectorAll("#samples input").length];
+  const said = ["answer", "said", "decided"].map((id) => find(id).textContent);
+  return [said, document.querySelectorAll("#layers canvas").length, document.querySelectorAll("#samples input").length];
 })()"""
 ASK_FILE = """(async () => {
   const find = (id) => document.getElementById(id), found = [];
@@ -93,7 +93,7 @@ DRAW = """(async () => {
   found.wide = document.documentElement.scrollWidth;
   return found;
 })()"""
-# The page in frames: windows cannot be as narrow as a phone, and Chromium starts once for all.
+# The page is opened in frames, because no window is as narrow as a phone, and Chromium then starts only once.
 FRAMES = """(async () => {
   const inFrame = async (width, scripts) => {
     const frame = Object.assign(document.createElement("iframe"), { width, height: 1200, srcdoc: PAGE });
@@ -106,14 +106,9 @@ FRAMES = """(async () => {
 })()"""
 
 
-def in_script(value: Any) -> str:
-    """Return the value as JavaScript that cannot end the element around it."""
-    return json.dumps(value).replace("<", "\\u003c")
-
-
 @pytest.fixture(scope="module")
-def pictures(samples: Split) -> dict[str, bytes]:
-    """Files to open, by name."""
+def picture_files(samples: Split) -> dict[str, bytes]:
+    """Return name → content of picture files to open."""
     found = {name: KINDS[name][0]() for name in ("grey.png", "palette.png", "alpha.png", "turned.jpg", "film.gif")}
     large = Image.fromarray(samples.images[5]).resize((701, 2051), Image.Resampling.BICUBIC).convert("RGB")
     found["large.jpg"] = saved(large, "JPEG", quality=90)  # decoded at half of its size
@@ -121,34 +116,36 @@ def pictures(samples: Split) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def shown(site: Path, pictures: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the scripts above report of the page, narrow and wide."""
+def page_results(
+    site: Path, picture_files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """Return what the scripts above return: ``narrow`` for [DRAW], ``wide`` for [FIRST, DRAW, ASK_FILE]."""
     types = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif"}
     given = [
         [name, types[Path(name).suffix], base64.b64encode(content).decode()]
-        for name, content in [*pictures.items(), ("none.png", b"no picture")]
+        for name, content in [*picture_files.items(), ("none.png", b"no picture")]
     ]
     scripts = {"DRAW": DRAW, "FIRST": FIRST, "ASK_FILE": ASK_FILE.replace("FILES", json.dumps(given))}
-    constants = {"PAGE": without_policy(site), **scripts}
-    texts = "".join(f"const {name} = {in_script(text)};\n" for name, text in constants.items())
+    constants = {"PAGE": page_without_policy(site), **scripts}
+    texts = "".join(f"const {name} = {to_script_json(text)};\n" for name, text in constants.items())
     html = f"<!DOCTYPE html><title>x</title><body></body><script>{texts}</script>"
-    found: dict[str, Any] = evaluate_in_page(html, FRAMES, tmp_path_factory.mktemp("shown"))
+    found: dict[str, Any] = evaluate_in_page(html, FRAMES, tmp_path_factory.mktemp("results"))
     return found
 
 
-def test_in_a_browser_the_first_image_is_classified_and_explained(shown: dict[str, Any]) -> None:
-    (answer, said, decided), layers, images = shown["wide"][0]
+def test_browser_classifies_and_explains_the_first_image(page_results: dict[str, Any]) -> None:
+    (answer, said, decided), layers, images = page_results["wide"][0]
     assert answer.startswith("Ankle boot, ") and said == "It is labelled Ankle boot: the answer is right."
     assert decided.startswith("The score of Ankle boot leads by ") and (layers, images) == (10, 100)
 
 
-def test_a_picture_that_is_opened_is_classified_as_by_predict(
-    shown: dict[str, Any], pictures: dict[str, bytes], tmp_path: Path
+def test_an_opened_picture_gets_the_label_of_predict(
+    page_results: dict[str, Any], picture_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     graph, weights = load_network("lenet5", None)
-    *found, none = shown["wide"][2]
+    *found, none = page_results["wide"][2]
     assert none["said"] == "none.png is no picture that this browser can read: save it as PNG or JPEG."
-    for (name, content), one in zip(pictures.items(), found, strict=True):
+    for (name, content), one in zip(picture_files.items(), found, strict=True):
         (tmp_path / name).write_bytes(content)
         wanted = prepare_picture(read_picture(tmp_path / name), SHAPE)
         inverted, *doubts = one["said"].partition(": ")[2].removesuffix(".").split(", ")
@@ -159,9 +156,9 @@ def test_a_picture_that_is_opened_is_classified_as_by_predict(
 
 
 @pytest.mark.parametrize(("form", "width"), [("narrow", 390), ("wide", 1280)])
-def test_pointer_and_keys_draw_and_erase(form: str, width: int, shown: dict[str, Any]) -> None:
-    """And nothing is wider than the screen, be it a phone's."""
-    found = shown[form][form == "wide"]
+def test_pointer_and_keys_draw_and_erase(form: str, width: int, page_results: dict[str, Any]) -> None:
+    """Draw and erase with the pointer and with keys; the page fits in the width of the screen."""
+    found = page_results[form][form == "wide"]
     assert (found["cleared"], found["left"]) == ("Nothing is drawn yet.", [0, 0])
     line = np.reshape(found["line"], (28, 28))
     assert (line[13:15, 7:21] == 255).all() and not line[:12].any() and not line[:, :5].any() and not line[:, 23:].any()
@@ -180,5 +177,5 @@ def test_without_test_images_the_page_says_how_to_get_them(
     monkeypatch.setattr("sys.argv", ["site", str(tmp_path / "site")])
     assert program.main() == 0
     assert "note: the playground has no test images: python -m data_tools fetch" in capsys.readouterr().err
-    html = page(tmp_path / "site")
+    html = page_html(tmp_path / "site")
     assert 'id="samples"' not in html and "<code>python -m data_tools fetch</code>" in html

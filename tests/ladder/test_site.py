@@ -1,4 +1,4 @@
-"""Test that pages, stored figures and sources hold together, pages of documents and pictures, also in a browser."""
+"""Test the site of HTML pages: content, links, excerpts and stored times, conversion of Markdown, and a browser."""
 
 import re
 from html import unescape
@@ -24,19 +24,19 @@ from app.ladder.lessons import (
 )
 from app.ladder.pages import MARK, write_site
 from app.ladder.pictures import ExtraPage
-from app.ladder.stored import to_html
+from app.ladder.stored import markdown_to_html
 from app.terminal.text import format_ms
 from docs.generate.site import COMMAND
 from tests.ladder.conftest import BY_NAME, STEPS
 from tests.support.pages import Nesting, opened
 
 MOST_BYTES = 8_000_000
-LEAST, MOST = 8, 24  # lines of an excerpt
+LEAST, MOST = 8, 24  # number of lines of an excerpt
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
 
 
-class Reader(Nesting):
-    """Collects a page's links, ids and what it would load."""
+class PageParser(Nesting):
+    """Parser that collects a page's ids, link targets and the files that it loads."""
 
     VOID = ("meta", "link", "br", "img", "input")
 
@@ -57,23 +57,23 @@ class Reader(Nesting):
         self.ids += [value for name, value in attrs if name == "id" and value]
 
 
-def section(text: str, name: str) -> str:
-    """The HTML of one section of a page."""
+def section_html(text: str, name: str) -> str:
+    """Return the HTML inside the ``section`` element with id ``name``."""
     (found,) = re.findall(rf'<section id="{name}">(.*?)</section>', text, re.DOTALL)
     return str(found)
 
 
-def words(html: str) -> str:
-    """The text of HTML."""
+def plain_text(html: str) -> str:
+    """Return HTML as text: without tags, with single spaces."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
 
 
 @STEPS
-def test_a_page_has_every_part(step: Step, site: Path) -> None:
+def test_a_step_page_has_every_section(step: Step, site: Path) -> None:
     text = (site / f"{step.page_name}.html").read_text(encoding="utf-8")
-    parts = {name: section(text, name) for name in SECTIONS}
-    assert all(len(words(part)) > 40 for part in parts.values())
-    assert 1 <= words(parts["idea"]).count(". ") + 1 <= 4
+    parts = {name: section_html(text, name) for name in SECTIONS}
+    assert all(len(plain_text(part)) > 40 for part in parts.values())
+    assert 1 <= plain_text(parts["idea"]).count(". ") + 1 <= 4
     assert parts["tile"].count("<svg") == 1 and parts["time"].count("<svg") == 1
     for name in ("tile", "time"):
         (drawn,) = re.findall(r"<svg.*</svg>", parts[name], re.DOTALL)
@@ -86,12 +86,12 @@ def test_a_page_has_every_part(step: Step, site: Path) -> None:
     assert "Predicted" in parts["time"] and "Measured" in parts["time"]
     assert step.since is None or f"What bounded step {step.since.title}: " in parts["change"]
     assert re.search(r"<details><summary>.*</summary>.+</details>", parts["exercise"], re.DOTALL)
-    assert "{" not in words(text) or "{" in words(parts["change"])  # formulas are filled in, code keeps its braces
+    assert "{" not in plain_text(text) or "{" in plain_text(parts["change"])  # only code has braces
 
 
 @STEPS
-def test_times_are_those_of_the_stored_runs(step: Step, site: Path, card: Card) -> None:
-    text = words(section((site / f"{step.page_name}.html").read_text(encoding="utf-8"), "time"))
+def test_a_step_page_shows_the_stored_times(step: Step, site: Path, card: Card) -> None:
+    text = plain_text(section_html((site / f"{step.page_name}.html").read_text(encoding="utf-8"), "time"))
     for network in card.networks:
         for table in card.benches[network]["tables"]:
             rows = [row for row in table["rows"] if row["name"] == step.row.name and row["dtype"] == step.dtype]
@@ -118,8 +118,8 @@ def test_excerpts_are_lines_of_the_files(step: Step) -> None:
 
 
 @STEPS
-def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: Step) -> None:
-    """No line is removed that only moved, and none stands at an end, cut off from what replaces it."""
+def test_removed_lines_of_an_excerpt_are_gone_or_replaced_beside_them(step: Step) -> None:
+    """Check that removed lines are no longer in the step, and that none begins or ends a part of the excerpt."""
     shown = excerpt_lines(step)
     stays = {line.strip(" {}") for line in code_lines(step.source) if not line.startswith("#pragma")}
     beside = {line.text.strip(" {}") for line in shown if line.change != "-"}
@@ -129,22 +129,21 @@ def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: St
 
 
 @STEPS
-def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(step: Step, site: Path) -> None:
+def test_index_page_explains_every_name_in_formulas_and_every_tunable(step: Step, site: Path) -> None:
     index = (site / "index.html").read_text(encoding="utf-8")
     used = {name for formula in step.lesson.counts.values() for name in re.findall(r"\b[A-Z][A-Z_]*\b", formula)}
     assert not [name for name in used | {*step.row.tunables} if f"<code>{name}</code>" not in index]
 
 
-def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
-    """Step 3's page lost its second barrier, and showed its store as removed."""
+def test_excerpt_of_shared_tile_shows_both_barriers_and_keeps_the_store() -> None:
     step = BY_NAME["conv-shared-tile"]
     shown = [(line.change, line.text.strip()) for line in excerpt_lines(step)]
     assert sum(text.startswith("__syncthreads()") for change, text in shown if change == "+") == 2
     assert not any(change == "-" and text.startswith(("y[", "OUTPUT(")) for change, text in shown)
 
 
-def test_links_resolve_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    pages = {path.name: Reader(path.read_text(encoding="utf-8")) for path in site.glob("*.html")}
+def test_links_resolve_and_pages_load_only_files_of_the_site(site: Path) -> None:
+    pages = {path.name: PageParser(path.read_text(encoding="utf-8")) for path in site.glob("*.html")}
     assert len(pages) == 1 + 2 * len(all_steps()) + len(("learn", "playground", "pictures", "interactives"))
     for name, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), name
@@ -161,7 +160,7 @@ def test_the_site_is_small(site: Path) -> None:
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < MOST_BYTES
 
 
-def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: Path) -> None:
+def test_index_page_lists_every_step_after_the_one_that_it_continues(site: Path) -> None:
     text = (site / "index.html").read_text(encoding="utf-8")
     for operation in LADDERS:
         places = [text.index(f'"{step.page_name}.html"') for step in ladder_steps(operation)]
@@ -175,8 +174,8 @@ def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: 
     assert all(what in text for what in PARTS.values())
 
 
-def test_times_of_a_step_stand_under_their_layers(card: Card, site: Path) -> None:
-    """Also those of a step that does not compute the first layer."""
+def test_times_of_a_step_are_in_the_columns_of_their_layers(card: Card, site: Path) -> None:
+    """Check the row of ``conv-warpgroup``, which does not compute conv1: its first cell is empty."""
     text = (site / "index.html").read_text(encoding="utf-8")
     (row,) = re.findall(r'<tr><th scope="row"><a href="conv-warpgroup.html">.*?</tr>', text)
     conv1, conv2 = re.findall(r'<td class="number">(.*?)</td>', row)
@@ -185,7 +184,7 @@ def test_times_of_a_step_stand_under_their_layers(card: Card, site: Path) -> Non
     assert layer.name == "conv2" and conv1 == "" and format_ms(layer.prediction.ms) in conv2
 
 
-def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) -> None:
+def test_write_site_replaces_a_site_but_no_other_folder(card: Card, tmp_path: Path) -> None:
     own = tmp_path / "site"
     more = ExtraPage("extra", "More to see", "<p>here</p>")
     write_site(own, card, COMMAND, [more])
@@ -226,15 +225,15 @@ def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) 
         ),
     ],
 )
-def test_constructs(text: str, html: str) -> None:
-    assert to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
+def test_markdown_constructs_become_html(text: str, html: str) -> None:
+    assert markdown_to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
 
 
 LOOKED_AT = ("index", "conv-direct", "learn", "playground", "pictures", "interactives")
 
 
-def test_a_browser_shows_the_pages_without_a_complaint(site: Path, tmp_path: Path) -> None:
-    """All in frames of one: Chromium starts once. The last one fails, which shows that frames are heard."""
+def test_browser_reports_no_error_on_the_pages(site: Path, tmp_path: Path) -> None:
+    """Open all pages in frames of one page, with a last frame that reports errors on purpose."""
     bad = "<script>console.error('one'); throw Error('two')</script>"
     (tmp_path / "bad.html").write_text(f"<!DOCTYPE html><title>x</title>{bad}")
     pages = [*((site / f"{name}.html").as_uri() for name in LOOKED_AT), (tmp_path / "bad.html").as_uri()]

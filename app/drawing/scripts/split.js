@@ -1,20 +1,20 @@
-// A float32 as the sum of two float16, and a product of two such sums by three products, as in fp32x.
+// Interactive table: a float32 as the sum of two float16, and a product of such sums by three products, as in fp32x.
 "use strict";
 (() => {
-  // The float16 nearest to a number, ties to even; beyond the largest, 65504, infinity.
+  // Return the nearest float16, ties to even; infinity for numbers that round beyond 65504.
   function half(value) {
     if (!Number.isFinite(value) || value === 0) return value;
     const view = new DataView(new ArrayBuffer(8));
     view.setFloat64(0, value);
-    const exponent = Math.max((view.getUint16(0) >> 4 & 2047) - 1023, -14); // numbers below 2^-14 have fewer bits
-    const unit = 2 ** (exponent - 10), scaled = value / unit; // exact: a power of two
+    const exponent = Math.max((view.getUint16(0) >> 4 & 2047) - 1023, -14); // below 2^-14, numbers have fewer bits
+    const unit = 2 ** (exponent - 10), scaled = value / unit; // exact, because unit is a power of two
     const below = Math.floor(scaled), over = scaled - below;
     const rounded = over > 0.5 || over === 0.5 && below % 2 !== 0 ? below + 1 : below;
     const found = rounded * unit;
     return Math.abs(found) > 65504 ? Math.sign(value) * Infinity : found === 0 ? 0 * Math.sign(value) : found;
   }
 
-  // The power of two that brings a number to 2^14: then its low half keeps all bits.
+  // Return the power of two that scales a number to about 2^14, so that its low half keeps all bits.
   const scale = (value) => value === 0 ? 1 : 2 ** (14 - Math.floor(Math.log2(Math.abs(value))));
 
   function split(value, factor) {
@@ -22,7 +22,7 @@
     return { high: high / factor, low: half(Math.fround(value * factor - high)) / factor };
   }
 
-  // Of two float32: their parts, three products, their sum, and the exact product. scaled: by powers of two first.
+  // Return the parts of two float32, three products, their sum, and the exact product. scaled: whether to scale a and b first.
   function multiply(a, b, scaled) {
     const x = split(a, scaled ? scale(a) : 1), y = split(b, scaled ? scale(b) : 1);
     const terms = [["low × high", x.low * y.high], ["high × low", x.high * y.low], ["high × high", x.high * y.high]];
@@ -38,7 +38,7 @@
     return error === 0 ? "none" : !Number.isFinite(error) ? "infinite" : `2^${Math.log2(error).toFixed(1)}`;
   };
 
-  // The rows of the table: what, value, relative error.
+  // Return the rows of the table: [what, value, relative error].
   function rows(a, b, scaled) {
     const { x, y, terms, sum, exact, single, coarse } = multiply(a, b, scaled);
     const halves = (name, value, { high, low }) => [

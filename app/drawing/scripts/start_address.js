@@ -1,8 +1,8 @@
-// A filter tap is another start address: how the fast path's second convolution reads its operand for each of 25 taps.
+// Interactive drawing: for each of 25 filter taps, the fast path's second convolution reads its operand from another start address.
 "use strict";
 (() => {
   const SIDE = 12, K = 5, OUT = 8, IMAGES = 2;
-  const PIXEL = 16, ROW = SIDE * PIXEL, PLANE = SIDE * ROW; // bytes of one image: eight channels of a pixel, a row, all rows
+  const PIXEL = 16, ROW = SIDE * PIXEL, PLANE = SIDE * ROW; // bytes of eight channels of one image: of a pixel, a row, all rows
   const bytes = (value) => value.toLocaleString("en");
 
   function facts(tap) {

@@ -1,14 +1,14 @@
-// Which input pixels a product of lenet5's conv1 reads, at which addresses, in which banks of shared memory.
-// Three ways: the im2col matrix of step 8, the implicit GEMM of step 9, the fast path's windows of eight pixels.
+// Interactive drawing: the input pixels that a product of lenet5's conv1 reads, their addresses and shared-memory banks, in
+// three kernels: the im2col matrix of step 8, the implicit GEMM of step 9, and the fast path's windows of eight pixels.
 "use strict";
 (() => {
   const SIDE = 28, K = 5, OUT = SIDE - K + 1, PIXELS = OUT * OUT;
-  const TILE = 16, BN = 16; // pixels in a tile of steps 8 and 9 for conv1
+  const TILE = 16, BN = 16; // pixels of a tile, in steps 8 and 9 for conv1
   const WINDOW_ROW = 6 * 16, WINDOW_HALF = 15 * WINDOW_ROW; // bytes, as in conv_pair.cuh
   const WAYS = ["im2col", "implicit GEMM", "windows of eight"];
   const bytes = (value) => value.toLocaleString("en");
 
-  // The pixels, addresses and banks of one way for output pixel n and term k of its sum.
+  // Return the pixels, addresses and banks that one kernel (``way``) uses for output pixel n and term k of its sum.
   function read(way, n, k) {
     const h = Math.floor(n / OUT), w = n % OUT, p = Math.floor(k / K), q = k % K;
     const at = (h + p) * SIDE + w + q;
@@ -39,7 +39,7 @@
       const address = row % 2 * WINDOW_HALF + Math.floor(row / 2) * WINDOW_ROW + j * 16;
       for (let i = 0; i < 8; i++) lit.here.add(row * SIDE + 4 * j + i);
       for (let a = 0; a < K; a++) for (let i = 0; i < 8; i++) lit.among.add((h + a) * SIDE + 4 * j + i);
-      // A core matrix is eight windows in a row in memory: six of this row of pixels, then two of the next but one.
+      // A core matrix is eight windows that are neighbours in memory: six of a row of pixels, then two of the row after the next.
       const start = address - j * 16;
       for (let i = 0; i < 8; i++) {
         const r = row + 2 * Math.floor(i / 6), c = 4 * (i % 6);

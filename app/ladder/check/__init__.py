@@ -1,1 +1,1 @@
-"""Test one kernel on small shapes, on the CPU or on the card (``main.py check``)."""
+"""Test a kernel on small shapes, on the CPU or on the GPU (``main.py check``)."""

@@ -1,4 +1,4 @@
-"""Run ``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
+"""Run ``main.py check``: compare a kernel, run on the CPU or on the GPU, with the NumPy reference."""
 
 import re
 import tempfile
@@ -39,16 +39,16 @@ LIKE = "sm_90a"  # architecture whose limits apply on the CPU
 RIGHT: Final = "right"
 WRONG: Final = "WRONG"
 NOT_TRIED: Final = "not tried"
-MEND = "each shape may take as long to stop; mend the loop without an end first"
+MEND_LOOP = "each shape may take as long to stop; mend the loop without an end first"
 TOLD = 3  # errors that the text describes without --wide: those of other shapes are mostly the same
 DEFAULT = "direct"  # the kernel that --init copies
-OFF_THE_CARD = "check --device cpu names the line"
+CPU_CHECK_HINT = "check --device cpu names the line"
 
 
 def check(request: CheckRequest) -> int:
     """Check the kernel on each shape and print the verdicts. Return 1 if one is wrong, else 0.
 
-    With ``init``, write a file to start from instead. Raises UserError.
+    With ``init``, write a template of a kernel file instead. Raises UserError.
     """
     if request.init is not None:
         print(write_template(request.init, request.like or DEFAULT))
@@ -98,7 +98,7 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
 
 
 def _require_cpu_support(row: Variant) -> None:
-    """Raise UserError if the row cannot run on the CPU."""
+    """Raise UserError if the kernel cannot run on the CPU: it has PTX or needs a library, or g++ is missing."""
     if (reason := why_not_on_cpu(row)) is not None:
         raise UserError(f"{row.operation} kernel '{row.name}' runs on a GPU alone: {reason}")
     if COMPILER is None:
@@ -106,9 +106,9 @@ def _require_cpu_support(row: Variant) -> None:
 
 
 def _require_compilation_for_card(row: UserVariant, case: Case) -> None:
-    """Raise UserError if a file that is right on the processor does not compile for a GPU; without NVRTC do nothing.
+    """Raise UserError if a file that is right on the CPU does not compile for a GPU; without NVRTC do nothing.
 
-    g++ knows more of C and C++ than NVRTC, which has no standard headers.
+    g++ accepts more of C and C++ than NVRTC, which has no standard headers.
     """
     try:
         import_nvrtc()
@@ -125,7 +125,7 @@ def _require_compilation_for_card(row: UserVariant, case: Case) -> None:
 
 
 def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
-    """Yield the first error of each case, or None, in order."""
+    """Yield the first error of each case, or None, in order, from emulated runs on the CPU."""
     with (
         tempfile.TemporaryDirectory() as folder,
         deferred_interrupts() as check_interrupt,
@@ -136,39 +136,42 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
         def check_case(number: int, case: Case) -> str | None:
             check_interrupt()
             if endless.is_set():
-                return f"{NOT_TRIED}: {MEND}"
+                return f"{NOT_TRIED}: {MEND_LOOP}"
             try:
                 found = check_case_on_cpu(case, Path(folder) / str(number), shared=len(cases) >= program.SHARED_FROM)
                 if found is not None and ENDLESS in found:
                     endless.set()
                 return found
             finally:
-                check_interrupt()  # a compiler or a program that Ctrl-C has ended proves nothing about the kernel
+                check_interrupt()  # if Ctrl-C has ended the compiler or program, the error is not the kernel's
 
         yield from pool.map(check_case, range(len(cases)), cases)
 
 
 def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
-    """Compile, as ``build_program`` does, and run a case; return its first error, or None. Raises UserError."""
+    """Compile a case in ``folder``, run it, and return its first error or None. shared: see ``build_program``.
+
+    Raises UserError if the kernel does not compile.
+    """
     built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
     inputs = case.inputs()
 
-    def run() -> list[np.ndarray]:
-        built.run(inputs, low=True)  # arrays begin at a fence, then they end at one
+    def run_twice() -> list[np.ndarray]:
+        built.run(inputs, low=True)  # arrays begin at a guard page, and in the next run they end at one
         return built.run(inputs, case.rerun_case.inputs(), low=False)
 
-    return _first_error(case, run)
+    return _first_error(case, run_twice)
 
 
-def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
+def _first_error(case: Case, run_twice: Callable[[], list[np.ndarray]]) -> str | None:
     try:
-        return case.describe_error_of_two_runs(run())
+        return case.describe_error_of_two_runs(run_twice())
     except Fault as fault:
         return str(fault)
 
 
 def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
-    """Yield the first error of each case, or None, in order, from runs on the current card."""
+    """Yield the first error of each case, or None, in order, from runs on the GPU in this process."""
     lost = False
     with exit_on_interrupt(), device.translate_gpu_errors():
         from app.lab.checking.on_card import run_case
@@ -184,11 +187,11 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
                 lost = reason is None and device.is_fatal_cuda_error(error)
                 if reason is None and not lost:
                     raise
-                yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
+                yield reason or f"the card stopped it: {' '.join(str(error).split())}; {CPU_CHECK_HINT}"
 
 
 def _check_file_on_card(row: UserVariant, like: str | None, cases: list[Case], arch: str) -> Iterator[str | None]:
-    """Yield the first error of each case, or None, in order, from a process that the kernel may crash."""
+    """Yield the first error of each case, or None, in order, from GPU runs in a child process, which may crash."""
     with exit_on_interrupt():
         from app.lab.checking.on_card import check_user_case
 
@@ -196,7 +199,7 @@ def _check_file_on_card(row: UserVariant, like: str | None, cases: list[Case], a
     with CardProcess() as process:
         for case in cases:
             if endless:
-                yield f"{NOT_TRIED}: {MEND}"
+                yield f"{NOT_TRIED}: {MEND_LOOP}"
                 continue
             try:
                 yield process.call(check_user_case, row.path, like, case.problem, case.images, case.seed, arch)
@@ -230,7 +233,7 @@ def _verdict_word(reason: str | None) -> Verdict:
 
 
 def as_text(document: Check, width: int) -> str:
-    """Return the verdict on each shape, the first errors, and the number of right shapes."""
+    """Return the report as text: the verdict on each shape, the first errors, and the number of right shapes."""
     file = "" if document["source"] == document["kernel"] else f" ({document['source']})"
     kernel = f"{document['operation']} {document['kernel']}{file}"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]

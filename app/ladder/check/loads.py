@@ -23,19 +23,19 @@ Product = ConvProblem | LinearProblem
 # Operation → the layer of lenet5 whose loads are counted, and the images that the program runs.
 LAYERS = {"conv": ("conv2", 4), "gemm": ("fc1", 64)}
 TYPE, BATCH, ARCH = "float32", 10_000, "sm_90a"
-# The compiler then calls a function before each access to memory outside of the stack: host_counts.h.
+# With these flags the program calls a function of host_counts.h before each memory access outside of the stack.
 COUNTING = ["-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"]
 COUNTING += ["--param=asan-stack=0", "--param=asan-globals=0"]
 COMPARED = ("products", "global_loads", "copies", "shared_loads", "constant_loads")
-SLOWER = 5  # times as long a run may take that counts
+SLOWDOWN = 5  # a run that counts loads may take so many times as long
 _COUNTS = re.compile(r"^COUNTS (?P<global>\d+) (?P<shared>\d+) (?P<constant>\d+)$", re.MULTILINE)
 
 
 def rank_by_predicted_time(row: Variant) -> list[Place]:
-    """Return the row and the steps of its operation in float32, the fastest predicted first.
+    """Return ``row`` and the ladder's steps of its operation in float32, sorted by predicted time.
 
-    The row's loads are counted while its program runs; the steps' loads come from the formulas of their lessons. All
-    times are predicted from loads and products alone. Raises UserError.
+    The loads of ``row`` are counted in an emulated run; those of the steps come from their lessons' formulas. All times
+    are predicted from loads and products alone. Raises UserError.
     """
     layer, images = LAYERS.get(row.operation, ("", 0))
     problem = dict(layer_problems(EXAMPLE, row.operation, TYPE)).get(layer)
@@ -55,10 +55,10 @@ def rank_by_predicted_time(row: Variant) -> list[Place]:
 
 
 def _predict_row(card: Card, step: Step, row: Variant, name: str, problem: Product, counts: Mapping[str, str]) -> Place:
-    """Return a row's loads and predicted time. step: one that multiplies by the same instructions."""
+    """Return a kernel's loads and predicted time. step: a step that multiplies by the same instructions."""
     names = formula_values(row, problem, {}, BATCH, card.device["multiprocessors"])
     found = evaluate_counts(counts, problem, names, step.row.instructions, None)
-    # The program counts nothing else of the row, so of the steps nothing else may count: a copy ties with its step.
+    # The emulated run counts nothing else, so nothing else may count for the steps: a copy of a step equals the step.
     found = evaluate_counts({one: repr(found[one]) for one in COMPARED}, problem, names, step.row.instructions, None)
     return {
         "name": name,
@@ -69,24 +69,24 @@ def _predict_row(card: Card, step: Step, row: Variant, name: str, problem: Produ
 
 
 def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]:
-    """Return the loads from global, shared and constant memory for one output, by name. Raises UserError."""
+    """Emulate a run; return ``global_loads``, ``shared_loads``, ``constant_loads`` per output. Raises UserError."""
     inputs = Case(row, problem, images).inputs()
     with TemporaryDirectory() as folder:
         built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=COUNTING)
         try:
-            done = replace(built, seconds=SLOWER * built.seconds).execute(inputs, low=False)
+            done = replace(built, seconds=SLOWDOWN * built.seconds).execute(inputs, low=False)
         except Fault as fault:
             raise UserError(f"the loads of {row.name} were not counted: {fault}") from None
     counted = [*_COUNTS.finditer(done.stderr.decode(errors="replace"))]
     if not counted:
         raise UserError(f"the loads of {row.name} were not counted: it ends its program")
     outputs = images * sum(argument.per_image for argument in built.outputs)
-    last = counted[-1].groupdict()  # before, the kernel may have printed
+    last = counted[-1].groupdict()  # earlier matches may be the kernel's own output
     return {f"{memory}_loads": int(loads) / outputs for memory, loads in last.items()}
 
 
 def ranking_lines(places: Sequence[Place], operation: str, name: str, width: int) -> list[str]:
-    """Return the table of the places, and how to read it. name: the kernel that is marked in it."""
+    """Return the lines of the ranking as a table, and how to read it. name: the kernel to mark in the table."""
     columns = [Column("step", left=True), Column("global"), Column("shared"), Column("predicted ms"), Column("", True)]
     cells = [
         [

@@ -1,5 +1,5 @@
-// async_copy.cuh's functions of PTX for the processor: a copy arrives when it is waited for, and no sooner. Both its ends
-// are touched at once, so that a wrong address shows where it is formed.
+// C++ versions of the PTX functions of async_copy.cuh. A copy is made when the kernel waits for it, and no sooner. Both of its
+// addresses are read at once, so that a wrong one is reported where the kernel starts the copy.
 #pragma once
 #include "half.cuh"
 
@@ -8,11 +8,11 @@ struct AsyncCopy {
     void *to;
     const void *from;
     int bytes;
-    bool there;  // otherwise zeros arrive
+    bool there;  // false: write zeros instead
 };
 struct AsyncCopies {
-    std::vector<AsyncCopy> all;       // under way, the oldest first
-    std::vector<std::size_t> groups;  // how many of them had been asked for when each group ended
+    std::vector<AsyncCopy> all;       // not yet made, the oldest first
+    std::vector<std::size_t> groups;  // size of ``all`` when each group ended
 };
 inline AsyncCopies async_copies[MOST_THREADS];  // by thread
 

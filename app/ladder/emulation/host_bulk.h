@@ -1,14 +1,14 @@
-// bulk_copy.cuh's functions of PTX for the processor. A barrier is kept where the kernel has it, in shared memory. A bulk copy
-// arrives when its barrier is waited for, and no sooner.
+// C++ versions of the PTX functions of bulk_copy.cuh. A barrier is stored where the kernel has it, in shared memory. A bulk
+// copy is made when a thread waits for its barrier, and no sooner.
 //
-// Copies and tensor cores see shared memory through a proxy of their own: here a second copy of it, to which the threads'
-// writes come with fence_proxy_async alone.
+// Bulk copies and tensor cores access shared memory through the async proxy: here a second copy of shared memory, which
+// gets the threads' writes only by fence_proxy_async.
 #pragma once
 #include "async_copy.cuh"
 
 namespace host {
 struct Barrier {
-    unsigned short mark, phase, pending, expected;  // arrivals that are missing in this phase, and of the next ones
+    unsigned short mark, phase, pending, expected;  // pending: arrivals that this phase still needs; expected: of each phase
 };
 constexpr unsigned short MARK = 0xB1C5;
 
@@ -28,19 +28,19 @@ inline Barrier &barrier_at(unsigned long long *place) {
     if (barrier.mark != MARK) fail("uses a barrier that was not initialised, or written over");
     return barrier;
 }
-inline bool awaits_copy(const Barrier &barrier) {
+inline bool has_pending_copy(const Barrier &barrier) {
     return std::any_of(bulk_copies.begin(), bulk_copies.end(), [&](auto &copy) { return copy.barrier == &barrier; });
 }
-inline void turn_over(Barrier &barrier) {
-    if (barrier.pending == 0 && !awaits_copy(barrier)) barrier.phase ^= 1, barrier.pending = barrier.expected;
+inline void end_phase_if_complete(Barrier &barrier) {
+    if (barrier.pending == 0 && !has_pending_copy(barrier)) barrier.phase ^= 1, barrier.pending = barrier.expected;
 }
 inline void arrive(Barrier &barrier) {
     if (barrier.pending == 0) fail("arrives at a barrier more often than it counts");
     barrier.pending--;
 }
 
-// All copies that complete on the barrier arrive.
-inline void land(Barrier &barrier) {
+// Makes all copies that complete on the barrier.
+inline void complete_copies(Barrier &barrier) {
     for (std::size_t i = 0; i < bulk_copies.size();) {
         const BulkCopy copy = bulk_copies[i];
         if (copy.barrier != &barrier) {
@@ -52,7 +52,7 @@ inline void land(Barrier &barrier) {
         copy.block->copies--;
         bulk_copies.erase(bulk_copies.begin() + i);
     }
-    turn_over(barrier);
+    end_phase_if_complete(barrier);
 }
 }  // namespace host
 
@@ -64,7 +64,7 @@ inline void fence_mbarrier_init() {}
 inline void mbarrier_arrive(unsigned long long *place) {
     host::Barrier &barrier = host::barrier_at(place);
     host::arrive(barrier);
-    host::turn_over(barrier);
+    host::end_phase_if_complete(barrier);
 }
 inline bool arrives_last(unsigned *counter, int all) {
     __cvta_generic_to_shared(counter);
@@ -75,7 +75,7 @@ inline bool arrives_last(unsigned *counter, int all) {
 inline void mbarrier_wait(unsigned long long *place, int phase) {
     const auto is_over = [](void *of, unsigned phase) {
         host::Barrier &barrier = *(host::Barrier *)of;
-        if (barrier.phase == phase && barrier.pending == 0) host::land(barrier);
+        if (barrier.phase == phase && barrier.pending == 0) host::complete_copies(barrier);
         return barrier.phase != phase;
     };
     host::wait_until({is_over, &host::barrier_at(place), unsigned(phase)},

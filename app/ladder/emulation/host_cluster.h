@@ -1,4 +1,4 @@
-// cluster.cuh's and dependent_launch.cuh's functions of PTX for the processor, where no launch overlaps with another.
+// C++ versions of the PTX functions of cluster.cuh and dependent_launch.cuh. No launch overlaps with another.
 #pragma once
 #include "async_copy.cuh"
 

@@ -1,22 +1,22 @@
-// Counts a kernel's loads: before each access to memory, the compiler calls one of these functions
-// (-fsanitize=kernel-address). Registers and a thread's own stack are not counted. The last include of a program.
+// Counts a kernel's loads: the compiled kernel calls one of these functions before each memory access
+// (-fsanitize=kernel-address), except accesses to its own stack. A program includes this header last.
 #pragma once
 
 namespace host {
 struct Counts {
     unsigned long long global_loads = 0, shared_loads = 0, constant_loads = 0;
     ~Counts() {
-        std::fflush(stdout);  // what the kernel printed comes before
+        std::fflush(stdout);  // the kernel's own output comes first
         dprintf(2, "\nCOUNTS %llu %llu %llu\n", global_loads, shared_loads, constant_loads);
     }
 };
 inline Counts counts;
-inline bool counting = false;          // what counts calls itself
-inline const unsigned char *ends[64];  // of arrays, noted at the first load: asking them takes ten times as long
+inline bool counting = false;          // true inside count(), whose own loads do not count
+inline const unsigned char *ends[64];  // begin and end of each array; reading them from arrays() takes ten times as long
 inline int known = 0;
 
 [[gnu::no_sanitize("kernel-address")]] inline void count(const void *place) {
-    if (counting || !current) return;  // before the first thread, arrays are being made
+    if (counting || !current) return;  // no thread runs yet
     counting = true;
     if (!known)
         for (const Array &array : arrays())

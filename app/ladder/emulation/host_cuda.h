@@ -1,4 +1,4 @@
-// What kernels need of CUDA, and common.cuh's functions of PTX, for the processor.
+// C++ versions of the CUDA functions that kernels call, and of the PTX functions of common.cuh.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ struct alignas(16) float4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-// One thread runs at a time, so each is atomic.
+// Only one thread runs at a time, so each function is atomic.
 template <typename T>
 inline T atomicAdd(T *place, T value) {
     const T before = *place;
@@ -62,7 +62,7 @@ inline unsigned __float_as_uint(float value) {
     std::memcpy(&bits, &value, 4);
     return bits;
 }
-// Compiled without contraction: each is rounded by itself.
+// The compiler contracts nothing (-ffp-contract=off), so every operation is rounded separately.
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
@@ -97,7 +97,7 @@ inline void store8(T *y, const float *values) { store_aligned<8>(y, values); }
 inline void __syncthreads() { host::wait(host::OF_BLOCK); }
 inline void __syncwarp() { host::wait(host::OF_WARP); }
 
-// All threads of a warp must come to a shuffle. from: own lane → the lane whose value it gets.
+// Returns the value of lane from(lane); all threads of the warp must call it.
 template <typename T, typename Lane>
 inline T host_shuffle(T value, Lane from) {
     static T left[host::MOST_THREADS];
@@ -121,7 +121,7 @@ inline T __shfl_down_sync(unsigned, T value, int apart, int width = 32) {
     return host_shuffle(value, [=](int lane) { return lane % width + apart < width ? lane + apart : lane; });
 }
 
-// An address in shared memory: the offset, and above it the block's number in its cluster.
+// Returns an address in shared memory: the offset, and in the upper bits the block's number in its cluster.
 inline unsigned __cvta_generic_to_shared(const void *place) {
     const auto offset = (const unsigned char *)place - host::shared;
     if (offset < 0 || offset > (std::ptrdiff_t)host::all_shared->bytes)

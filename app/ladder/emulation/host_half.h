@@ -1,4 +1,4 @@
-// half.cuh's functions of PTX for the processor; without _Float16, which compilers know only since 2022.
+// C++ versions of the PTX functions of half.cuh, without _Float16, which compilers before 2022 do not have.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ inline int2 make_int2(int x, int y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-// The bytes of which the selector's digits name one each: 0 to 3 of a, 4 to 7 of b.
+// Returns four bytes; each hexadecimal digit of the selector names one: 0 to 3 of a, 4 to 7 of b.
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     const unsigned long long both = a | (unsigned long long)b << 32;
     unsigned found = 0;
@@ -39,7 +39,7 @@ inline float of_half(unsigned bits) {
     }();
     return values[bits & 0xFFFF];
 }
-// The nearest, ties to even.
+// Returns the nearest float16, ties to even.
 inline unsigned short to_half(double value) {
     const unsigned sign = std::signbit(value) ? 0x8000 : 0;
     const double size = std::fabs(value);
@@ -55,7 +55,7 @@ struct float16 {
     operator float() const { return of_half(bits); }
 };
 
-// What ``each`` makes of both halves, in double and rounded once.
+// Returns two packed float16: each(0) and each(16), double values, each rounded once. The argument is a bit position.
 template <typename Each>
 inline unsigned each_half(Each each) { return to_half(each(0)) | unsigned(to_half(each(16))) << 16; }
 inline unsigned pack_half2(float low, float high) {
@@ -73,7 +73,7 @@ inline unsigned subtract(unsigned a, unsigned b) {
 inline unsigned add_saturated(unsigned a, unsigned b) {
     return each_half([=](int at) {
         const double sum = double(of_half(a >> at)) + of_half(b >> at);
-        return sum > 0 ? std::min(sum, 1.0) : 0.0;  // NaN too becomes 0
+        return sum > 0 ? std::min(sum, 1.0) : 0.0;  // also for NaN
     });
 }
 inline double positive(double value) { return value < 0 ? 0 : value; }

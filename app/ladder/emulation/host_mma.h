@@ -1,7 +1,7 @@
-// mma.cuh's functions of PTX for the processor: one warp's tensor-core products as Hopper sums them.
+// C++ versions of the PTX functions of mma.cuh: a warp's tensor-core products, added as Hopper adds them.
 //
-// The terms of a sum are exact. Beside the greatest of them, and of what was there before, they are cut off two bits
-// below float32's last, and so is their sum behind float32's last.
+// The products are exact. Hopper aligns them and the previous sum with the largest of all, truncates each two bits below the
+// last bit of float32, adds them, and truncates the sum to float32.
 #pragma once
 #include "half.cuh"
 
@@ -18,9 +18,9 @@ inline double power_of_two(int exponent) {
     return value;
 }
 
-// One element of d: what it was, and its products; at most 32 terms.
+// Returns the sum of the terms (the previous sum and at most 32 products), truncated as Hopper does.
 template <int Count>
-inline float grown(const double (&terms)[Count]) {
+inline float truncated_sum(const double (&terms)[Count]) {
     int greatest = 0;
     for (double term : terms) greatest = max(greatest, exponent_bits(term));
     if (greatest == 0) return 0;
@@ -31,7 +31,7 @@ inline float grown(const double (&terms)[Count]) {
     }
     const int last = greatest - 1023 - 25;
     const double scale = power_of_two(-last);
-    int sum = 0;  // in units of the last bit, which conversion cuts off
+    int sum = 0;  // in units of the last bit kept; the conversion truncates
     for (double term : terms) sum += (int)(term * scale);
     if (sum == 0) return 0;
     const double value = sum * power_of_two(last);
@@ -39,7 +39,7 @@ inline float grown(const double (&terms)[Count]) {
     return float((long long)(value / unit) * unit);
 }
 
-// d += a b over so many terms; value: word and place in it → number. Lane = 4 g + t, as in mma.cuh.
+// d += a b, a sum of ``Terms`` terms. value(word, position) decodes a number in a word. Lane = 4 g + t, as in mma.cuh.
 template <int Terms, typename Value>
 inline void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Value value) {
     constexpr int PLACES = Terms / 8;
@@ -61,7 +61,7 @@ inline void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], V
             terms[1 + k] = double(warp[lane / 4 * 4 + t].a[at / 2 + 2 * half][place]) *
                            warp[(lane % 4 * 2 + at % 2) * 4 + t].b[half][place];
         }
-        d[at] = grown(terms);
+        d[at] = truncated_sum(terms);
     }
     wait(OF_WARP);
 }
@@ -71,7 +71,7 @@ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2
     host::mma<16>(d, a, b, [](unsigned word, int place) { return of_half(word >> 16 * place); });
 }
 
-// The nearest tfloat32, ties away from zero.
+// Returns the nearest tfloat32, ties away from zero.
 inline unsigned to_tf32(float value) {
     const unsigned bits = __float_as_uint(value);
     return value != value || std::isinf(value) ? bits : (bits + 0x1000) & 0xFFFFE000;
@@ -81,7 +81,7 @@ inline void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[
     host::mma<8>(d, a, b, [](unsigned word, int) { return __uint_as_float(word); });
 }
 
-// Lanes 8 j to 8 j + 7 point at the rows of matrix j.
+// Loads four 8 x 8 matrices; the pointers of lanes 8 j to 8 j + 7 are the rows of matrix j.
 inline void ldmatrix(unsigned (&a)[4], const void *row) {
     static const void *all[host::MOST_THREADS];
     if ((uintptr_t)row % 16) host::fail("loads a matrix from an address that is no multiple of 16");

@@ -1,5 +1,5 @@
-// A program around a kernel: its arrays between fences, and a report of the thread that leaves them. No function is a
-// member of a class: those would be compiled with every kernel.
+// The program that runs a kernel: it keeps arrays between guard pages, and reports the thread that accesses memory outside
+// of them. No function is a member of a class, because those would be compiled again with every kernel.
 #pragma once
 #include <signal.h>
 #include <sys/time.h>
@@ -10,7 +10,7 @@
 namespace host {
 struct Array {
     const char *name;
-    std::size_t each, count;  // bytes of an element; elements
+    std::size_t each, count;  // bytes of an element; number of elements
     std::unique_ptr<Fenced> memory;
     bool only_read = false;
 };
@@ -20,12 +20,12 @@ inline std::vector<Array> &arrays() {
     return all;
 }
 
-inline void report(void *frame, std::uintptr_t first = 0) {
+inline void report_thread(void *frame, std::uintptr_t first = 0) {
     dprintf(2, "THREAD %u", threadIdx.x);
     if (blockDim.y * blockDim.z > 1) dprintf(2, ", %u, %u", threadIdx.y, threadIdx.z);
     dprintf(2, " of block %u, %u, %u\nAT", blockIdx.x, blockIdx.y, blockIdx.z);
     if (first) dprintf(2, " %zx", (std::size_t)first);
-    // Who called whom, as far as it lies on this thread's stack.
+    // The return addresses on this thread's stack.
     const char *low = current ? current->stack.data() : nullptr, *high = low ? low + current->stack.size() : nullptr;
     for (char *at = (char *)frame; low && low <= at && at + 16 <= high; at = *(char **)at)
         dprintf(2, " %zx", ((std::size_t *)at)[1] - 1);
@@ -67,23 +67,23 @@ inline void on_signal(int number, siginfo_t *info, void *context) {
         else if (!found)
             dprintf(2, "FAULT %s an address that lies in no array\n", access);
     }
-    report(frame, instruction);
+    report_thread(frame, instruction);
     _exit(1);
 }
 
-// low: whether arrays begin at their fence rather than end there. runs: how often the kernel runs, each time on other
-// inputs, while all other memory stays as the last run has left it.
+// low: whether arrays begin, not end, at a guard page. runs: how often the kernel runs, each time on other inputs, while all
+// other memory stays as the last run has left it.
 struct Program {
     bool low;
     int runs;
-    std::FILE *results;  // what the kernel prints goes to the standard error instead
+    std::FILE *results;  // the standard output; what the kernel prints goes to the standard error
 };
 
-// arguments: 0 or 1 for low; seconds of the processor; runs.
+// arguments of the program: low (0 or 1), limit of CPU time in seconds, runs.
 inline Program begin_program(char **arguments) {
     const Program program = {arguments[1][0] == '1', atoi(arguments[3]), fdopen(dup(1), "w")};
     dup2(2, 1);
-    before_failing = [](void *frame) { report(frame); };
+    before_failing = [](void *frame) { report_thread(frame); };
     static char stack[64 << 10];
     const stack_t other = {stack, 0, sizeof stack};
     sigaltstack(&other, nullptr);
@@ -107,7 +107,7 @@ inline void fill(const Array &array) {
     mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ);
 }
 
-// An array that the kernel may only read, from the standard input.
+// Creates an array that the kernel may only read, and fills it from the standard input.
 inline void *input(const Program &program, const char *name, std::size_t each, std::size_t count) {
     void *start = array(program, name, each, count);
     arrays().back().only_read = true;
@@ -115,7 +115,7 @@ inline void *input(const Program &program, const char *name, std::size_t each, s
     return start;
 }
 
-// The constant memory that the last copy filled.
+// The constant memory that the last call of copy_to_constant filled.
 inline unsigned char *constant = nullptr;
 inline std::size_t constant_bytes = 0;
 
@@ -123,7 +123,7 @@ inline void copy_to_constant(void *symbol, const void *source, std::size_t bytes
     constant = (unsigned char *)std::memcpy(symbol, source, bytes), constant_bytes = bytes;
 }
 
-// Other inputs at the same places.
+// Reads the next run's inputs into the same arrays.
 inline void refill_inputs() {
     for (const Array &array : arrays())
         if (array.only_read) fill(array);
@@ -136,7 +136,7 @@ inline void output(const Program &program, const char *name) {
 }
 }  // namespace host
 
-// Called by the checks of indices that the compiler put in.
+// The compiler's index checks (-fsanitize=bounds) call this.
 extern "C" inline void __ubsan_on_report() {
-    host::report(__builtin_frame_address(0));
+    host::report_thread(__builtin_frame_address(0));
 }

@@ -1,5 +1,5 @@
-// A block's threads, and those of a cluster of blocks, as contexts that run one after the other, each up to the next
-// place where it waits for others. The order in which they run turns round every time that all of them wait.
+// Runs the threads of a block, or of a cluster of blocks, one after another: each until it waits for other threads. When all
+// of them wait, the order in which they run is reversed.
 #pragma once
 #include <setjmp.h>
 #include <sys/mman.h>
@@ -23,16 +23,16 @@ constexpr int warpSize = 32;
 namespace host {
 inline void (*before_failing)(void *frame) = [](void *) {};
 
-// Ends the program: no card would go on here, or not to a defined result.
+// Ends the program with a reason, where a GPU would stop or give an undefined result.
 [[noreturn]] __attribute__((noinline)) inline void fail(const char *reason) {
     dprintf(2, "FAULT %s\n", reason);
     before_failing(__builtin_frame_address(0));
     abort();
 }
 
-constexpr std::size_t FENCE = std::size_t(1) << 30;  // bytes on either side of an array that nobody may touch
+constexpr std::size_t FENCE = std::size_t(1) << 30;  // bytes of the guard pages on either side of an array
 
-// Memory between two fences, full of NaN. It ends at the fence, but for less than 16 bytes; low: it begins there.
+// Memory between guard pages, full of NaN. It ends less than 16 bytes before one; low: it begins at one.
 struct Fenced {
     std::size_t bytes, whole;
     unsigned char *map, *start;
@@ -52,26 +52,26 @@ struct Fenced {
     bool near(const void *place) const { return map <= place && place < map + whole; }
 };
 
-// From the linker: where shared arrays of a known size lie, if there are any.
+// Defined by the linker: begin and end of the shared arrays of fixed size, if there are any.
 extern "C" unsigned char __start_shared_arrays[] __attribute__((weak)), __stop_shared_arrays[] __attribute__((weak));
 
-// Fills shared memory with a NaN of each type that differs from that of other memory, which is 0xFF in every byte.
+// Fills shared memory with values that are NaN in every type, but not those of other memory, whose bytes are all 0xFF.
 inline void poison_shared(unsigned char *start, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i++) start[i] = i % 2 ? 0xFF : 0xFE;
 }
 
 struct Block {
     unsigned rank;  // in its cluster
-    Fenced memory;  // shared
+    Fenced memory;  // its shared memory
     Index index = {};
-    int left = 0;                      // threads that have not ended
+    int left = 0;                      // threads that have not returned
     bool begun = false;
     std::vector<unsigned char> proxy;  // shared memory as the tensor cores see it: host_bulk.h
     bool fenced = false;
-    int copies = 0;  // into its shared memory, under way
-    struct Meeting {
+    int copies = 0;  // bulk copies into its shared memory that are not yet made
+    struct NamedBarrier {
         unsigned arrived, turn;
-    } meetings[32] = {};  // by number: barriers of 128 threads, and then those of the warpgroups themselves
+    } named_barriers[32] = {};  // named barriers of 128 threads; from 16 on, those of wait_for_products
 
     Block(unsigned number, std::size_t bytes, bool low) : rank(number), memory(bytes, low) {}
 };
@@ -82,70 +82,70 @@ struct Condition {
     unsigned value;
     bool operator()() const { return holds(of, value); }
 };
-enum Awaited { NOTHING, OF_WARP, OF_BLOCK, A_CONDITION };  // of the first two: all other threads
+enum Awaited { NOTHING, OF_WARP, OF_BLOCK, A_CONDITION };  // OF_WARP, OF_BLOCK: all other threads of it
 struct Thread {
-    ucontext_t first;  // how it begins; from then on it goes on by jumps, which cost no system call
+    ucontext_t first;  // starts it; later it continues by longjmp, which costs no system call
     jmp_buf place;
     std::vector<char> stack = std::vector<char>(64 << 10);
-    bool begun = false, done = false, hopeless = false;
+    bool begun = false, done = false, deadlocked = false;
     Awaited awaited = NOTHING;
     Condition condition = {};
-    const char *otherwise = nullptr;  // what to say if it never holds
+    const char *deadlock_error = nullptr;  // the error if the condition never holds
     Block *block = nullptr;
     unsigned cluster_arrivals = 0;
 };
 constexpr int MOST_THREADS = 16 * 1024;  // of a cluster
 inline ucontext_t unused;
 inline jmp_buf scheduler;
-inline std::vector<Thread> *threads;  // of the cluster, block after block
+inline std::vector<Thread> *threads;  // of the current cluster, block after block
 inline Thread *current;
 inline void (*body)(void **);
 inline void **arguments;
-inline unsigned char *shared;  // of the current block, without a size in the kernel
+inline unsigned char *shared;  // dynamic shared memory of the current block
 inline const Fenced *all_shared;
 
 inline unsigned block_threads() { return blockDim.x * blockDim.y * blockDim.z; }
 
-// The current thread's number in the cluster.
+// Returns the current thread's number in the cluster.
 inline int number() { return int(current - threads->data()); }
 
 inline void yield() {
     if (!_setjmp(current->place)) _longjmp(scheduler, 1);
-    if (current->hopeless) fail(current->otherwise);
+    if (current->deadlocked) fail(current->deadlock_error);
 }
 
 inline void wait(Awaited others) {
     current->awaited = others;
-    current->otherwise = "waits at a barrier that not all threads of its block (or warp) come to";
+    current->deadlock_error = "waits at a barrier that not all threads of its block (or warp) come to";
     yield();
 }
 
-inline void wait_until(Condition condition, const char *otherwise) {
+inline void wait_until(Condition condition, const char *deadlock_error) {
     if (condition()) return;
     current->awaited = A_CONDITION;
     current->condition = condition;
-    current->otherwise = otherwise;
+    current->deadlock_error = deadlock_error;
     yield();
 }
 
-// Waits for all of 128 threads, whoever they are.
-inline void meet(int which) {
-    Block::Meeting &own = current->block->meetings[which];
+// Waits until 128 threads have called this for the same barrier.
+inline void wait_for_128_threads(int which) {
+    Block::NamedBarrier &own = current->block->named_barriers[which];
     const unsigned turn = own.turn;
     if (++own.arrived == 128) own.arrived = 0, own.turn++;
-    wait_until({[](void *of, unsigned turn) { return ((Block::Meeting *)of)->turn != turn; }, &own, turn},
+    wait_until({[](void *of, unsigned turn) { return ((Block::NamedBarrier *)of)->turn != turn; }, &own, turn},
                "waits at a barrier that not all of 128 threads come to");
 }
 
-inline void enter() {
-    for (;;) {  // block after block
+inline void run_thread() {
+    for (;;) {  // one iteration for each block
         body(arguments);
         current->done = true;
         yield();
     }
 }
 
-inline void go_on(Thread &thread) {
+inline void resume_thread(Thread &thread) {
     current = &thread;
     Block &block = *thread.block;
     const unsigned of_block = number() % block_threads(), plane = blockDim.x * blockDim.y;
@@ -158,36 +158,36 @@ inline void go_on(Thread &thread) {
     getcontext(&thread.first);
     thread.first.uc_stack.ss_sp = thread.stack.data();
     thread.first.uc_stack.ss_size = thread.stack.size();
-    makecontext(&thread.first, enter, 0);
+    makecontext(&thread.first, run_thread, 0);
     swapcontext(&unused, &thread.first);
 }
 
-// Lets threads first to last - 1 go on if those that are not done all wait for one another.
-inline void release(int first, int last, Awaited others) {
+// Releases threads first to last - 1 if all of them that have not returned wait for each other.
+inline void release_if_all_wait(int first, int last, Awaited others) {
     for (int i = first; i < last; i++)
         if (!(*threads)[i].done && (*threads)[i].awaited != others) return;
     for (int i = first; i < last; i++) (*threads)[i].awaited = NOTHING;
 }
 
-inline void release_all() {
+inline void release_waiting_threads() {
     const int all = threads->size(), each = block_threads();
     for (int block = 0; block < all; block += each) {
         for (int warp = block; warp < block + each; warp += 32)
-            release(warp, std::min(warp + 32, block + each), OF_WARP);
-        release(block, block + each, OF_BLOCK);
+            release_if_all_wait(warp, std::min(warp + 32, block + each), OF_WARP);
+        release_if_all_wait(block, block + each, OF_BLOCK);
     }
     for (Thread &thread : *threads)
         if (!thread.done && thread.awaited == A_CONDITION && thread.condition()) thread.awaited = NOTHING;
 }
 
-// Lets each thread that waits for nothing run, in turn; returns whether there was one.
-inline bool run_all(bool backwards) {
+// Runs each thread that waits for nothing; returns whether there was one.
+inline bool run_ready_threads(bool backwards) {
     bool any = false;
     const int all = threads->size();
     for (int i = 0; i < all; i++) {
         Thread &thread = (*threads)[backwards ? all - 1 - i : i];
         if (thread.done || thread.awaited != NOTHING) continue;
-        go_on(thread);
+        resume_thread(thread);
         any = true;
         if (!thread.done) continue;
         if (--thread.block->left == 0 && thread.block->copies)
@@ -203,12 +203,12 @@ inline bool all_done() {
 inline void run_cluster() {
     for (Thread &thread : *threads) thread.done = false, thread.awaited = NOTHING, thread.cluster_arrivals = 0;
     for (bool backwards = false; !all_done(); backwards = !backwards) {
-        if (!run_all(backwards)) {
+        if (!run_ready_threads(backwards)) {
             Thread &stuck = *std::find_if(threads->begin(), threads->end(), [](auto &one) { return !one.done; });
-            stuck.hopeless = true;
-            go_on(stuck);
+            stuck.deadlocked = true;
+            resume_thread(stuck);
         }
-        release_all();
+        release_waiting_threads();
     }
 }
 
@@ -223,11 +223,11 @@ void call(void (*kernel)(Types...), void **values) {
 
 struct Shape {
     Index grid, block;
-    std::size_t bytes;     // of shared memory
-    unsigned cluster = 1;  // blocks along x that run side by side
+    std::size_t bytes;     // of dynamic shared memory
+    unsigned cluster = 1;  // blocks of a cluster, neighbours along x
 };
 
-// Runs the body of the kernel, cluster after cluster.
+// Runs the kernel, cluster after cluster.
 inline void run_grid(const Shape &shape, bool low) {
     gridDim = shape.grid, blockDim = shape.block;
     const int each = block_threads();
@@ -254,7 +254,7 @@ inline void run_grid(const Shape &shape, bool low) {
     threads = nullptr, current = nullptr, all_shared = nullptr;
 }
 
-// Runs the kernel. values: the addresses of its arguments.
+// Launches a kernel. values: the addresses of its arguments.
 template <class... Types>
 void launch(void (*kernel)(Types...), Shape shape, void **values, bool low = false) {
     static void (*called)(Types...);

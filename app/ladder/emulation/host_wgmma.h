@@ -1,7 +1,7 @@
-// wgmma.cuh's functions of PTX for the processor: a warpgroup's products, from the same descriptors.
+// C++ versions of the PTX functions of wgmma.cuh: a warpgroup's products, from the same descriptors.
 //
-// Products are computed when they are waited for, and no sooner, from shared memory as the tensor cores see it then. Sums
-// are cut off as in host_mma.h; those in float16 are rounded after each instruction.
+// A product is computed when a thread waits for it, and no sooner, from the shared memory that the tensor cores then see.
+// Sums are truncated as in host_mma.h; those in float16 are rounded after each instruction.
 #pragma once
 #include "host_bulk.h"
 #include "host_mma.h"
@@ -24,11 +24,11 @@ struct Products {
     std::vector<Product> open, committed;
 };
 inline Products products[MOST_THREADS];  // by thread
-constexpr int ROW_BYTES_OF_K = 64;       // at most, of a row of A, or a column of B, in one product
+constexpr int ROW_BYTES_OF_K = 64;       // most bytes of a row of A, or of a column of B, in one product
 
-// A (64 rows) and B (up to 256 columns) of a product, read once for the warpgroup; halves are converted once, too.
+// A (64 rows) and B (up to 256 columns) of a product, read and converted once for the whole warpgroup.
 struct Operands {
-    unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K], kept[64][32];  // of a sparse row: columns of A
+    unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K], kept[64][32];  // kept: columns of a sparse row's weights
     float a_numbers[64][ROW_BYTES_OF_K / 2], b_numbers[256][ROW_BYTES_OF_K / 2];
 };
 inline std::vector<Operands> operands[MOST_THREADS / 128];
@@ -44,7 +44,7 @@ inline void read_operand(unsigned char (*rows)[ROW_BYTES_OF_K], int count, unsig
             std::memcpy(rows[row] + 16 * part, memory.data() + from, 16);
         }
 }
-// From registers: as mma_f16's A, 16 rows a warp.
+// Reads A from registers, 16 rows for each warp, laid out as mma_f16's A.
 inline void read_registers(unsigned char (*rows)[ROW_BYTES_OF_K], int first_thread, std::size_t which) {
     for (int t = 0; t < 128; t++) {
         const uint4 &a = products[first_thread + t].committed[which].a;
@@ -54,8 +54,8 @@ inline void read_registers(unsigned char (*rows)[ROW_BYTES_OF_K], int first_thre
     }
 }
 
-// Which columns of A a sparse product has kept, by the metadata: each register has the places of eight fours, of two rows
-// in the lanes that the selector names; of bytes, of one row in all lanes.
+// Reads from the metadata which columns of A a sparse product keeps. A register describes eight groups of four columns: of
+// float16 in two rows, in the lanes that the selector names; of bytes in one row, in all lanes.
 inline void read_metadata(unsigned char (*kept)[32], int first_thread, std::size_t which) {
     for (int t = 0; t < 128; t++) {
         const Product &product = products[first_thread + t].committed[which];
@@ -64,7 +64,7 @@ inline void read_metadata(unsigned char (*kept)[32], int first_thread, std::size
             if (bytes) fail("multiplies bytes by a selector that is not 0");
             continue;
         }
-        for (int i = 0; i < 16; i++) {  // eight fours, two kept of each
+        for (int i = 0; i < 16; i++) {  // eight groups of four, two columns kept of each
             const int lower = bytes ? t % 2 : i / 8, row = t / 32 * 16 + t % 32 / 4 + lower * 8;
             const int four = bytes ? t % 4 / 2 * 8 + i / 2 : t % 2 * 4 + i / 2 % 4;
             const int place = product.meta >> 2 * i & 3, before = i % 2 ? product.meta >> 2 * (i - 1) & 3 : 0;
@@ -77,16 +77,16 @@ inline void read_metadata(unsigned char (*kept)[32], int first_thread, std::size
 inline void convert_halves(float *numbers, const void *halves, int count) {
     for (int i = 0; i < count; i++) numbers[i] = of_half(((const unsigned short *)halves)[i]);
 }
-inline float grown_by(float before, const float *a, const float *b) {
+inline float multiply_accumulate(float before, const float *a, const float *b) {
     double terms[17] = {before};
     for (int k = 0; k < 16; k++) terms[1 + k] = double(a[k]) * b[k];
-    return grown(terms);
+    return truncated_sum(terms);
 }
 
-// This thread's part of a product: rows 16 w + g and 8 more, columns 8 j + 2 t and the next.
+// Computes this thread's part of a product: rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1.
 inline void compute(const Product &product, const Operands &of) {
     const int t = threadIdx.x % 128, row0 = t / 32 * 16 + t % 32 / 4, column0 = t % 4 * 2;
-    float chosen[16];  // of B, by a sparse row
+    float chosen[16];  // values of B that a sparse row multiplies
     for (int j = 0; j < product.columns / 8; j++)
         for (int next = 0; next < 2; next++) {
             const unsigned char *column = of.b[8 * j + column0 + next];
@@ -98,10 +98,10 @@ inline void compute(const Product &product, const Operands &of) {
                 }
                 if (product.kind == HALVES || product.kind == SPARSE_HALVES) {
                     float &sum = ((float *)product.sums)[4 * j + 2 * lower + next];
-                    sum = grown_by(product.clear ? 0 : sum, a, b);
+                    sum = multiply_accumulate(product.clear ? 0 : sum, a, b);
                 } else if (product.kind == INTO_HALVES) {
                     unsigned short &sum = ((unsigned short *)product.sums)[2 * (2 * j + lower) + next];
-                    sum = to_half(grown_by(product.clear ? 0 : of_half(sum), a, b));
+                    sum = to_half(multiply_accumulate(product.clear ? 0 : of_half(sum), a, b));
                 } else {
                     int &sum = ((int *)product.sums)[4 * j + 2 * lower + next], added = 0;
                     for (int k = 0; k < 32; k++) {
@@ -130,7 +130,7 @@ inline void wgmma_commit_group() {
     own.committed.insert(own.committed.end(), own.open.begin(), own.open.end());
     own.open.clear();
 }
-inline void warpgroup_barrier(int number) { host::meet(number); }
+inline void warpgroup_barrier(int number) { host::wait_for_128_threads(number); }
 template <int>
 inline void warpgroup_reg_dealloc() {}
 template <int>
@@ -171,7 +171,7 @@ inline unsigned load_metadata_word(const void *shared) {
     return *(const unsigned *)shared;
 }
 
-// sums: of all products, in any order.
+// Computes all committed products. sums: addresses of their sums, in any order.
 inline void wait_for_products(std::initializer_list<const void *> sums) {
     const int number = host::number(), group = number / 128, meeting = 16 + threadIdx.x / 128;
     std::vector<host::Product> &committed = host::products[number].committed;
@@ -179,7 +179,7 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
     for (const host::Product &product : committed)
         if (std::find(sums.begin(), sums.end(), product.sums) == sums.end())
             host::fail("waits for products without naming their sums");
-    host::meet(meeting);
+    host::wait_for_128_threads(meeting);
     if (threadIdx.x % 128 == 0) {
         operands.resize(committed.size());
         for (int t = 0; t < 128; t++) {
@@ -200,7 +200,7 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
             host::convert_halves(*operands[i].b_numbers, operands[i].b, product.columns * host::ROW_BYTES_OF_K / 2);
         }
     }
-    host::meet(meeting);
+    host::wait_for_128_threads(meeting);
     for (std::size_t i = 0; i < committed.size(); i++) host::compute(committed[i], operands[i]);
     committed.clear();
     host::products[number].fenced = false;
@@ -208,7 +208,7 @@ inline void wait_for_products(std::initializer_list<const void *> sums) {
 template <typename... Sums>
 inline void wgmma_wait_group(Sums &...sums) { wait_for_products({&sums...}); }
 
-// Functions of kernels' own that are PTX.
+// PTX functions that kernels define themselves.
 inline int thread_in_warpgroup() { return threadIdx.x % 128; }
 template <typename Loaded>
 inline void wait_for_loads(const Loaded &) {}

@@ -1,4 +1,4 @@
-"""Write the main function of the program around a kernel, in C++: its arrays, its launches, and its outputs."""
+"""Generate the C++ main function that emulates a kernel: it declares arrays, launches kernels, and writes outputs."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from app.kernels.variant import ConstantCopy, Grid, KernelLaunch, LaunchConfig, 
 def write_main_function(
     row: Variant, problem: Problem, config: LaunchConfig, images: int, headers: Sequence[str]
 ) -> str:
-    """Return the program's main file. headers: those to include, in order. Raises UserError for a library's product."""
+    """Return the C++ text of main.cpp. headers: to include, in order. Raises UserError if the row needs cuBLAS."""
     x, *others = problem.arguments()
     outputs = [argument for argument in others if argument.per_image]
     taken = config.packing.takes if config.packing else [argument for argument in others if not argument.per_image]
@@ -41,7 +41,7 @@ def write_main_function(
 
 
 def emulated_grid(launch: KernelLaunch, images: int) -> Grid:
-    """Return the launch's grid on a card of two multiprocessors; a persistent launch has at most two blocks."""
+    """Return the launch's grid, as for a GPU of two multiprocessors: a persistent launch has at most two blocks."""
     x, *others = launch.grid(images)
     return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
 

@@ -1,6 +1,6 @@
 """Compile a kernel's file with g++, with C++ in place of its PTX functions, and run it in a separate process.
 
-The process works on arrays between guard pages, and checks every index into a declared array.
+The process keeps arrays between guard pages, and checks every index into an array of declared size.
 """
 
 import re
@@ -40,25 +40,25 @@ IN_PLACE_OF = {
 }
 # Without contraction each operation is rounded separately. Ubuntu's g++ would reject jumps to another thread's stack.
 FLAGS = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fmax-errors=9"]
-FLAGS += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # which links in a third of the time
+FLAGS += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # it takes a third of the time to link
 # A declaration of dynamic shared memory; the groups are its element type and its name.
 _SHARED = re.compile(r"extern +__shared__ +(?:__align__\(\d+\) +)?((?:unsigned +)?\w+) +(\w+)\[\];")
 _PTX = re.compile(r"\basm\b")
-# A function of the headers here whose body has lines of its own, and that is no template.
+# A function of this folder's headers with a body of several lines, unless it is a template.
 _FUNCTION = re.compile(r'(?<!>\n)^((?:extern "C" )?)inline ([^\n;]+\)) (\{\n.*?^\}\n)', re.MULTILINE | re.DOTALL)
 AS_WRITTEN, DECLARED, DEFINED = r"\g<0>", r"\1\2;\n", r"\1[[gnu::used]] inline \2 \3"
-_MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # an invocation between declarations that defines PTX functions
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # a macro call between declarations, which defines PTX functions
 _ERROR = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
-SECONDS, RATE = 3, 1e6  # of CPU time for any run, plus one second for so many operations
-WAIT = 20  # times as long may pass until a run is ended that waits without computing
-# Of a compiler: seconds of CPU time, KB of memory. The shell's limits reach the processes that g++ starts.
+SECONDS, RATE = 3, 1e6  # limit of a run: so many seconds of CPU time, plus a second for every RATE operations
+WAIT = 20  # a run that waits without computing ends after so many times its limit
+# Limits of the compiler: CPU time, and KB of memory. The shell sets them also for the processes that g++ starts.
 COMPILE_SECONDS = 60
 LIMITED = ("/bin/sh", "-c", 'ulimit -S -t "$0" && ulimit -v 8000000 && exec "$@"')
-SHARED_FROM = 4  # kernels: for fewer it takes longer to compile first what all share
-_ONE_AT_A_TIME = Lock()  # compiles what is shared
+SHARED_FROM = 4  # kernels: for fewer, compiling the common part first takes longer
+_COMMON_PART_LOCK = Lock()  # only one thread compiles the common part
 ENDLESS = "does not come to an end"  # the message in host_program.h
-# Line numbers in reports (addr2line takes DWARF 5's first file for another), and index checks. (-fsanitize=address
-# would lose track of threads' stacks.)
+# Debug information for line numbers (addr2line confuses files in DWARF 5), and index checks. (-fsanitize=address would
+# lose track of threads' stacks.)
 CHECKED = ["-gdwarf-4", "-g1", "-fno-omit-frame-pointer", "-no-pie"]
 CHECKED += ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=all"]
 _MISUSE = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
@@ -68,7 +68,7 @@ _CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
 
 
 def why_not_on_cpu(row: Variant) -> str | None:
-    """Return why the row cannot run on the CPU, or None."""
+    """Return the reason why the row's kernel cannot be emulated on the CPU, or None if it can."""
     has_ptx = "it has PTX; the processor knows the functions of app/kernels/include in place of it"
     return "it multiplies in cuBLAS, a library for GPUs" if row.needs_cublas else has_ptx if row.has_ptx else None
 
@@ -76,7 +76,7 @@ def why_not_on_cpu(row: Variant) -> str | None:
 def replace_ptx(name: str, text: str) -> str:
     """Return the text of a kernel's file or of a header, with empty lines in place of its PTX functions and types.
 
-    The text includes this folder's header, which replaces them; shared arrays refer to the current block's memory.
+    The text includes the header that defines them in C++; shared arrays refer to the current block's memory.
     """
     lines: list[str] = []
     block: list[str] = []
@@ -100,23 +100,23 @@ def replace_ptx(name: str, text: str) -> str:
 
 
 def emulation_headers() -> dict[str, str]:
-    """Return the text of each header of this folder, by name."""
+    """Return file name → text of each C++ header in this folder."""
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
 
 def build_program(
     folder: Path, source: Path, main: str, defines: Mapping[str, str | int], flags: Sequence[str], shared: bool = True
 ) -> Path:
-    """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
+    """Compile ``main``, C++ text that includes the kernel's file, in a new folder; return the program or library.
 
-    shared: first compile what all kernels share, once in this process.
+    shared: whether to compile the part that all kernels have in common separately, once in this process.
     Raises UserError without a compiler, or with the compiler's first error.
     """
     if COMPILER is None:
         raise UserError(MISSING)
     words = [*flags, "main.cpp", "-o", "kernel"]
     if shared:
-        with _ONE_AT_A_TIME:
+        with _COMMON_PART_LOCK:
             there = _compile_common_part(COMPILER, tuple(flags)).name
         words += ["-include", f"{there}/system.h", f"{there}/runtime.o"]
     folder.mkdir(parents=True)
@@ -130,7 +130,7 @@ def build_program(
 
 @cache
 def _compile_common_part(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[str]:
-    """Compile what all kernels share, which takes two thirds of the time for a kernel; return its folder.
+    """Compile the part that all kernels have in common, two thirds of a kernel's compile time; return its folder.
 
     The folder contains system.h, a precompiled header of the system's headers, and runtime.o, the functions of the
     headers of this package.
@@ -141,8 +141,8 @@ def _compile_common_part(compiler: str, flags: Sequence[str]) -> TemporaryDirect
         line for text in emulation_headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)
     }
     (folder / "system.h").write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
-    # Tensor cores' sums take most of a run: compiled once, they may cost the compiler more. By an option of the command
-    # line, g++ would reject the precompiled header.
+    # The emulated tensor cores take most of a run, so this part is optimised. A pragma does this, because with another
+    # -O option g++ would reject the precompiled header.
     headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
     (folder / "runtime.cpp").write_text(f'#pragma GCC optimize ("O3")\n{headers_here}', encoding="utf-8")
     _run_compiler(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
@@ -151,7 +151,7 @@ def _compile_common_part(compiler: str, flags: Sequence[str]) -> TemporaryDirect
 
 
 def _write_sources(folder: Path, source: Path, functions: str) -> None:
-    """Write into ``folder`` what g++ needs: the kernel's file and its headers, without PTX, and the emulating headers.
+    """Write into ``folder`` the kernel's file and its headers, without PTX, and the headers that emulate them.
 
     functions: AS_WRITTEN, DECLARED or DEFINED, the form of the emulating headers' inline functions.
     """
@@ -177,9 +177,9 @@ def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
 
 
 class BuiltKernel(Frozen):
-    """A kernel, compiled for one problem and number of images. outputs: arguments of the problem that it writes.
+    """A program that emulates a kernel on one problem and number of images.
 
-    seconds: CPU time after which a run is stopped.
+    source: name of the kernel's file. outputs: arguments that the kernel writes. seconds: limit of a run's CPU time.
     """
 
     program: Path
@@ -189,10 +189,10 @@ class BuiltKernel(Frozen):
     seconds: int
 
     def run(self, *inputs: Sequence[np.ndarray | None], low: bool) -> list[np.ndarray]:
-        """Run the kernel on x and the packed parameters; return the flat outputs, whose unwritten bytes are 0xFF.
+        """Run the kernel once for each of ``inputs``, in one process; return the flat outputs of all runs, in order.
 
-        inputs: of each run; a second one finds all other memory as the first has left it, and its results follow. low:
-        arrays begin at a guard page; otherwise they end at one. Raises Fault.
+        inputs: x and the packed parameters. Bytes that no run has written are 0xFF; each run finds all memory but its
+        inputs as the run before left it. low: whether arrays begin, not end, at a guard page. Raises Fault.
         """
         done, found, at = self.execute(*inputs, low=low), [], 0
         for output in (*self.outputs,) * len(inputs):
@@ -204,7 +204,7 @@ class BuiltKernel(Frozen):
         return found
 
     def execute(self, *inputs: Sequence[np.ndarray | None], low: bool) -> subprocess.CompletedProcess[bytes]:
-        """Return the program's end after a run on each of the inputs, as ``run`` takes them. Raises Fault."""
+        """Run the program as ``run`` does; return the finished process, with its raw output. Raises Fault."""
         runs, arrays = len(inputs), (array for given in inputs for array in given if array is not None)
         given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
         try:

@@ -2,10 +2,10 @@
 //
 // One instruction loads a float4, which is four floats: a quarter of the instructions. The address must be a multiple
 // of 16 bytes. x begins at such an address, but a row has DEPTH floats, so most rows begin elsewhere; and the number of
-// floats behind the first such address of a row need not be a multiple of four.
+// floats after the first such address of a row need not be a multiple of four.
 //
 // This kernel loads four floats at any address. Keep the float4 loads for the middle of a row, and load one float at a
-// time before the first such address and behind the last four.
+// time before the first such address and after the last four.
 //@ kernel: gemm
 //@ block: 64
 //@ grid: ceil_div(images * N, 64)

@@ -1,1 +1,1 @@
-"""Ten exercises in files, which ``main.py learn`` hands out and judges. ``solutions`` has a right kernel for each."""
+"""Hand out and judge ten exercises (``main.py learn``); each is a .cu file, and ``solutions`` has a right kernel."""

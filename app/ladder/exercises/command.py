@@ -13,8 +13,8 @@ from app.ladder.exercises.course import (
     Progress,
     all_exercises,
     find_exercise,
-    hints_shown,
     read_progress,
+    shown_hint_count,
     store_another_hint,
     store_solved,
 )
@@ -49,7 +49,7 @@ def learn(request: LearnRequest) -> int:
 
 
 def _copy_exercise(exercise: Exercise) -> list[str]:
-    """Write the exercise's file to the current folder unless it is there; return what to do next. Raises UserError."""
+    """Write the exercise's file to the current folder unless it exists; return lines of help. Raises UserError."""
     path, number = Path(exercise.file_name), exercise.number
     done = "is here already and stays as it is"
     if not path.exists():
@@ -64,8 +64,8 @@ def _copy_exercise(exercise: Exercise) -> list[str]:
 
 
 def _hint_lines(exercise: Exercise, progress: Progress) -> list[str]:
-    """Return the hints shown so far, and how many are left."""
-    shown = hints_shown(progress, exercise)
+    """Return the text lines of the hints shown so far, and how many are left."""
+    shown = shown_hint_count(progress, exercise)
     left = len(exercise.hints) - shown
     end = f"{left} more" if left else f"no more; the solution: {exercise.solution}"
     hints = [f"{at}. {hint}" for at, hint in enumerate(exercise.hints[:shown], 1)]
@@ -110,7 +110,7 @@ def _build_document(action: str, exercise: Exercise | None, progress: Progress, 
                 "title": one.title,
                 "solved": one.name in progress["solved"],
                 "hints": len(one.hints),
-                "hints_shown": hints_shown(progress, one),
+                "hints_shown": shown_hint_count(progress, one),
             }
             for one in (all_exercises() if action == "list" else [exercise] if exercise else [])
         ],
@@ -119,7 +119,7 @@ def _build_document(action: str, exercise: Exercise | None, progress: Progress, 
 
 
 def as_text(document: Learn, width: int) -> str:
-    """Return the list of exercises, if there are several, and the document's text."""
+    """Return the document as text: a table of the exercises, if there are several, and the document's lines."""
     rows = [
         [str(one["number"]), one["title"], "solved" if one["solved"] else "", f"{one['hints_shown']} of {one['hints']}"]
         for one in document["exercises"]

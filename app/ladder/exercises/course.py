@@ -19,11 +19,11 @@ from app.records.derive import check_for_type
 from app.records.parts import Count
 
 HERE = Path(__file__).parent
-ANEW = "going on as if no exercise were solved; the next solved one or hint replaces the file"
+DAMAGED_REMEDY = "going on as if no exercise were solved; the next solved one or hint replaces the file"
 
 
 class Progress(TypedDict):
-    """What a learner has done, as its file has it. solved: names of exercises. hints: name → number of hints shown."""
+    """The stored progress of a learner. solved: names of exercises. hints: exercise → number of hints shown."""
 
     schema: Literal["lenet5-inference/learn-progress/1"]
     solved: list[str]
@@ -31,7 +31,7 @@ class Progress(TypedDict):
 
 
 class Exercise(Frozen):
-    """One exercise. uses: what a solution must contain. hints: the last one nearly gives the solution."""
+    """An exercise. uses: words that a solution's code must contain. hints: the last one nearly gives the solution."""
 
     number: int
     name: str
@@ -40,17 +40,17 @@ class Exercise(Frozen):
 
     @property
     def file_name(self) -> str:
-        """Return the file's name, in the learner's folder and here."""
+        """Return the name of the exercise's file, in the learner's folder and in this one."""
         return f"{self.name}.cu"
 
     @property
     def text(self) -> str:
-        """Return the exercise's file: the task and the broken or empty kernel."""
+        """Return the text of the exercise's file: the task and the broken or empty kernel."""
         return (HERE / self.file_name).read_text(encoding="utf-8")
 
     @property
     def title(self) -> str:
-        """Return the file's first line."""
+        """Return the title, which is the first line of the exercise's file."""
         return self.text.partition("\n")[0].removeprefix("// ")
 
     @property
@@ -66,7 +66,7 @@ class Exercise(Frozen):
 
 @cache
 def all_exercises() -> tuple[Exercise, ...]:
-    """Return the exercises in their order."""
+    """Return the exercises in order."""
     entries = tomllib.loads((HERE / "exercises.toml").read_text(encoding="utf-8"))["exercise"]
     return tuple(
         Exercise(number, entry["name"], tuple(entry["uses"]), tuple(entry["hints"]))
@@ -76,10 +76,10 @@ def all_exercises() -> tuple[Exercise, ...]:
 
 def find_exercise(word: str) -> Exercise:
     """Return an exercise by number (``3``), name (``rows_and_columns``) or file. Raises UserError."""
-    asked = word.removesuffix(".cu")
+    wanted = word.removesuffix(".cu")
     for exercise in all_exercises():
         plain = re.sub(r"^\d+_", "", exercise.name)
-        if asked in (exercise.name, plain) or (asked.isdecimal() and int(asked) == exercise.number):
+        if wanted in (exercise.name, plain) or (wanted.isdecimal() and int(wanted) == exercise.number):
             return exercise
     names = [exercise.name for exercise in all_exercises()]
     raise UserError(f"there is no exercise '{word[:60]}': name its number, or {choices_hint(word, names)}")
@@ -91,33 +91,33 @@ def progress_path() -> Path:
 
 
 def read_progress() -> Progress:
-    """Return the stored progress: none if the file is missing or damaged (with a note on standard error)."""
+    """Return the stored progress; no progress if the file is missing or, with a note on stderr, damaged."""
     path = progress_path()
     try:
         if is_trusted(path) and may_exist(path):
-            return read_json(path, check_for_type(Progress), ANEW)
+            return read_json(path, check_for_type(Progress), DAMAGED_REMEDY)
     except UserError as error:
         print_to_stderr(f"note: {error}")
     return {"schema": "lenet5-inference/learn-progress/1", "solved": [], "hints": {}}
 
 
-def hints_shown(progress: Progress, exercise: Exercise) -> int:
-    """Return how many of the exercise's hints were shown."""
+def shown_hint_count(progress: Progress, exercise: Exercise) -> int:
+    """Return how many of the exercise's hints the learner has seen."""
     return min(progress["hints"].get(exercise.name, 0), len(exercise.hints))
 
 
 def store_solved(progress: Progress, exercise: Exercise) -> None:
-    """Add the exercise to the solved ones, and write the file. Raises UserError."""
+    """Add the exercise to the solved ones, and write the progress file. Raises UserError."""
     progress["solved"] = [*dict.fromkeys((*progress["solved"], exercise.name))]
     _store_progress(progress)
 
 
 def store_another_hint(progress: Progress, exercise: Exercise) -> None:
-    """Count one more hint as shown, if there is another, and write the file. Raises UserError."""
-    progress["hints"][exercise.name] = min(hints_shown(progress, exercise) + 1, len(exercise.hints))
+    """Count one more hint as shown, if any is left, and write the progress file. Raises UserError."""
+    progress["hints"][exercise.name] = min(shown_hint_count(progress, exercise) + 1, len(exercise.hints))
     _store_progress(progress)
 
 
 def _store_progress(progress: Progress) -> None:
-    """Write the file, atomically."""
+    """Write the progress file atomically."""
     store_private(progress_path(), json.dumps(progress, indent=1) + "\n")

@@ -1,4 +1,4 @@
-// The object on a picture apart from its ground, by the rules of predict (app/images/pictures/ground.py has the reasons).
+// Separate the object on a picture from its background, by the rules of predict; app/images/pictures/ground.py explains them.
 "use strict";
 const ground = (() => {
   const TOLERANCE = 20, DEVIATIONS = 4.5, FEW = 0.03, NOISE = 2, SAME = 1, ROUGH = 4, EVEN = 6;
@@ -7,18 +7,18 @@ const ground = (() => {
   const colours = [0, 1, 2];
 
   const sum = (data, at) => data[3 * at] + data[3 * at + 1] + data[3 * at + 2];
-  // The greatest difference of a pixel's colours.
+  // Return the greatest difference of a pixel's three colours in two pictures.
   const apart = (one, other, at) => Math.max(...colours.map((c) => Math.abs(one[3 * at + c] - other[3 * at + c])));
   const farFrom = (picture, base) =>
     masks.make(picture.width, picture.height, (at) => apart(picture.data, base, at) > TOLERANCE);
 
-  // numpy.quantile: between the two nearest, in proportion.
+  // Return a quantile as numpy.quantile does, interpolated between the two nearest values.
   function quantile(values, share) {
     const sorted = Float64Array.from(values).sort(), place = share * (sorted.length - 1), below = Math.floor(place);
     return sorted[below] + (place - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
   }
 
-  // What joins the border's ground by soft changes of brightness, without a change of colour.
+  // Return the mask of shadows: pixels of the background's colour that gentle changes of brightness connect with the border.
   function shadows(mask, soft, base, ring) {
     const { width, height, data } = soft, brightness = new Float64Array(width * height), level = new Float64Array(width * height);
     for (let at = 0; at < width * height; at++) {
@@ -37,14 +37,14 @@ const ground = (() => {
     return masks.and(gentle, masks.dilate(masks.joined(wide, starts), NECK));
   }
 
-  // Remove shadows and folds from the mask; nothing if little would be left, as of objects with soft edges.
+  // Remove shadows and folds from the mask, unless little would be left, as of objects with soft edges.
   function withoutShadows(mask, soft, base, ring) {
     const shade = shadows(mask, soft, base, ring), left = masks.combine(mask, (at) => mask.data[at] && !shade.data[at]);
     const squares = (one) => masks.places(one).reduce((total, at) => total + apart(soft.data, base, at) ** 2, 0);
     return squares(left) > LEAST_WITHOUT_SHADOWS * squares(mask) ? left : mask;
   }
 
-  // Whether the outermost pixels have the ground's one colour, apart from faint noise and objects.
+  // Return whether the outermost pixels have the background's one colour, except for faint noise and objects.
   function isOneColour(mask, picture, soft, base) {
     const edge = masks.frame(picture.width, picture.height, 1), outer = masks.places(edge);
     const [sharp, blurred] = [picture, soft].map(({ data }) => surface.median(outer.map((at) => apart(data, base, at))));
@@ -56,7 +56,7 @@ const ground = (() => {
     return darker.filter((at) => !objects.data[at]).length <= few;
   }
 
-  // The inverse of a symmetric 3 x 3 matrix, by its cofactors.
+  // Return the inverse of a symmetric 3 x 3 matrix, by its cofactors.
   function inverse([a, b, c, , d, e, , , f]) {
     const first = d * f - e * e, second = c * e - b * f, third = b * e - c * d;
     const determinant = a * first + b * second + c * third;
@@ -64,7 +64,7 @@ const ground = (() => {
       .map((value) => value / determinant);
   }
 
-  // Mahalanobis distances from the ground: directions in which the ground itself varies count less.
+  // Return Mahalanobis distances from the background: colour directions in which the background varies count less.
   function distances(rest, sample) {
     const size = (at) => Math.max(...colours.map((c) => Math.abs(rest[3 * at + c])));
     const ring = masks.places(sample), most = Math.max(3, 3 * surface.median(ring.map(size)));
@@ -81,7 +81,7 @@ const ground = (() => {
     });
   }
 
-  // The object's mask, and each pixel's weight in it. Specks weigh nothing.
+  // Return the object's mask, and the weight of each pixel; specks weigh nothing.
   function maskAndWeights({ width, height, data }, base, sample) {
     const rest = Float64Array.from(data, (value, i) => value - base[i]), far = distances(rest, sample);
     const mask = masks.make(width, height, (at) => apart(data, base, at) > TOLERANCE && far[at] > DEVIATIONS);
@@ -92,8 +92,8 @@ const ground = (() => {
   const heavyAndFilled = (mask, weights, least) =>
     masks.count(mask) ? masks.filled(masks.heavyParts(mask, weights, least)) : mask;
 
-  // Separate the object of an RGB picture of bytes: {ground, three colours for each pixel, also under the object; mask;
-  // plain: whether nearly all of the border follows the ground; rough: whether most of it does not}.
+  // Separate the object on an RGB picture of bytes. Return {ground: three background colours for each pixel, also under the
+  // object; mask; plain, rough: whether nearly all of the border follows the background, or most of it does not}.
   function separate(picture) {
     const { width, height, data } = picture, soft = resample.blur(picture, BLUR);
     const outer = masks.places(masks.frame(width, height, 1)), ring = masks.border(width, height);

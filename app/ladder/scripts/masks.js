@@ -1,4 +1,4 @@
-// Masks of a picture's pixels, {width, height, data} with 1 where they hold: dilated, in connected parts, filled.
+// Operations on masks: {width, height, data}, where data has a 1 for each pixel in the mask.
 "use strict";
 const masks = (() => {
   const make = (width, height, holds) =>
@@ -9,16 +9,16 @@ const masks = (() => {
   const count = (one) => one.data.reduce((total, value) => total + value, 0);
   const places = (one) => Array.from(one.data.keys()).filter((at) => one.data[at]);
 
-  // The outermost pixels, so many wide.
+  // Return the mask of the outermost pixels, a frame that is ``wide`` pixels wide.
   const frame = (width, height, wide) => make(width, height, (at) => {
     const x = at % width, y = Math.floor(at / width);
     return x < wide || y < wide || x >= width - wide || y >= height - wide;
   });
 
-  // The frame that is taken for ground: 4 % of the shorter edge.
+  // Return the frame that counts as background: 4 % of the shorter edge wide.
   const border = (width, height) => frame(width, height, Math.max(1, Math.round(0.04 * Math.min(width, height))));
 
-  // Whether any pixel of the line of size pixels around each is set.
+  // Dilate along one axis: set each pixel around which any of ``size`` pixels in a line is set.
   function dilateAlong({ width, height, data }, size, step, before, behind) {
     const reach = (size - 1) / 2;
     return make(width, height, (at) => {
@@ -35,7 +35,7 @@ const masks = (() => {
     return dilateAlong(wide, size, width, (at) => Math.floor(at / width), (at) => height - 1 - Math.floor(at / width));
   }
 
-  // Without specks: pixels that hold for most of the nine around them, where the border's repeat.
+  // Remove specks: keep pixels if most of the 3 x 3 pixels around them are set. Beyond the border its pixels repeat.
   const withoutSpecks = (one) => combine(one, (at) => {
     if (!one.data[at]) return false;
     const x = at % one.width, y = Math.floor(at / one.width);
@@ -45,10 +45,10 @@ const masks = (() => {
     return set >= 5;
   });
 
-  // Without lines as thin as 7 pixels, such as seams and creases.
+  // Remove lines of up to 7 pixels width, such as seams and creases.
   const withoutLines = (one) => and(one, dilate(not(dilate(not(one), 7)), 9));
 
-  // The pixels joined to those at starts, by edges, within the mask. Sets their number in parts.
+  // Return the pixels of the mask that are connected to those at ``starts`` by edges; write ``number`` for them into ``parts``.
   function flood({ width, height, data }, starts, parts, number) {
     const found = starts.filter((at) => data[at] && !parts[at]);
     for (const at of found) parts[at] = number;
@@ -63,21 +63,21 @@ const masks = (() => {
     return found;
   }
 
-  // What of a mask is joined to another one's pixels.
+  // Return the part of a mask that is connected to the pixels of the mask ``starts``.
   function joined(one, starts) {
     const parts = new Uint8Array(one.data.length);
     flood(one, places(starts), parts, 1);
     return { ...one, data: parts };
   }
 
-  // The connected parts: lists of places.
+  // Return the connected parts of a mask, each as a list of pixel numbers.
   function partsOf(one) {
     const numbers = new Uint32Array(one.data.length), found = [];
     for (const at of places(one)) if (!numbers[at]) found.push(flood(one, [at], numbers, found.length + 1));
     return found;
   }
 
-  // Keep parts that weigh at least this share of the heaviest; those along the border count a tenth.
+  // Keep parts that weigh at least ``least`` times the heaviest part; the weight of parts along the border counts a tenth.
   function heavyParts(one, weights, least) {
     const along = border(one.width, one.height);
     const weighed = partsOf(one).map((part) => {
@@ -89,10 +89,10 @@ const masks = (() => {
     return combine(one, (at) => kept.has(at));
   }
 
-  // Holes belong to the object: all that is not joined to the frame.
+  // Fill holes: add all pixels that are not connected to the frame outside of the mask.
   const filled = (one) => not(joined(not(one), frame(one.width, one.height, 1)));
 
-  // The smallest box around a mask, or around everything: left, top, right, bottom.
+  // Return the smallest box around a mask, [left, top, right, bottom]; of an empty mask the whole picture.
   function box(one) {
     let [left, top, right, bottom] = [one.width, one.height, 0, 0];
     for (const at of places(one)) {

@@ -1,11 +1,11 @@
-// The page: a picture that is chosen, drawn or opened, and what the network makes of it.
+// The page: choose, draw or open a picture, and show the network's answer and layers.
 "use strict";
 (() => {
   const told = JSON.parse(document.getElementById("network").textContent);
   const { classes, shape, scale } = told, layers = network.load(told.layers);
-  const SIDE = shape[2], CELL = 10; // pixels of the screen for one of the picture
-  const SQUARE = 4, STEP = 2, SLICE_MS = 12; // of occlusion: the squares, and how long it computes in one piece
-  const MOST = 4096; // pixels along an edge of an opened picture
+  const SIDE = shape[2], CELL = 10; // CELL: pixels of the screen for a pixel of the picture
+  const SQUARE = 4, STEP = 2, SLICE_MS = 12; // of occlusion: side and distance of the squares in pixels; longest time without drawing
+  const MOST = 4096; // most pixels along an edge of an opened picture
   const find = (id) => document.getElementById(id);
   const make = (tag, parent, properties = {}) => parent.appendChild(Object.assign(document.createElement(tag), properties));
   const decimal = (value) => value.toFixed(2).replace("-", "−");
@@ -15,14 +15,14 @@
 
   const pixels = new Float64Array(SIDE * SIDE);
   const pen = { x: SIDE >> 1, y: SIDE >> 1, shown: false };
-  let truth = null; // the class of a test image, until it is changed
+  let truth = null; // the class of the chosen test image; null if the picture is another one
 
-  // Colours of the style sheet, as red, green and blue.
+  // Return colours of the style sheet as [red, green, blue].
   const colour = (name) => [1, 3, 5].map((at) =>
     parseInt(getComputedStyle(document.documentElement).getPropertyValue(name).trim().slice(at, at + 2), 16));
   const signed = () => ({ positive: colour("--thread"), negative: colour("--neighbour") });
 
-  // Draw values into a canvas of one pixel each. at: the place of a value; its colour is as strong as it is large.
+  // Draw each value as a pixel, in a colour that is stronger for larger values. place(i): the position of value i.
   function paint(canvas, width, height, values, place, most, { positive, negative }) {
     Object.assign(canvas, { width, height });
     const image = new ImageData(width, height);
@@ -33,7 +33,7 @@
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
-  // The picture as the network sees it, each pixel a square; at(i): an overlay, or null.
+  // Draw the network's picture, each pixel as a square. overlay(i): the colour over pixel i, or null.
   function paintPicture(canvas, overlay = () => null) {
     const context = canvas.getContext("2d");
     pixels.forEach((value, at) => {
@@ -74,7 +74,7 @@
       `It is labelled ${classes[truth]}: the answer is ${truth === best ? "right" : "wrong"}.`;
   }
 
-  // How a layer's maps lie beside each other, with a line between them; of a vector each value is a map.
+  // Return how a layer's maps are arranged, with a line between them; each value of a vector is a map.
   function arrange([maps, height = 1, width = 1]) {
     const across = height > 1 ? (maps > 32 ? 16 : 8) : Math.min(maps, maps > 500 ? 64 : maps > 100 ? 32 : 10), gap = height > 1 ? 1 : 0;
     const wide = across * (width + gap) - gap, high = Math.ceil(maps / across) * (height + gap) - gap;
@@ -107,7 +107,7 @@
     });
   }
 
-  // Occlusion takes a second: it computes in slices, and begins anew when the picture changes.
+  // Occlusion takes a second, so it computes in slices, and starts again when the picture changes.
   let waiting = 0;
   function explainSoon() {
     clearTimeout(waiting);
@@ -139,7 +139,7 @@
       + `changes this by ${greatest} to ${least} on average. ${pieces}`;
   }
 
-  // Lines along the border of a set of pixels.
+  // Draw lines along the border of a set of pixels.
   function outline(context, inside) {
     const holds = (x, y) => x >= 0 && y >= 0 && x < SIDE && y < SIDE && inside[y * SIDE + x] > 0;
     const line = (x, y, to) => { context.moveTo(x * CELL, y * CELL); context.lineTo(to[0] * CELL, to[1] * CELL); };
@@ -158,7 +158,7 @@
     paintDrawing();
     if (asked) return;
     asked = true;
-    setTimeout(() => { // once for all that a moving pen changed meanwhile
+    setTimeout(() => { // once for all changes by a moving pen in the meantime
       asked = false;
       const found = run(pixels);
       showAnswer(Array.from(found.at(-1).values));
@@ -167,7 +167,7 @@
     });
   }
 
-  // The picture is no longer the test image that was chosen.
+  // Note that the picture is no longer the chosen test image.
   function forgetSample() {
     truth = null;
     const chosen = document.querySelector('input[name="sample"]:checked');
@@ -182,7 +182,7 @@
     update();
   }
 
-  // Touch the pixels around a place with the pen, whose edge is soft.
+  // Draw or erase the pixels around (x, y) with the pen, whose edge is soft.
   function touch(x, y) {
     const radius = Number(find("width").value), erases = document.querySelector('input[name="pen"]:checked').value === "erase";
     pixels.forEach((value, at) => {
@@ -245,7 +245,7 @@
     });
   }
 
-  // The pixels of a picture file: upright, on white where it is transparent.
+  // Return the pixels of a picture file, turned upright, on white where it is transparent.
   async function read(file) {
     const image = await createImageBitmap(file, { colorSpaceConversion: "none" });
     const factor = Math.min(1, MOST / Math.max(image.width, image.height));
@@ -265,7 +265,7 @@
     if (!file) return;
     find("prepared").textContent = `Preparing ${file.name} …`;
     const picture = await read(file).catch(() => null);
-    if (file !== find("file").files[0]) return; // another one was chosen meanwhile
+    if (file !== find("file").files[0]) return; // another file was chosen in the meantime
     if (picture === null) {
       find("prepared").textContent = `${file.name} is no picture that this browser can read: save it as PNG or JPEG.`;
       return;

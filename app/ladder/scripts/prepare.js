@@ -1,14 +1,14 @@
-// A picture as the network's input, 28 x 28 bytes, light on black: the steps of predict (docs/predict.md lists them).
+// Convert a picture to the network's input, 28 x 28 bytes, light on black, by the steps of predict (see docs/predict.md).
 "use strict";
 const prepare = (() => {
   const TRIMMED_AT = 256, SHARPENED = 50, LIGHT = 170, DARK = 85, LITTLE = 0.1, EMPTY = 0.005, CUT = 0.02;
-  const DECODED = 1024; // the longer edge to which predict reduces a JPEG file, at least
+  const DECODED = 1024; // predict reduces a large JPEG file, but its longer edge to no less than this
 
   const luma = (data, at) => 0.299 * data[3 * at] + 0.587 * data[3 * at + 1] + 0.114 * data[3 * at + 2];
   const lumas = ({ width, height, data }) => Float64Array.from({ length: width * height }, (_, at) => luma(data, at));
   const negated = (pixels) => pixels.map((pixel) => 255 - pixel);
 
-  // Predict decodes large JPEG files at a half, a quarter or an eighth of their size.
+  // Reduce a picture to a half, a quarter or an eighth, as predict does when it decodes a large JPEG file.
   function draft(picture) {
     const longest = Math.max(picture.width, picture.height);
     const wanted = [picture.width, picture.height].map((edge) => Math.max(1, Math.floor(edge * DECODED / longest)));
@@ -16,7 +16,7 @@ const prepare = (() => {
     return resample.reduce(picture, [8, 4, 2, 1].find((factor) => factor <= Math.max(most, 1)));
   }
 
-  // Whether the object is darker than its ground, by the squared differences of both signs.
+  // Return whether the object is darker than its background, by the squared differences of both signs.
   function isDarker(grey, { ground: base, mask }) {
     const levels = Float64Array.from(grey, (_, at) => luma(base, at)), typical = surface.median(levels);
     if (!masks.count(mask)) return typical >= 128;
@@ -36,7 +36,7 @@ const prepare = (() => {
     return resample.sharpen(resample.resize(picture, ...size, scale < 1 ? "box" : "bicubic", box), 1, SHARPENED);
   }
 
-  // Stretch the levels: the ground becomes 0, and white, or black if the picture is negated, 255.
+  // Stretch the levels: the background becomes 0; white, or black if the picture is negated, becomes 255.
   function stretch(grey, found, box, inverted) {
     const { width, height } = found.mask, size = [grey.width, grey.height];
     const plane = (data) => ({ width, height, channels: 1, data });
@@ -50,7 +50,7 @@ const prepare = (() => {
     });
   }
 
-  // What makes the answer doubtful: the ground, the size of the object, or where it lies.
+  // Return what makes the answer doubtful: the background, or the size or position of the object.
   function doubts(found, small) {
     const { width, height } = found.mask, outer = masks.frame(width, height, 1);
     const share = (one, of) => masks.count(one) / of;
@@ -62,14 +62,14 @@ const prepare = (() => {
     }).filter(([, holds]) => holds).map(([name]) => name);
   }
 
-  // A picture that already has the network's size is only negated, if its border is light.
+  // Prepare a picture that has the network's size already: negate it if its border is light.
   function fitting(picture, invert) {
     const pixels = resample.grey(picture).data, outer = masks.places(masks.frame(picture.width, picture.height, 1));
     const inverted = invert === "yes" || invert === "auto" && surface.median(outer.map((at) => pixels[at])) >= 128;
     return { pixels: inverted ? negated(pixels) : pixels, inverted, doubts: [] };
   }
 
-  // Return {pixels, inverted, doubts}. picture: RGB bytes, transparency on white. invert: "auto", "yes" or "no".
+  // Prepare a picture; return {pixels, inverted, doubts}. picture: RGB bytes, transparency on white. invert: "auto", "yes" or "no".
   function preparePicture(picture, side, invert = "auto") {
     if (picture.width === side && picture.height === side) return fitting(picture, invert);
     const factor = Math.ceil(Math.max(picture.width, picture.height) / TRIMMED_AT);

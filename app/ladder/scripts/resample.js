@@ -1,10 +1,10 @@
-// Pictures of bytes made smaller, larger, softer and sharper, to the last bit as Pillow does it, which predict uses. Some
-// versions of Pillow resize columns before rows, and then differ by a few units.
+// Resize, blur and sharpen pictures of bytes with the same bits as Pillow, which predict uses. Some versions of Pillow resize
+// columns before rows, and then differ by a few units.
 // A picture is {width, height, channels, data}, its pixels row by row, the channels of a pixel together.
 "use strict";
 const resample = (() => {
-  const BITS = 22; // of the fixed-point weights of a resized byte
-  const FILTERS = { // how far each reaches, and its weight at a distance
+  const BITS = 22; // fraction bits of the fixed-point weights for bytes
+  const FILTERS = { // reach of each filter in pixels, and its weight at a distance
     box: [0.5, (x) => x > -0.5 && x <= 0.5 ? 1 : 0],
     bilinear: [1, (x) => Math.max(1 - Math.abs(x), 0)],
     bicubic: [2, (x) => {
@@ -13,7 +13,7 @@ const resample = (() => {
     }],
   };
 
-  // To the nearest integer, halves to the even one, as Python and NumPy round.
+  // Round to the nearest integer, halves to even, as Python and NumPy do.
   function rint(value) {
     const below = Math.floor(value), over = value - below;
     return over > 0.5 || over === 0.5 && below % 2 !== 0 ? below + 1 : below;
@@ -23,7 +23,7 @@ const resample = (() => {
   const empty = (width, height, channels, kind = Uint8Array) =>
     ({ width, height, channels, data: new kind(width * height * channels) });
 
-  // The mean of each square of factor x factor pixels; squares at the right and lower border may be smaller.
+  // Return the mean of each square of factor x factor pixels; squares at the right and lower border may be smaller.
   function reduce(picture, factor) {
     if (factor === 1) return picture;
     const { width, height, channels, data } = picture;
@@ -42,7 +42,7 @@ const resample = (() => {
     return small;
   }
 
-  // For each of size places along an axis: the first of the pixels that it is made of, and their weights.
+  // Return, for each of ``size`` output pixels along an axis, its first input pixel and the weights of its input pixels.
   function weightsOf(length, from, to, size, name) {
     const [reach, filter] = FILTERS[name], scale = (to - from) / size, wide = Math.max(scale, 1);
     return Array.from({ length: size }, (_, at) => {
@@ -55,12 +55,12 @@ const resample = (() => {
     });
   }
 
-  // A weight in fixed point, to the nearest, halves away from 0.
+  // Return a weight in fixed point, rounded to nearest, halves away from 0.
   const fixed = (weight) => Math.sign(weight) * Math.floor(Math.abs(weight) * 2 ** BITS + 0.5);
 
-  // Resize along one axis, whose neighbours are stride apart. lines: where each begins in source and target.
+  // Resize along one axis, in which neighbours are ``stride`` apart. lines: begin of each line in source and target.
   function resizeAxis(source, target, lines, stride, places) {
-    const exact = source instanceof Uint8Array; // of other values the weights are not rounded
+    const exact = source instanceof Uint8Array; // for other types the weights are not rounded
     places.forEach(({ first, weights }, at) => {
       const taps = exact ? weights.map(fixed) : weights;
       for (const { from, to } of lines) {
@@ -71,7 +71,7 @@ const resample = (() => {
     });
   }
 
-  // The part of a picture inside box (left, top, right, bottom), in another size; first its rows, then its columns.
+  // Return the part of a picture inside box (left, top, right, bottom) in another size; rows are resized before columns.
   function resize(picture, width, height, filter, box = [0, 0, picture.width, picture.height]) {
     const { channels, data } = picture, kind = data.constructor, [left, top, right, bottom] = box;
     let wide = picture;
@@ -93,13 +93,13 @@ const resample = (() => {
     return small;
   }
 
-  // The radius, not an integer, with which three blurs by a box come near a Gaussian.
+  // Return the radius (a fraction) with which three box blurs approximate a Gaussian blur.
   function boxRadius(radius) {
     const square = radius * radius / 3, whole = Math.floor((Math.sqrt(12 * square + 1) - 1) / 2);
     return whole + (2 * whole + 1) * (whole * (whole + 1) - 3 * square) / (6 * (square - (whole + 1) ** 2));
   }
 
-  // Blur lines by a box: whole pixels inside the radius, and a part of those at both ends. Pixels repeat at borders.
+  // Box blur of lines: pixels inside the radius count fully, those at both ends in part. Pixels at the border repeat.
   function boxBlur(data, count, length, stride, start, radius) {
     const whole = Math.floor(radius), inner = Math.floor(Math.fround(2 ** 24 / Math.fround(radius * 2 + 1)));
     const outer = Math.floor((2 ** 24 - (whole * 2 + 1) * inner) / 2);
@@ -125,7 +125,7 @@ const resample = (() => {
     return { width, height, channels, data };
   }
 
-  // An unsharp mask: add percent of the difference from the blurred picture.
+  // Sharpen by an unsharp mask: add ``percent`` % of the difference from the blurred picture.
   function sharpen(picture, radius, percent) {
     const soft = blur(picture, radius).data;
     return { ...picture, data: picture.data.map((value, at) => clip(value + Math.trunc((value - soft[at]) * percent / 100))) };

@@ -1,7 +1,7 @@
-// A smooth surface through a picture's ground: penalised cubic splines, fitted to means of blocks, as predict fits it.
+// Fit a smooth surface to a picture's background, as predict does: penalised cubic splines through means of blocks.
 "use strict";
 const surface = (() => {
-  const FITTED = 64, KNOTS = 9, TERMS = KNOTS * KNOTS; // blocks along the longer edge; knots along each
+  const FITTED = 64, KNOTS = 9, TERMS = KNOTS * KNOTS; // blocks along the longer edge; knots along each edge
   const STIFF_AT_BORDER = 1e-1, STIFF = 1e-4, NEAR = 3, MOST_GROWTH_STEPS = 40;
 
   function median(values) {
@@ -11,7 +11,7 @@ const surface = (() => {
 
   const steps = (edge, step) => Array.from({ length: Math.ceil(edge / step) }, (_, i) => i * step);
 
-  // The means of blocks of step x step pixels, three colours each.
+  // Return the mean colours of blocks of step x step pixels.
   function blockMeans({ width, height, data }, step) {
     const columns = steps(width, step), rows = steps(height, step), values = new Float64Array(rows.length * columns.length * 3);
     rows.forEach((y, v) => columns.forEach((x, u) => {
@@ -22,15 +22,15 @@ const surface = (() => {
     return { rows, columns, values };
   }
 
-  // The values of all cubic B-splines at a place from 0 to 1.
+  // Return the values of all cubic B-splines at a position from 0 to 1.
   const splines = (place) => Float64Array.from({ length: KNOTS }, (_, knot) => {
     const away = Math.abs(place * (KNOTS - 3) + 1 - knot);
     return away < 1 ? 2 / 3 - away ** 2 + away ** 3 / 2 : Math.max(2 - away, 0) ** 3 / 6;
   });
 
-  // The quadratic form that grows with the curvature and, a little, with the slope of a surface of knots.
+  // The penalty: a quadratic form of the knots that grows with the surface's curvature and, a little, with its slope.
   const bending = (() => {
-    const form = (taps) => Array.from({ length: TERMS }, (_, at) => { // differences along an axis, squared
+    const form = (taps) => Array.from({ length: TERMS }, (_, at) => { // squared differences along an axis
       const a = Math.floor(at / KNOTS), b = at % KNOTS;
       let sum = 0;
       for (let row = 0; row + taps.length <= KNOTS; row++) sum += (taps[a - row] ?? 0) * (taps[b - row] ?? 0);
@@ -45,7 +45,7 @@ const surface = (() => {
     return found;
   })();
 
-  // Solve normal x = right for three columns, by Cholesky; normal is replaced by its factor.
+  // Solve normal x = right for three columns by Cholesky decomposition, which overwrites normal.
   function solve(normal, right) {
     for (let i = 0; i < TERMS; i++) for (let j = 0; j <= i; j++) {
       let sum = normal[i * TERMS + j];
@@ -64,7 +64,7 @@ const surface = (() => {
     return found;
   }
 
-  // Knots (KNOTS, KNOTS, 3) by least squares over the chosen blocks. Only 16 splines differ from 0 at a place.
+  // Return knots (KNOTS, KNOTS, 3), fitted by least squares to the chosen blocks. At a position only 16 splines are not 0.
   function fitKnots(blocks, chosen, down, across, stiff) {
     const { values, columns } = blocks, normal = bending.map((value) => stiff * value), right = new Float64Array(TERMS * 3);
     for (const at of chosen) {
@@ -78,7 +78,7 @@ const surface = (() => {
     return solve(normal, right);
   }
 
-  // The surface at every row and column, three colours each.
+  // Return the surface's three colours at every row and column.
   function evaluate(knots, down, across) {
     const found = new Float64Array(down.length * across.length * 3), lines = new Float64Array(KNOTS * 3);
     down.forEach((y, v) => {
@@ -92,11 +92,11 @@ const surface = (() => {
     return found;
   }
 
-  // The middle of each block along an edge, as spline values.
+  // Return the spline values in the middle of each block along an edge.
   const middles = (starts, edge) => starts.map((at, i) => splines((at + (starts[i + 1] ?? edge)) / 2 / edge));
 
-  // The ground of a picture, three colours for each pixel. It is fitted to the border first, then step by step to all
-  // that joins it and is near the surface.
+  // Return the background of a picture, three colours for each pixel. The surface is fitted to the border first, then step by
+  // step to all connected blocks that are near it.
   function fit(picture) {
     const { width, height } = picture, blocks = blockMeans(picture, Math.ceil(Math.max(width, height) / FITTED));
     const { rows, columns, values } = blocks, ring = masks.border(columns.length, rows.length);

@@ -1,4 +1,4 @@
-// Threads behind the last element return before they read or write.
+// Threads beyond the last element return before they read or write.
 //@ kernel: pool
 //@ block: 128
 //@ grid: ceil_div(images * CHANNELS * PH * PW, 128)
