@@ -13,7 +13,7 @@ from app.cuda.nvml import NvmlDevice
 from app.main_job.statistics import median
 from app.terminal.text import format_factor
 
-SECONDS = 5.0  # the energy counter is updated every 20 to 100 ms: at most 2 % of it
+SECONDS = 5.0  # of measurement; the energy counter is updated every 20 to 100 ms, at most 2 % of them
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 0.5  # wait no longer for the energy counter to move
 Source = Literal["energy counter", "power samples"]
@@ -28,10 +28,14 @@ def power_document(
     seconds: float,
     images: int,
     joules: float,
-    source: Literal["energy counter", "power samples"],
+    source: Source,
     clocks: Sequence[int],
 ) -> records.Power:
-    """Return a measurement as a record of the report. joules: of the whole card, as ``source`` gave. clocks: MHz."""
+    """Return a measurement as the report's record.
+
+    seconds, images: its duration, and the images classified in it. joules: energy of the whole card, from ``source``.
+    clocks: samples of the SM clock in MHz; they may be missing.
+    """
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
@@ -47,7 +51,7 @@ def power_document(
 
 
 def check_nvml_available() -> None:
-    """Raise UserError if NVML cannot be used. Call it before the work."""
+    """Raise UserError if NVML, NVIDIA's library for monitoring GPUs, cannot be used."""
     with _open_nvml_card():
         pass
 
@@ -108,7 +112,7 @@ def measure_power(
 def _run_until_update(
     card: NvmlDevice, run: Callable[[], object], clock: Callable[[], float]
 ) -> tuple[int | None, int]:
-    """Run until the energy counter changes; return its value in mJ (None if it does not) and the number of runs."""
+    """Call ``run`` until the energy counter changes; return its value in mJ, or None if it does not, and the calls."""
     before, start, runs = card.energy_mj(), clock(), 0
     while before is not None and clock() - start < PATIENCE_SECONDS:
         run()

@@ -63,7 +63,7 @@ def round_samples(samples: Sequence[float]) -> list[float]:
 
 
 def median_half_width(samples: Sequence[float]) -> float:
-    """Return half the width of the median's 95 % interval, from order statistics; valid for any distribution."""
+    """Return half the median's 95 % confidence interval, from order statistics; it holds for any distribution."""
     ordered = sorted(samples)
     count = len(ordered)
     reach = 1.96 * sqrt(count) / 2
@@ -120,12 +120,18 @@ def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
 
 
 def launches_per_sample(ms: float, l2: str) -> int:
-    """Return how many launches to time together: several only if each is short and the cache stays warm."""
+    """Return how many launches to time together: several if each is short and the L2 cache is warm.
+
+    ms: time of one launch. l2: ``cold`` or ``warm``.
+    """
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
 def describe_stopping_rule(noise: float, l2: str) -> str:
-    """Return in words when measurements stop, for the header of a table."""
+    """Return in words when measurements stop, for the header of a table.
+
+    noise: relative error of the median that is enough. l2: ``cold`` or ``warm``.
+    """
     cache = {
         "cold": "cold L2 (flushed before every run)",
         "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",
@@ -172,7 +178,7 @@ def covered_ms(intervals: Iterable[Interval]) -> float:
 
 
 def overlap_ms(left: Iterable[Interval], right: Iterable[Interval]) -> float:
-    """Return the time in ms that both sides cover at once."""
+    """Return the time in ms that intervals of both ``left`` and ``right`` cover."""
     left, right = merge_intervals(left), merge_intervals(right)
     return covered_ms(left) + covered_ms(right) - covered_ms([*left, *right])
 
@@ -207,10 +213,10 @@ def describe_bottleneck(use: Pipeline) -> str:
 
 
 def pipeline_usage(timeline: Timeline) -> Pipeline:
-    """Return the overlap of copies and kernels, their shares, and the limit of a run, for the report.
+    """Return the record of a traced run: overlap of copies and kernels, their shares, and what limits the run.
 
-    The limit is the host if enqueueing took nearly all of the run, otherwise the longest of kernels, copies and idle
-    time. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
+    The limit is enqueueing if it took nearly all of the run, otherwise the longest of kernels, copies and idle time.
+    Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
     Raises ValueError for a timeline that covers no time.
     """
     h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)

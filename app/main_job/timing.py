@@ -1,4 +1,4 @@
-"""Measure a run on the GPU: its layers, the whole pass on the card, the end-to-end time, and a trace.
+"""Time the layers of a run on the GPU, all kernels together, and the run end to end; trace its copies and kernels.
 
 CUDA events time kernels and copies. The host clock times end to end: from the call to readable labels, with an idle
 device at the start. All times are in milliseconds.
@@ -39,7 +39,8 @@ TRACES = 9
 class CardTimes(Frozen):
     """Times with ``images`` images resident on the card, as one chunk, without transfers.
 
-    op_times: times of single convolutions with bias. raw_copy: time to copy the images once from page-locked memory.
+    whole: times of all kernels of the network. op_times: times of single convolutions with bias. device_bytes: size of
+    the buffers. raw_copy: times of copying the images from page-locked memory.
     """
 
     images: int
@@ -51,9 +52,9 @@ class CardTimes(Frozen):
 
 
 def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
-    """Return the times of the layers, of single convolutions and of the whole pass, on resident images.
+    """Time the layers, single convolutions and the whole network on as many of the images as fit in device memory.
 
-    It uses as many of the images as fit in device memory. Raises UserError if none does.
+    repeat, warmup: number of timed runs, and of untimed ones before. Raises UserError if not even one image fits.
     """
     count = len(images)
     while True:
@@ -119,7 +120,10 @@ def _allocate_resident_buffers(
 
 
 def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
-    """Return times of runs by the host clock, from the call to readable labels; ``outputs`` keeps the last labels."""
+    """Return times of ``repeat`` runs by the host clock, from the call to readable labels, after ``warmup`` runs.
+
+    outputs: keeps the labels of the last run.
+    """
     for _ in range(warmup):
         engine.run(images, outputs)
     for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
@@ -130,7 +134,7 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
 
 
 def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
-    """Return a traced run: an event marks each boundary between copy in, kernels and copy out of every chunk.
+    """Run once; return the intervals of each chunk's copy in, kernels and copy out, between which events are recorded.
 
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
@@ -152,7 +156,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
 
 
 def median_pipeline_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
-    """Trace several runs; return the one with the median overlap."""
+    """Trace several runs; return the record of the one with the median overlap of copies and kernels."""
     traced = sorted(
         (pipeline_usage(trace_run(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]
     )
