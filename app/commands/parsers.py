@@ -9,7 +9,7 @@ from typing import Any
 
 from app import VERSION
 from app.terminal.console import Parser
-from app.terminal.options import add_options, read_request
+from app.terminal.options import add_options, request_from_values
 from app.terminal.text import paragraph
 
 # Every command except the main job, with its summary, in the order of ``main.py --help``.
@@ -84,7 +84,7 @@ def make_request(name: str, options: argparse.Namespace) -> Any:
 
     Raises UserError for options that contradict each other.
     """
-    return read_request(_request_type(name), vars(options))
+    return request_from_values(_request_type(name), vars(options))
 
 
 def command_module(name: str) -> str:

@@ -29,7 +29,7 @@ from app.main_job.statistics import median
 from app.records.classify import ClassifyCosts, Cluster, Identity, OpenSeconds
 from app.records.parts import Processor
 from app.terminal.console import Parser, run_guarded
-from app.terminal.options import add_options, read_request
+from app.terminal.options import add_options, request_from_values
 from app.terminal.output import Output, publish_report
 from app.terminal.text import Column, fields, table
 from data_tools.idx import write_idx
@@ -159,7 +159,7 @@ def main() -> int:
     """Measure and publish the costs; return the exit code."""
     parser = Parser(prog="python -m docs.measure.classify_costs", description="Measure what classify itself takes.")
     add_options(parser, Output)
-    publish_report(measure_costs(), as_text, read_request(Output, vars(parser.parse_args())))
+    publish_report(measure_costs(), as_text, request_from_values(Output, vars(parser.parse_args())))
     return 0
 
 

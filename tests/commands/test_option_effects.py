@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.commands.parsers import COMMANDS, load_parser, make_request
 from app.terminal.console import Parser
-from app.terminal.options import add_options, option, options, read_request
+from app.terminal.options import add_options, option, options, request_from_values
 from data_tools.idx import write_idx
 from tests.support.shell import Refuses, check_error, write_good_files
 
@@ -178,7 +178,7 @@ def parser() -> Parser:
 
 
 def read(line: str) -> Outer:
-    return read_request(Outer, vars(parser().parse_args(line.split())))
+    return request_from_values(Outer, vars(parser().parse_args(line.split())))
 
 
 def test_a_request_is_read_from_its_own_options() -> None:
