@@ -127,7 +127,7 @@ def test_a_card_that_is_lost_ends_the_process(opens: bool, monkeypatch: pytest.M
     monkeypatch.setattr(plugin.os, "_exit", Mock(side_effect=SystemExit))
     with pytest.raises(SystemExit):
         plugin.answer_pieces("name", [1])
-    plugin.os._exit.assert_called_once_with(plugin.LOST)  # type: ignore[attr-defined]
+    plugin.os._exit.assert_called_once_with(plugin.GPU_LOST)  # type: ignore[attr-defined]
 
 
 def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
