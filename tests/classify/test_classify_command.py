@@ -109,13 +109,13 @@ def test_compressed_labels_of_plain_images_are_read_once(
     labels = read_idx(Path("2-labels-idx1-ubyte"), 1)
     write_idx(Path("labels.gz"), labels)
     monkeypatch.setattr(pieces, "CPU_PIECE", 100)
-    opened, begin = [], GzipArrayReader._begin
+    opened, begin = [], GzipArrayReader._restart
 
     def counted(source: GzipArrayReader) -> None:
         opened.append(source)
         begin(source)
 
-    monkeypatch.setattr(GzipArrayReader, "_begin", counted)
+    monkeypatch.setattr(GzipArrayReader, "_restart", counted)
     found = classify(shards[2], "--labels", "labels.gz", "--start", "150")
     assert found["correct"] == found["compared"] - 6 == 644 and len(opened) == 1
     write_idx(Path("labels.gz"), np.full(800, 3, np.uint8))

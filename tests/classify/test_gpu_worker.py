@@ -43,7 +43,7 @@ def test_the_bits_of_one_pass(ending: str, dtype: str, tmp_path: Path) -> None:
         labels, logits = classifier(images), classifier.logits
     settings = WorkerSettings(graph=GRAPH, dtype=dtype, device="cuda", logits=True, compressed=ending == ".gz")
     with Worker(settings) as worker:
-        assert worker.place.limit in ("bus", "kernels") and worker.place.device.startswith("cuda:")
+        assert worker.device_info.limit in ("bus", "kernels") and worker.device_info.device.startswith("cuda:")
         cuts = pieces(shards(tmp_path, [1300, 2600], ending, images), 450)
         found_labels, found_logits = put_together([*LocalRunner(worker).run(cuts)])
     assert (found_labels == labels).all() and found_logits.tobytes() == logits.tobytes()

@@ -142,7 +142,7 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
                 if thread.name.endswith("(_run)"):  # a feeder's
                     thread.join()
         assert not freed
-        indices = [*range(worker.place.lanes)]
+        indices = [*range(worker.device_info.lanes)]
     del worker
     gc.collect()
     assert sorted(freed) == ([] if lost else indices)
