@@ -1,4 +1,4 @@
-"""Define the options of ``main.py classify``; imports no NumPy."""
+"""Define the options of ``main.py classify``."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ nevertheless; 3 a bug.
 
 
 class ClassifyRequest(Frozen, kw_only=True):
-    """Options of ``classify``; options not given are None. Raises UserError for options that contradict each other."""
+    """Options of ``classify``. Raises UserError for options that contradict each other."""
 
     shards: list[str] = option(
         "files of images: IDX (.gz or not), NPY or HDF5, of any size; a pattern in quotes, as 'day-*.npy'; or @LIST, a "

@@ -1,4 +1,4 @@
-"""Define the options of ``main.py evaluate``; imports no NumPy."""
+"""Define the options of ``main.py evaluate``."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ docs/evaluate.md explains the figures.
 
 
 class EvaluateRequest(Frozen, kw_only=True):
-    """Options of ``evaluate``; options not given are None. Raises UserError if there is nothing to evaluate."""
+    """Options of ``evaluate``. Raises UserError if there are neither labels nor another network to compare with."""
 
     network: str | None = network_option(group="what")
     weights: Path | None = weights_option()

@@ -98,7 +98,7 @@ class PredictRequest(Frozen, kw_only=True):
 
     @property
     def answers_each_line(self) -> bool:
-        """Return whether each file name on standard input is answered before the next one is read."""
+        """Return whether the command answers each file name on standard input before it reads the next one."""
         return self.paths == ["-"] and self.out is None
 
     def __post_init__(self) -> None:
