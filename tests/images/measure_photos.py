@@ -14,7 +14,7 @@ from app.base.clock import Timer
 from app.engine.classifier import Classifier
 from app.images.pictures.preparing import prepare_picture
 from app.images.predict.inputs import Part
-from app.images.predict.writers import Layout
+from app.images.predict.writers import AnswerLayout
 from data_tools.fashion_mnist import open_split
 from tests.support.pictures import GROUNDS, photo
 
@@ -41,7 +41,7 @@ def measure(images: np.ndarray, truth: np.ndarray, ground: str, count: int, seed
     wanted = classifier(images[drawn][:, None])
     part = Part([""] * count, [0] * count, np.stack([one.pixels for one in found]), True, [one.doubts for one in found])
     labels = classifier(part.images)
-    layout = Layout(None, 1, False, False, False, True, 0)
+    layout = AnswerLayout(None, 1, False, False, False, True, 0)
     columns = layout.make_columns(part, labels, classifier.logits, classifier.probabilities)
     noted, kept = np.array([*map(bool, columns["note"])]), labels == wanted
     wrong_noted = float(noted[~kept].mean()) if not kept.all() else 1.0

@@ -36,7 +36,7 @@ def evaluate(request: EvaluateRequest) -> int:
         other = None
         if request.against is not None:
             other = stack.enter_context(_comparison_classifier(asked, classifier.device, request.against))
-            _check_classes(classifier, other, request.against)
+            _check_same_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
             print_to_stderr(f"note: running on the CPU: {classifier.why_cpu}")
         data = _load_dataset(request, classifier, other)
@@ -68,7 +68,7 @@ def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> 
     return Classifier.from_request(replace(asked, precision=against), device)
 
 
-def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
+def _check_same_classes(one: Classifier, other: Classifier, against: str) -> None:
     """Raise UserError if the two classifiers differ in the number or the names of their classes."""
     if one.graph.class_count != other.graph.class_count or (
         one.classes and other.classes and one.classes != other.classes
@@ -114,10 +114,10 @@ def _classify_images(classifier: Classifier, images: np.ndarray) -> Answers:
             f"the scores of {lost} images are beyond the range of {classifier.precision}: "
             "choose a finer --precision, or mend the weights"
         )
-    return Answers(_subject_record(classifier), labels, probabilities)
+    return Answers(_network_record(classifier), labels, probabilities)
 
 
-def _subject_record(classifier: Classifier) -> EvaluatedNetwork:
+def _network_record(classifier: Classifier) -> EvaluatedNetwork:
     network, weights = classifier.graph.network, classifier.weights
     return {
         "network": {"name": network.name, "input_shape": [*network.input_shape]},

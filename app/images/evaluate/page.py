@@ -1,4 +1,4 @@
-"""Build the HTML page of ``evaluate`` with its charts."""
+"""Build the HTML page that ``evaluate`` writes: confusion matrix, reliability diagram, mistakes and tables."""
 
 import base64
 import math
@@ -28,7 +28,7 @@ from app.records.evaluate import Answers, Evaluate, Mistake, OtherNetwork
 
 MOST_NUMBERS = 20  # the most classes for which a confusion matrix shows counts as text
 RIGHT, WRONG = "c1 full", "c2 full"
-COLUMNS = 5  # of mistakes side by side
+COLUMNS = 5  # mistakes side by side
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's colour type of grey and of RGB
 
@@ -39,9 +39,9 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
     classes = len(counts)
     side = max(8, min(44, 660 // classes))
     left, top, size = 100, 84, side * classes
-    classes_are = [class_name(names, label) for label in range(classes)]
+    class_names = [class_name(names, label) for label in range(classes)]
     parts = [svg.bar(left, top, size, size, "ground")]
-    for row, name in enumerate(classes_are if side >= 12 else ()):
+    for row, name in enumerate(class_names if side >= 12 else ()):
         middle = row * side + side / 2
         parts += [
             svg.text(_shorten_name(name), left - 8, top + middle + 4, anchor="end", title=name),
@@ -50,7 +50,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
 
     def cell(row: int, column: int) -> Cell | None:
         count, support = counts[row][column], sum(counts[row])
-        told = f"{classes_are[row]} taken for {classes_are[column]}: {count:,} of {support:,}"
+        told = f"{class_names[row]} taken for {class_names[column]}: {count:,} of {support:,}"
         kind, said = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
         return Cell(math.sqrt(count / support), said, told, kind) if count else None
 
@@ -64,7 +64,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
 
 
 def draw_reliability_diagram(answers: Answers) -> str:
-    """Return as SVG the share of correct answers by probability, and below it the number of answers."""
+    """Return as SVG the share of correct answers by their probability, and below it the number of answers."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot
@@ -133,7 +133,7 @@ def _data_uri(image: np.ndarray) -> str:
 
 
 def _encode_png(image: np.ndarray) -> bytes:
-    """Return an image as a PNG file, encoded without a library."""
+    """Return an image as the bytes of a PNG file, encoded without a library. image: as for ``_data_uri``."""
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     channels, height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
@@ -153,7 +153,7 @@ CHANGES = 100  # the most rows of the table of changed answers
 
 
 def build_html_page(document: Evaluate, images: np.ndarray) -> str:
-    """Return the page. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
+    """Return the page as HTML. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
     parts = [html_fields(evaluated_fields(document))]
     answers, against, names = document["answers"], document["against"], document["classes"]
     if answers is not None:
