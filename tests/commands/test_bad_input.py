@@ -1,6 +1,6 @@
-"""Test users' mistakes: each ends with exit code 2 and one line with cause and remedy, and leaves no files.
+"""Test broken or missing input files: exit code 2, one line with cause and remedy, and no new files.
 
-Of each reader only a few broken files are here: tests of data_tools, files and network have the others.
+Tests of data_tools, files and network have more broken files for each reader.
 """
 
 import gzip
@@ -29,7 +29,7 @@ Y = np.eye(10)[[1, 2, 3]]
 
 
 class Case(NamedTuple):
-    """A command, the pattern that its error must show, and what makes the file ``bad`` for it."""
+    """A command, a pattern for its error, and a function that makes the file ``bad``, which the command reads."""
 
     command: str
     pattern: str
@@ -45,12 +45,12 @@ def idx(array: np.ndarray) -> Callable[[Path], object]:
 
 
 def hdf5(**arrays: object) -> Callable[[Path], object]:
-    """A file with these datasets or links."""
+    """Return a function that writes an HDF5 file with these datasets or links."""
     return lambda path: write_hdf5(path, arrays)
 
 
 def weights(**changes: object) -> Callable[[Path], object]:
-    """Good weights but for these."""
+    """Return a function that writes weights of lenet5, of which these arrays are replaced."""
     return hdf5(**{**random_graph(LENET5, bias=False).parameters, **changes})
 
 
@@ -110,7 +110,7 @@ CASES = {
     "report in a missing folder": Case("--json bad/report", "--json bad/report .*No such.*name a file in a folder"),
     "report onto a folder": Case("--json bad", "--json bad .*not a regular file; name a file in", Path.mkdir),
     "report below a file": Case("--json {good}/images/r", "--json .*Not a directory; name a file in"),
-    # Where a device such as /dev/null is named, nothing may take its place.
+    # A report must not replace a device such as /dev/null.
     "report onto a pipe": Case("--json bad", "--json bad .*not a regular file; .*or - for standard output", os.mkfifo),
     "report of a long name": Case(f"--json {'a' * 300}", "File name too long; name a file in"),
 }
@@ -124,7 +124,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "program"), [*((name, main) for name in CASES), ("truncated weights", in_a_shell)])
-def test_case(name: str, program: Callable[[list[str]], int], place: Path, good: Path, refuses: Refuses) -> None:
+def test_bad_input(name: str, program: Callable[[list[str]], int], place: Path, good: Path, refuses: Refuses) -> None:
     case = CASES[name]
     case.make(Path("bad"))
     before = listing(place), listing(good)
@@ -132,8 +132,8 @@ def test_case(name: str, program: Callable[[list[str]], int], place: Path, good:
     assert (listing(place), listing(good)) == before
 
 
-def test_variable_bad_file(place: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
-    """What the user points to is not passed over."""
+def test_bad_files_named_by_a_variable(place: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
+    """Files that the user names are not skipped for another source."""
     for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
         (place / name).write_bytes(b"not images")
     monkeypatch.setenv("FASHION_MNIST_DIR", str(place))

@@ -1,4 +1,4 @@
-"""The commands beside the main job: their help, what graph, networks and kernels print, what measuring needs."""
+"""Test what graph, networks and kernels print, and that commands which measure need a GPU."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,7 @@ ptxas info    : Used 12 registers, used 0 barriers
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """pyproject.toml takes it from where the program does."""
+    """The program and pyproject.toml take it from one place."""
     with pytest.raises(SystemExit) as leaving:
         main(["--version"])
     assert leaving.value.code == 0 and capsys.readouterr().out == f"lenet5-inference {VERSION}\n"
@@ -71,7 +71,7 @@ NEEDS_A_GPU = (
 def test_without_a_gpu(
     command: str, wrong: str, place: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, the reason in it, and no folder for plots."""
+    """Expect an error of one line with the reason, and no folder for plots."""
     monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda *_: "there is none")
     refuses(command, wrong)
     assert listing(place) == {}
@@ -130,7 +130,7 @@ def test_networks_prints_one_network_and_its_toml(capsys: pytest.CaptureFixture[
 def test_networks_tell_what_the_shipped_weights_promise(
     promise: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Biases as they have them; '-' where there are none, or where they promise nothing."""
+    """The row has the parameters of the weights, here without biases, and no accuracy if they promise none."""
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     graph = random_graph(NETWORKS["mlp"], bias=False)
     path = shipped.weights_path("mlp")
@@ -206,7 +206,7 @@ def test_every_kernel_has_an_example_that_it_serves() -> None:
         assert any(variant.refusal_reason(problem, "sm_90a") is None for problem in problems), variant.source
 
 
-def test_the_log_is_read_by_entry_point() -> None:
+def test_compiler_log_is_parsed_by_entry_point() -> None:
     assert resources.parse_log(LOG) == {
         "first": resources.CompiledFunction(126, 12_288, 16, 12, 20),
         "second": resources.CompiledFunction(12, 0, 0, 0, 0),
