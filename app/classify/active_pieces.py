@@ -19,10 +19,7 @@ from app.classify.pieces import ActivitySeconds, Piece
 
 
 class ActivePiece:
-    """A piece (a range of images) that is being classified, its results and its error, if any.
-
-    done: set when no feeder uses the piece.
-    """
+    """A piece (range of images) in classification, with its results or error. done: set when no feeder uses it."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
         """Allocate the results. reader: of the file of images. classes: logits of an image; None: store no logits."""
@@ -79,10 +76,7 @@ class Block:
         self.return_block(None, wait, compute)
 
     def return_block(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
-        """Tell the queue that the feeder is done with the block. error: why it has no labels; None if it has.
-
-        wait, compute: as for ``deliver``.
-        """
+        """Give the block back. error: why it has no labels; None if it has. wait, compute: as in ``deliver``."""
         active, queue = self._active, self._feeder.queue
         with queue.changed:
             self._feeder.held.remove(self)
@@ -124,10 +118,7 @@ class Feeder:
 
 
 class ActivePieceQueue:
-    """The pieces that are being classified, the earliest first. size: images per block.
-
-    ended: the exception that ended the queue; None while it hands out blocks.
-    """
+    """The pieces in classification, the earliest first. size: images per block. ended: what ended it, or None."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -185,8 +185,8 @@ def _open_shards(
 ) -> tuple[Graph, list[Shard]]:
     """Open the shards; return the network for the shape of their images, and the readable shards.
 
-    A shard whose images differ from the first one's in shape or type counts as unreadable. Raises UserError if no shard
-    can be read, or if one cannot be and ``--start`` or ``--count`` needs its number of images.
+    If images differ from the first shard's in shape or type, their shard is unreadable. Raises UserError if all shards
+    are, or if one is and ``--start`` or ``--count`` needs its number of images.
     """
     unlabelled = request.labels == UNLABELLED
     named = None if request.labels is None or unlabelled else find_shards([request.labels])

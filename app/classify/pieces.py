@@ -93,10 +93,9 @@ class Runner(Protocol):
     """Interface of objects that classify pieces on one or more devices."""
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """Classify pieces (ranges of images); yield each with its result, in the order in which they complete.
+        """Classify pieces (ranges of images); yield each with its result as it completes. Pieces are taken when needed.
 
-        The next piece is taken when a device has room for it. Closing the generator ends the pieces in flight. Raises
-        UserError if the work cannot go on.
+        Closing the generator ends the pieces in flight. Raises UserError if the work cannot go on.
         """
 
 

@@ -32,10 +32,7 @@ class WorkerOpener(Frozen):
     def __call__(
         self, name: str | None
     ) -> Iterator[Callable[[Piece | DeviceQuery], PieceResult | PieceFault | DeviceInfo]]:
-        """Yield a function that classifies pieces and describes the device.
-
-        name: of the worker in the report; None: the number of its device, or its cores.
-        """
+        """Yield a function that classifies pieces. name: of the worker in the report; None: its device is the name."""
         with Worker(replace(self.settings, label=name)) as worker:
 
             def answer(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:

@@ -67,15 +67,11 @@ class LocalWorker(Frozen):
 
 @asynccontextmanager
 async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Start processes of this machine as a Dask cluster; yield its client. The cluster restarts a worker that ends.
+    """Start a Dask cluster of local processes with the plugin; yield its client. A worker that ends is restarted.
 
-    in_flight: number of tasks that each worker runs at the same time. plugin: is installed in every worker. Raises
-    UserError if the processes do not start.
+    in_flight: number of tasks that each worker runs at the same time. Raises UserError if the processes do not start.
     """
-    with (
-        scratch_folder() as folder,
-        dask.config.set({"temporary-directory": folder}),
-    ):
+    with scratch_folder() as folder, dask.config.set({"temporary-directory": folder}):
         own = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
         common = own | {
             "nthreads": in_flight,

@@ -72,10 +72,9 @@ class EnginePlugin(WorkerPlugin):
 
 
 def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
-    """Return the engine's answer to each piece of work. Dask runs this function as a task on a worker.
+    """Return the engine's answers to pieces of work; Dask runs this as a task. name: of the plugin with the engine.
 
-    name: of the worker's plugin, which opened the engine. After a fatal error of the GPU, end the process, in which all
-    CUDA calls would fail: Dask then starts a new one.
+    After a fatal error of the GPU, end the process, in which all CUDA calls would fail: Dask then starts a new one.
     """
     try:
         engine = get_worker().plugins[name].wait_for_engine()

@@ -52,8 +52,8 @@ def open_local_runner(
 def open_cluster_runner(opener: Opener, address: str, **options: Any) -> AbstractContextManager[ClusterRunner]:
     """Return a context manager that connects to the scheduler at ``address`` and yields a runner on its workers.
 
-    Each thread of a worker runs one task at a time. opener: opens the engine on a worker. options: as for
-    ``ClusterRunner``. Raises UserError if the workers cannot be used.
+    Each thread of a worker runs one task at a time. opener: opens the engine on a worker. Raises UserError if the
+    workers cannot be used. options: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {})
     return ClusterRunner(connect_to_cluster(address, plugin), plugin.name, **options).run_dask_thread()
@@ -73,10 +73,9 @@ class ClusterRunner:
         estimate: Estimate = lambda piece: 1.0,
         check: Check = lambda: None,
     ) -> None:
-        """Store the arguments. cluster: opens the cluster and yields Dask's client. name: of the workers' plugin.
+        """Store the arguments. name: of the workers' plugin. estimate: returns roughly how many seconds a piece takes.
 
-        estimate: returns roughly how many seconds a piece takes. check: is called regularly in the thread that called
-        ``run``; it may raise KeyboardInterrupt.
+        check: is called regularly in the thread that called ``run``; it may raise KeyboardInterrupt.
         """
         self._cluster, self._name = cluster, name
         self._estimate, self._check = estimate, check

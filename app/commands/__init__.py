@@ -1,4 +1,1 @@
-"""Define the options of each command as a dataclass, its request, and name the module that runs it (``BODY``).
-
-Nothing here imports NumPy, so that ``--help`` is fast.
-"""
+"""Define the options of each command as a dataclass, its request, and name the module that runs it: ``BODY``."""

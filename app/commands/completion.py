@@ -13,8 +13,7 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 def completion_script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     """Return the completion script for ``shell``, a key of ``SHELLS``.
 
-    parsers: command → its parser. summaries: command → its summary in the help. main_job: name among the parsers of
-    what runs without a command.
+    parsers: parser of each command and of ``main_job``, by name. summaries: each command's line in the help, by name.
     """
     return SHELLS[shell](parsers, summaries, main_job)
 

@@ -62,10 +62,7 @@ def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weig
 def _measure_network_accuracy(
     network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
 ) -> NetworkAccuracy:
-    """Return one network's counts and verdict; if the network cannot run, the verdict gives the reason.
-
-    where: device, ``cuda`` or ``cpu``.
-    """
+    """Return one network's counts and verdict; if the network cannot run, the verdict gives the reason."""
     row: NetworkAccuracy = {
         "network": network.name,
         "precision": None,

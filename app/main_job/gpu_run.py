@@ -25,18 +25,12 @@ LAYER_REPEAT = 20
 
 
 def run_on_gpu(
-    request: RunRequest,
-    graph: Graph,
-    chosen: Choices,
-    data: Dataset,
-    batch: int,
-    lap: Callable[[str], None],
+    request: RunRequest, graph: Graph, chosen: Choices, data: Dataset, batch: int, lap: Callable[[str], None]
 ) -> Outcome:
     """Classify ``batch`` images and return labels and measured times. If ``data`` has fewer images, repeat them.
 
-    chosen: the requested kernels and precision. lap: stores the time since its last call under a name; it is called
-    with ``kernels`` when the kernels are loaded. Raises UserError if no kernels can compute the network, and if
-    ``--compare`` names the precision of the run itself.
+    lap: stores the time since its last call under a name, here ``kernels`` when they are loaded. Raises UserError if no
+    kernels can compute the network, and if ``--compare`` names the precision of the run itself.
     """
     images = data.images
     card = device.describe_gpu()
@@ -126,10 +120,9 @@ def run_on_gpu(
 
 
 def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
-    """Return a sentence about what limits a run that cannot be traced.
+    """Return a sentence about what limits a run of several passes, or one whose first kernel reads over the bus.
 
-    That is a run of several passes, or one whose first kernel reads the images over the bus. per_image: end-to-end time
-    of an image in ms. resident: times with the images on the card.
+    per_image: end-to-end time of an image in ms. resident: times with the images on the card.
     """
     copy, compute = (taken.median / resident.images for taken in (resident.raw_copy, resident.whole))
     what, remedy = ("the bus", "faster kernels do not help") if copy > compute else ("compute", "faster kernels help")
@@ -142,10 +135,7 @@ def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
 def _time_repeated_passes(
     engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int
 ) -> tuple[Timing, Cycle]:
-    """Classify the batch in passes over the data, ``repeat`` times; return times and counts.
-
-    outputs: receives the labels of the first pass, with which those of later passes are compared.
-    """
+    """Time ``repeat`` runs of several passes over the data. outputs: receives the labels of the first pass."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     images = data.images

@@ -24,18 +24,8 @@ if TYPE_CHECKING:
     from app.records import report as records
 
 
-def power_document(
-    seconds: float,
-    images: int,
-    joules: float,
-    source: Source,
-    clocks: Sequence[int],
-) -> records.Power:
-    """Return a measurement as the report's record.
-
-    seconds, images: its duration, and the images classified in it. joules: energy of the whole card, from ``source``.
-    clocks: samples of the SM clock in MHz; they may be missing.
-    """
+def power_document(seconds: float, images: int, joules: float, source: Source, clocks: Sequence[int]) -> records.Power:
+    """Return a measurement over ``seconds`` seconds as the report's record. clocks: samples of the SM clock in MHz."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}

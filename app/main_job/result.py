@@ -64,11 +64,7 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
 
 
 class Cycle(Frozen):
-    """Counts of a batch that was classified in several passes over fewer images.
-
-    correct: right labels in all passes; None if the true labels are unknown. total: images of all passes. unsteady:
-    passes whose labels differ from those of the first one.
-    """
+    """Right labels (None: unknown) and images of all passes. unsteady: passes whose labels differ from the first."""
 
     correct: int | None
     total: int

@@ -50,11 +50,7 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
 
 def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
     """Return ``p10``, ``p50`` and so on (None for too few samples), ``runs`` (number of samples) and ``samples``."""
-    return {
-        **{f"p{q}": percentile(samples, q) for q in shown},
-        "runs": len(samples),
-        "samples": round_samples(samples),
-    }
+    return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": round_samples(samples)}
 
 
 def round_samples(samples: Sequence[float]) -> list[float]:
@@ -120,18 +116,12 @@ def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
 
 
 def launches_per_sample(ms: float, l2: str) -> int:
-    """Return how many launches to time together: several if each is short and the L2 cache is warm.
-
-    ms: time of one launch. l2: ``cold`` or ``warm``.
-    """
+    """Return how many launches of ``ms`` ms each to time together: several if they are short and ``l2`` is ``warm``."""
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
 def describe_stopping_rule(noise: float, l2: str) -> str:
-    """Return in words when measurements stop, for the header of a table.
-
-    noise: relative error of the median that is enough. l2: ``cold`` or ``warm``.
-    """
+    """Return in words when measurements stop. noise: accepted relative error of a median. l2: ``cold`` or ``warm``."""
     cache = {
         "cold": "cold L2 (flushed before every run)",
         "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",

@@ -37,10 +37,9 @@ TRACES = 9
 
 
 class CardTimes(Frozen):
-    """Times with ``images`` images resident on the card, as one chunk, without transfers.
+    """Times with ``images`` images resident on the card, as one chunk, without transfers. whole: of all kernels.
 
-    whole: times of all kernels of the network. op_times: times of single convolutions with bias. device_bytes: size of
-    the buffers. raw_copy: times of copying the images from page-locked memory.
+    op_times: of single convolutions with bias. raw_copy: of copying the images once from page-locked memory.
     """
 
     images: int
@@ -120,10 +119,7 @@ def _allocate_resident_buffers(
 
 
 def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
-    """Return times of ``repeat`` runs by the host clock, from the call to readable labels, after ``warmup`` runs.
-
-    outputs: keeps the labels of the last run.
-    """
+    """Time runs by the host clock, from the call to readable labels. outputs: keeps the labels of the last run."""
     for _ in range(warmup):
         engine.run(images, outputs)
     for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that

@@ -274,10 +274,7 @@ def number_type(least: float, most: float, above: bool = False) -> Callable[[str
 
 
 def argparse_type(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
-    """Return an argparse type that converts a text by ``kind`` and checks the value by ``check``.
-
-    what: name of such a value in the error for a text that cannot be converted.
-    """
+    """Return an argparse type that converts by ``kind``, then checks. what: the value in errors, such as "a number"."""
 
     def convert(text: str) -> Any:
         try:

@@ -25,10 +25,7 @@ def option(
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """Return a dataclass field whose type is another request, all of whose options the command has, too.
-
-    group: heading in the help for these options. words: values for the ``{word}``s in their help texts.
-    """
+    """Return a dataclass field for another request, whose options are included. words: values of their ``{word}``s."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 

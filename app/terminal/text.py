@@ -135,10 +135,7 @@ def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 
 
 def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | None = None) -> list[str]:
-    """Wrap text into lines of at most ``width`` characters.
-
-    first: prefix of the first line. following: prefix of the others; None: the same.
-    """
+    """Wrap text into lines of at most ``width`` characters. ``first`` begins the first line, ``following`` the rest."""
     following = first if following is None else following
     wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
     return wrapper.wrap(text) or [first.rstrip()]

@@ -85,10 +85,9 @@ def _greatest_difference(picture: np.ndarray, other: np.ndarray | int) -> np.nda
 
 
 def _has_one_colour_background(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
-    """Return whether the outermost pixels have one colour, apart from faint noise and objects.
+    """Return whether the outermost pixels have one colour, apart from noise and objects; shadows and lines are neither.
 
-    Shadows and lines are not objects. mask: pixels that differ from the colour, (h, w) bool. picture, blurred, ground:
-    the picture, the same blurred, and the colour, (h, w, 3).
+    mask: pixels that differ from the colour, (h, w) bool. blurred: of the picture. ground: the colour, (h, w, 3).
     """
     edge = frame_mask(mask.shape, 1)
     sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
@@ -223,10 +222,7 @@ def _keep_filled_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float)
 
 
 def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """Return each pixel's Mahalanobis distance from the ground, (h, w): differences that the ground has count less.
-
-    rest: differences from the ground, (h, w, 3). sample: pixels of the ground, (h, w) bool.
-    """
+    """Return the Mahalanobis distances of ``rest``, (h, w, 3), by the covariance in the pixels of ``sample`` (bool)."""
     values = rest[sample]
     sizes = np.abs(values).max(axis=1)
     usual = values[sizes <= max(3.0, 3 * float(np.median(sizes)))]

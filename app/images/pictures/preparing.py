@@ -102,7 +102,7 @@ def _is_darker_than_background(grey: np.ndarray, found: SeparatedPicture) -> boo
     """Return whether the object is darker than the background, by squared differences of its darker and lighter pixels.
 
     Few objects are lighter than a light background, so there a smaller sum of the darker pixels decides; on a dark
-    background, a smaller sum of the lighter pixels decides. grey: the picture, (h, w) from 0 to 255.
+    background, a smaller sum of the lighter pixels decides.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))
@@ -116,10 +116,7 @@ def _is_darker_than_background(grey: np.ndarray, found: SeparatedPicture) -> boo
 
 
 def _stretch_contrast(grey: np.ndarray, found: SeparatedPicture, box: Box, inverted: bool) -> np.ndarray:
-    """Return (h, w) uint8 in which the background is 0 and white, or black if ``inverted``, is 255.
-
-    grey: the picture in ``box``, scaled to (h, w).
-    """
+    """Return grey content of ``box``, uint8, so that the background is 0, and white (black if ``inverted``) is 255."""
     from PIL.Image import Resampling, fromarray
 
     size = grey.shape[::-1]
@@ -131,10 +128,7 @@ def _stretch_contrast(grey: np.ndarray, found: SeparatedPicture, box: Box, inver
 
 
 def _find_doubts(found: SeparatedPicture, small: bool) -> tuple[str, ...]:
-    """Return reasons for which the answer is doubtful: the background, or the object's size or position.
-
-    small: whether the object has fewer pixels than the network's input.
-    """
+    """Return reasons to doubt the answer: background, position or size. small: the object is smaller than the input."""
     doubts = {
         "ground not plain": not found.plain,
         "nearly empty": found.mask.mean() < EMPTY,

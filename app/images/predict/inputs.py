@@ -32,10 +32,7 @@ NAMES = ("x", "images")  # names for images in an NPZ file; its only array may h
 
 
 def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
-    """Return the images in a file of arrays; None if ``path`` is another file or cannot be read. Raises UserError.
-
-    read_hdf5: function that reads an HDF5 file; None: one is started for this file.
-    """
+    """Return the images in a file of arrays; None if ``path`` is another file or cannot be read. Raises UserError."""
     try:
         start = read_first_bytes(path, START_BYTES)
     except (UserError, OSError):
@@ -216,10 +213,7 @@ def image_count(source: Input) -> int:
 
 
 def try_prepare_picture(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
-    """Return a picture prepared for a network's input of ``shape``, or, if it is unreadable, the error.
-
-    invert: whether to negate it: ``yes``, ``no`` or ``auto``.
-    """
+    """Return a picture prepared for ``shape`` and its number of frames; if it is unreadable, return the error."""
     try:
         picture = read_picture(path, MAX_PIXELS)
     except UnreadablePicture as error:
@@ -228,12 +222,7 @@ def try_prepare_picture(path: Path, shape: PictureShape, invert: str) -> Picture
 
 
 def split_inputs(
-    inputs: Iterable[Input],
-    shape: PictureShape,
-    invert: str,
-    most: int,
-    seen: Tally,
-    progress: Callable[[int], object],
+    inputs: Iterable[Input], shape: PictureShape, invert: str, most: int, seen: Tally, progress: Callable[[int], object]
 ) -> Iterator[Part]:
     """Yield the images in parts of ``most``; the last part of an input has the rest, too, so that no part is small.
 
