@@ -126,9 +126,8 @@ def reference_agreement(
     images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
     found = compute_reference(graph, images)
     agreement = compare_labels(labels, found, "recomputed float64 reference", dtype)
-    if (
-        found.has_constant_scores and (images != images[0]).any()
-    ):  # equal labels prove nothing if the reference is constant
+    # Equal labels prove nothing if the reference is constant.
+    if found.has_constant_scores and (images != images[0]).any():
         fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
         return replace(agreement, fault=agreement.fault or fault)
     return agreement

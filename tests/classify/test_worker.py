@@ -49,9 +49,8 @@ def write_shards(folder: Path, edges: list[int], ending: str = "", images: np.nd
 
 
 def cut_all(all_shards: list[Shard], size: int) -> Iterator[Piece]:
-    return (
-        piece for number, shard in enumerate(all_shards) for piece in cut_pieces(number, shard, 0, shard.count, size)
-    )
+    for number, shard in enumerate(all_shards):
+        yield from cut_pieces(number, shard, 0, shard.count, size)
 
 
 def join_results(results: list[tuple[Piece, PieceResult | PieceFault]]) -> tuple[np.ndarray, np.ndarray]:

@@ -139,10 +139,8 @@ def _encode_png(image: np.ndarray) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
     # A byte before each row names its filter; 0 is none.
     rows = np.pad(pixels.transpose(1, 2, 0).reshape(height, width * channels), ((0, 0), (1, 0)))
-    chunks = (
-        _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + _png_chunk(b"IEND", b"")
-    )
-    return SIGNATURE + chunks
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
+    return SIGNATURE + b"".join(_png_chunk(kind, content) for kind, content in chunks)
 
 
 def _png_chunk(kind: bytes, content: bytes) -> bytes:

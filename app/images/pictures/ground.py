@@ -65,12 +65,15 @@ def separate_object(picture: np.ndarray) -> SeparatedPicture:
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
     plain = float(np.quantile(blurred_away, 0.98)) <= EVEN
     if plain:
-        mask = _keep_filled_heavy_parts(*_object_mask_and_weight(picture - ground, ring), LEAST_PART)
+        mask, weight = _object_mask_and_weight(picture - ground, ring)
+        least = LEAST_PART
     else:
         mask, weight = _object_mask_and_weight(blurred - ground, ring)
         mask = _drop_thin_lines(_drop_shadows(mask, blurred, ground, ring))
         mask &= _exceeds_tolerance(picture, ground)  # blurred edges are wider
-        mask = _keep_filled_heavy_parts(mask, weight, LEAST_PART_IN_PATTERN)
+        least = LEAST_PART_IN_PATTERN
+    if mask.any():
+        mask = _fill_holes(_keep_heavy_parts(mask, weight, least))
     return SeparatedPicture(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
 
 
@@ -216,11 +219,6 @@ def _drop_thin_lines(mask: np.ndarray) -> np.ndarray:
     return mask & dilate(~dilate(~mask, LINE), LINE + 2)
 
 
-def _keep_filled_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
-    """Return the connected parts with at least ``least`` times the weight of the heaviest one, with filled holes."""
-    return _fill_holes(_keep_heavy_parts(mask, weight, least)) if mask.any() else mask
-
-
 def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
     """Return the Mahalanobis distances of ``rest``, (h, w, 3), by the covariance in the pixels of ``sample`` (bool)."""
     values = rest[sample]
@@ -230,8 +228,8 @@ def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rest @ np.linalg.cholesky(np.linalg.inv(covariance)), axis=2)
 
 
-def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
-    """Return the connected parts of the mask with at least ``weak`` times the weight of the heaviest one.
+def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
+    """Return the connected parts of the mask with at least ``least`` times the weight of the heaviest one.
 
     weight: of each pixel, (h, w). Parts along the border have a tenth of their pixels' weight.
     """
@@ -240,7 +238,7 @@ def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.n
     weights = np.bincount(at, weight.ravel())
     along_border = np.bincount(at, (mask & border_mask(mask.shape)).ravel()) > 0.1 * np.bincount(at)
     weights *= np.where(along_border, 0.1, 1) * (parts > 0)
-    return (weights >= weak * weights.max())[at].reshape(mask.shape) & mask
+    return (weights >= least * weights.max())[at].reshape(mask.shape) & mask
 
 
 def _fill_holes(mask: np.ndarray) -> np.ndarray:

@@ -142,9 +142,8 @@ def test_a_file_that_changed_after_its_header_was_read(tmp_path: Path) -> None:
         os.truncate(path, size - 1)
         expected = f"{path} has {size - 1:,} bytes where it had {size:,} when its header was read: run again"
         assert read_error(shard).startswith(expected)
-        assert (
-            user_error(shard.check_unchanged) == f"{path} was written during the run: run again when nothing writes it"
-        )
+        written = f"{path} was written during the run: run again when nothing writes it"
+        assert user_error(shard.check_unchanged) == written
         path.unlink()
         assert read_error(shard).startswith(f"{path} does not exist")
         assert user_error(shard.check_unchanged).startswith(f"{path} is gone (No such file")
