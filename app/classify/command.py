@@ -42,7 +42,7 @@ MOST_NAMED = 3  # most unreadable shards that the final error names
 
 @dataclass
 class UnreadableShards:
-    """The unreadable shards of a run. shards: number of all shards. found: path → reason."""
+    """The unreadable files (shards) of a run. shards: number of files in the run. found: path → reason."""
 
     shards: int
     found: dict[Path, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class ClassifyRun:
     tally: Totals = field(default_factory=Totals)
 
     def classify_remaining(self, runner: Runner) -> None:
-        """Classify the shards that have no results yet, and store theirs. Raises UserError if the work cannot go on."""
+        """Classify the shards that have no results yet. Raises UserError if the work cannot go on."""
         total = sum(self.windows[number][1] for number in self.folder.remaining_shards)
         with (
             tqdm(total=total, unit=" images", unit_scale=True, disable=None) as bar,
@@ -103,7 +103,7 @@ class ClassifyRun:
                     yield piece
 
     def _store_result(self, piece: Piece, result: PieceResult) -> None:
-        """Add the result of a piece to the totals, and write it to the result files of its shard."""
+        """Add the result of a piece (range of images) to the totals, and write it to the result files of its shard."""
         one, other = self.device_info, result.device_info
         if one.arithmetic != other.arithmetic:
             raise UserError(
@@ -198,7 +198,7 @@ def _open_shards(
             try:
                 shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
                 if not shards:
-                    graph = graph_for_images(graph, _empty_dataset(shard))
+                    graph = graph_for_images(graph, _placeholder_dataset(shard))
                 elif (shard.image_shape, shard.dtype) != (shards[0].image_shape, shards[0].dtype):
                     forms = [f"{one.path} has {one.dtype} images of {one.image_shape}" for one in (shard, shards[0])]
                     raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
@@ -218,7 +218,7 @@ def _network_display_name(graph: Graph) -> str:
     return network.name if is_listed_network(network) else f"{network.name} ({network.digest[:12]})"
 
 
-def _empty_dataset(shard: Shard) -> Dataset:
+def _placeholder_dataset(shard: Shard) -> Dataset:
     """Return zeros of the shard's shape and type, which take no memory, to check both against the network."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.image_shape))
     return Dataset(images, None, None, str(shard.path), None)

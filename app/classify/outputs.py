@@ -1,4 +1,4 @@
-"""Write the results folder: labels and logits of each shard, atomically, with a receipt.
+"""Write the results folder: labels and logits of each shard (file of images), atomically, with a receipt.
 
 ``NAME.labels.npy`` holds uint8 (images,), ``NAME.logits.npy`` holds float32 (images, classes), ``NAME.json`` is the
 receipt. NAME is the file name of the shard without its suffixes.
@@ -239,7 +239,7 @@ class OutputFolder:
         return None
 
     def _has_expected_array(self, file: Path, number: int, kind: str) -> bool:
-        """Return whether the file contains an array with the type of ``kind`` and the shape of the shard's results."""
+        """Return whether the file contains an array of the shard's results: their shape, and the type of this kind."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):

@@ -35,7 +35,7 @@ def receipt_mismatch(receipt: Receipt, shard: Shard, first: int, images: int, id
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """Write a receipt atomically. Raises UserError."""
+    """Write the receipt of a shard, which has the hashes of its results, atomically. Raises UserError."""
     with replace_atomically(path) as temporary:
         temporary.write_text(json_text(receipt), encoding="utf-8")
 

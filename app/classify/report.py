@@ -124,7 +124,7 @@ def _throughput_record(share: ImageTotals, seconds: float) -> Rates:
 
 
 def as_text(report: Classify, width: int = WIDTH) -> str:
-    """Return the report as text without colours. width: columns of a line."""
+    """Return the report as text without colours. width: of a line, in characters."""
     shards = report["shards"]
     title = f"{report['network']['name']}: {_format_count(report['images'], 'image')} in "
     title += _format_count(shards["classified"] + shards["kept"], "shard")

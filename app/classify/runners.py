@@ -94,7 +94,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
 
 @contextmanager
 def _open_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenedRunner]:
-    """Open a runner on several processes, with an estimate of the seconds of a piece. runner: opens it."""
+    """Open a runner on several processes, and tell it how long each piece may take. runner: function that opens it."""
     rate = 1.0
 
     def estimate(piece: Piece | DeviceQuery) -> float:

@@ -101,7 +101,7 @@ class Worker:
             body(feeder)
 
     def classify(self, piece: Piece) -> PieceResult | PieceFault:
-        """Read and classify a piece; return its result, or a ``PieceFault`` if its files cannot be read.
+        """Read and classify a piece, a range of images of one file; return a ``PieceFault`` if the file is unreadable.
 
         After an exception the worker cannot be used again.
         """

@@ -64,7 +64,7 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
 
 
 class Cycle(Frozen):
-    """Right labels (None: unknown) and images of all passes. unsteady: passes whose labels differ from the first."""
+    """Counts of all passes over the data: right labels (None: unknown), images, and passes unlike the first."""
 
     correct: int | None
     total: int

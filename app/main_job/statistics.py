@@ -58,7 +58,7 @@ def round_samples(samples: Sequence[float]) -> list[float]:
     return [round(float(sample), 6) for sample in samples]
 
 
-def median_half_width(samples: Sequence[float]) -> float:
+def confidence_half_width(samples: Sequence[float]) -> float:
     """Return half the median's 95 % confidence interval, from order statistics; it holds for any distribution."""
     ordered = sorted(samples)
     count = len(ordered)
@@ -112,7 +112,7 @@ def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
     count = len(samples_ms)
     if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
         return True
-    return count >= LEAST_RUNS and median_half_width(samples_ms) <= noise * median(samples_ms)
+    return count >= LEAST_RUNS and confidence_half_width(samples_ms) <= noise * median(samples_ms)
 
 
 def launches_per_sample(ms: float, l2: str) -> int:

@@ -105,7 +105,7 @@ def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int
 def _allocate_resident_buffers(
     engine: GpuEngine, count: int
 ) -> tuple[StreamBuffers, list[tuple[int, Node, Launch, cupy.ndarray]]]:
-    """Return buffers for ``count`` images, and for each convolution its index in the plan, node, launch and output."""
+    """Return device buffers for ``count`` images, and (index in the plan, node, launch, output) of each convolution."""
     plan = engine.plan
     buffers = StreamBuffers(engine.loaded, count)
     ops = []

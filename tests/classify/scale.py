@@ -75,7 +75,7 @@ def measure_classify(
     return found
 
 
-def speed(folder: Path) -> None:
+def measure_speed(folder: Path) -> None:
     """Measure uncompressed shards in each precision; goal: at least 90 % of the rate of ``--cycle``, without files."""
     pattern = write_shards(folder, "{}-images", 1000, 10)
     for precision in ("fp16", "fp32x"):
@@ -85,7 +85,7 @@ def speed(folder: Path) -> None:
         record_goal(f"one GPU, {precision}, beside --cycle ({cycled / 1e6:.2f} million/s)", 0.9, share)
 
 
-def memory(folder: Path) -> None:
+def measure_memory(folder: Path) -> None:
     """Measure host memory for a sparse shard of 100 million images; goal: at most 1 GiB more than for one image."""
     peaks = []
     for count in (1, 100_000_000):
@@ -106,7 +106,7 @@ def print_peak_memory(folder: str) -> None:
     print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
-def gzip(folder: Path) -> None:
+def measure_gzip(folder: Path) -> None:
     """Measure compressed shards; goal: all cores decompress for at least 85 % of the time."""
     cores = len(os.sched_getaffinity(0))
     found = measure_classify(f"gzip, {cores} cores", write_shards(folder, "{}-images.gz", 10, 24 * cores), folder)
@@ -115,7 +115,7 @@ def gzip(folder: Path) -> None:
     record_goal(f"share of the time that {row['lanes']} lanes decompress", 0.85, share)
 
 
-def cluster(folder: Path) -> None:
+def measure_cluster(folder: Path) -> None:
     """Measure one device through Dask; goal: at least 97 % of the rate of one process without Dask."""
     pattern = write_shards(folder, "{}-images", 1000, 10)
     with dask_cluster(folder) as running:
@@ -127,7 +127,7 @@ def cluster(folder: Path) -> None:
     record_goal("through Dask, beside one process", 0.97, max(rates[1::2]) / max(rates[::2]))
 
 
-def devices(folder: Path) -> None:
+def measure_devices(folder: Path) -> None:
     """Measure all GPUs; goal: at least 95 % of their number times the rate of one, limited by files or by kernels."""
     for links, network, precision in ((16, "lenet5", "fp16"), (4, "fa19", "fp32x")):
         pattern = write_shards(folder, network + "-{}", 1000, links)
@@ -141,7 +141,7 @@ def devices(folder: Path) -> None:
         record_goal(f"{count} GPUs, beside one of them, {network}", 0.95 * count, all_ / one)
 
 
-def workers(folder: Path) -> None:
+def measure_workers(folder: Path) -> None:
     """Measure two workers on two cores; goal: at least 1.7 times the rate of one on one core."""
     pattern = write_shards(folder, "{}-images", 4, 2)
     one, two = (",".join(map(str, sorted(os.sched_getaffinity(0))[:count])) for count in (1, 2))
@@ -157,9 +157,8 @@ def workers(folder: Path) -> None:
 
 
 def main() -> None:
-    parts: dict[str, Callable[[Path], None]] = {
-        part.__name__: part for part in (speed, memory, gzip, cluster, devices, workers)
-    }
+    functions = (measure_speed, measure_memory, measure_gzip, measure_cluster, measure_devices, measure_workers)
+    parts: dict[str, Callable[[Path], None]] = {each.__name__.removeprefix("measure_"): each for each in functions}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=parts)
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))

@@ -69,7 +69,7 @@ def classify_piece(worker: Worker, piece: Piece) -> PieceResult:
 
 @pytest.fixture(scope="module")
 def one_piece_results(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and logits of the images as one shard and one piece."""
+    """Return labels and logits of all images, classified as one file in one piece."""
     (one,) = write_shards(tmp_path_factory.mktemp("whole"), [])
     with Worker(settings()) as worker:
         result = classify_piece(worker, Piece(0, one, 0, COUNT))

@@ -216,7 +216,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scheduler_is_stopped(
     cluster: Cluster, short_waits: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """First during a run, then before one."""
+    """Expect an error that says so, first during a run, then before one."""
 
     def pieces() -> Iterator[Piece]:
         yield Piece(0)

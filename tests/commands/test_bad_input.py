@@ -36,22 +36,22 @@ class Case(NamedTuple):
     make: Callable[[Path], object] = lambda path: None
 
 
-def content(data: bytes) -> Callable[[Path], object]:
+def raw_file(data: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(data)
 
 
-def idx(array: np.ndarray) -> Callable[[Path], object]:
+def idx_file(array: np.ndarray) -> Callable[[Path], object]:
     return lambda path: write_idx(path, array)
 
 
-def hdf5(**arrays: object) -> Callable[[Path], object]:
+def hdf5_file(**arrays: object) -> Callable[[Path], object]:
     """Return a function that writes an HDF5 file with these datasets or links."""
     return lambda path: write_hdf5(path, arrays)
 
 
-def weights(**changes: object) -> Callable[[Path], object]:
+def weights_file(**changes: object) -> Callable[[Path], object]:
     """Return a function that writes weights of lenet5, of which these arrays are replaced."""
-    return hdf5(**{**random_graph(LENET5, bias=False).parameters, **changes})
+    return hdf5_file(**{**random_graph(LENET5, bias=False).parameters, **changes})
 
 
 def unknown_network(path: Path) -> None:
@@ -66,34 +66,34 @@ UNLABELLED = "--device cpu --data {good}/images --labels none"
 CASES = {
     "missing weights": Case(WEIGHTS, "bad does not exist; check the name"),
     "weights directory": Case(WEIGHTS, "bad is a directory; name a file in it", Path.mkdir),
-    "truncated weights": Case(WEIGHTS, "truncated file.*fresh copy", content(TRUNCATED)),
+    "truncated weights": Case(WEIGHTS, "truncated file.*fresh copy", raw_file(TRUNCATED)),
     "weights of another shape": Case(
         WEIGHTS,
         r"conv2 is \(3,3,32,64\), network lenet5 needs \(5,5,32,64\); use weights made for this network",
-        weights(conv2=np.zeros((3, 3, 32, 64), np.float32)),
+        weights_file(conv2=np.zeros((3, 3, 32, 64), np.float32)),
     ),
     "weights of an unknown network": Case(
         "graph --weights bad", "'resnet', which is not listed, and does not define it", unknown_network
     ),
     "missing images": Case(DATA, "bad does not exist; check the name"),
     "images directory": Case(DATA, "bad is a directory; name a file in it", Path.mkdir),
-    "truncated gzip": Case(DATA, "bad is a truncated gzip file; get a fresh copy", content(gzip.compress(IDX)[:-400])),
+    "truncated gzip": Case(DATA, "bad is a truncated gzip file; get a fresh copy", raw_file(gzip.compress(IDX)[:-400])),
     "narrow images": Case(
-        DATA, r"images of shape \(1, 27, 28\) .*reads \(1, 28, 28\): resize", idx(np.zeros((3, 27, 28), np.uint8))
+        DATA, r"images of shape \(1, 27, 28\) .*reads \(1, 28, 28\): resize", idx_file(np.zeros((3, 27, 28), np.uint8))
     ),
-    "no x": Case(HDF5, "bad contains y, but no dataset x; store the images as x", hdf5(y=Y)),
+    "no x": Case(HDF5, "bad contains y, but no dataset x; store the images as x", hdf5_file(y=Y)),
     "colour x": Case(
-        HDF5, r"shape \(3, 28, 28\) .*: name images with as many channels", hdf5(x=np.repeat(X, 3, axis=3), y=Y)
+        HDF5, r"shape \(3, 28, 28\) .*: name images with as many channels", hdf5_file(x=np.repeat(X, 3, axis=3), y=Y)
     ),
-    "too few in y": Case(HDF5, "2 labels but .*3 images; name files that belong together", hdf5(x=X, y=Y[:2])),
+    "too few in y": Case(HDF5, "2 labels but .*3 images; name files that belong together", hdf5_file(x=X, y=Y[:2])),
     "no y to count": Case(
-        f"{HDF5} --min-accuracy 0.5", "--min-accuracy needs labels: name those of bad with --labels FILE", hdf5(x=X)
+        f"{HDF5} --min-accuracy 0.5", "--min-accuracy needs labels: name those of bad with --labels", hdf5_file(x=X)
     ),
     "missing labels": Case(LABELS, "bad does not exist; check the name"),
     "labels directory": Case(LABELS, "bad is a directory; name a file in it", Path.mkdir),
-    "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx(np.zeros(2, np.uint8))),
+    "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx_file(np.zeros(2, np.uint8))),
     "label 10": Case(
-        LABELS, "label 10, but the network has classes 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))
+        LABELS, "label 10, but the network has classes 0 to 9: .*--labels none", idx_file(np.full(3, 10, np.uint8))
     ),
     "labels alone": Case("--labels {good}/labels --device cpu", "--labels FILE needs --data FILE"),
     "no labels to count": Case(

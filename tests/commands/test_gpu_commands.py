@@ -79,7 +79,7 @@ def drawn_pictures(folder: Path) -> set[str]:
 
 
 def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | None = None) -> None:
-    """Check that each variant has a row in each type, with a time and right results, or with the reason why not."""
+    """Check that each kernel has a row in each type, with a time and right results, or with the reason why not."""
     assert document["schema"] == "lenet5-inference/bench/1" and document["device"]["kind"] == "cuda"
     for item, table in zip(items, document["tables"], strict=True):
         rows = table["rows"]

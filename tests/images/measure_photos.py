@@ -35,7 +35,7 @@ class PhotoShares(NamedTuple):
 def measure_photos(
     images: np.ndarray, truth: np.ndarray, ground: str, count: int, seed: int, classifier: Classifier
 ) -> PhotoShares:
-    """Classify photos on one kind of background, of ``count`` images drawn from ``images``, (N, 28, 28)."""
+    """Return the shares of photos, on one kind of background, of ``count`` images drawn from (N, 28, 28)."""
     rng = np.random.default_rng([seed, list(GROUNDS).index(ground)])
     drawn = rng.choice(len(images), count, replace=False)
     files = [photo(images[index], ground, rng) for index in drawn]

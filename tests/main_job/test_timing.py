@@ -20,8 +20,8 @@ from app.engine.opening import cpu_engine_class
 from app.main_job.report import startup_ms_beyond_cupy
 from app.main_job.result import ComparedRun, Outcome, Timing, bimodality_warnings, layer_row
 from app.main_job.statistics import (
+    confidence_half_width,
     median,
-    median_half_width,
     nearest_rank,
     speedup,
     split_two_levels,
@@ -170,12 +170,12 @@ def test_timing_and_summary_have_equal_percentiles() -> None:
         assert timing.median == found["p50"] == median(timing.samples) in timing.samples
 
 
-def test_half_width_covers_the_median() -> None:
+def test_confidence_interval_covers_the_median() -> None:
     rng = np.random.default_rng(0)
     misses = 0
     for _ in range(400):
         samples = rng.normal(10, 1, 40)
-        misses += bool(abs(np.median(samples) - 10) > median_half_width(samples.tolist()) * 1.3)
+        misses += bool(abs(np.median(samples) - 10) > confidence_half_width(samples.tolist()) * 1.3)
     assert misses < 40
 
 

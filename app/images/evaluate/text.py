@@ -33,7 +33,7 @@ def describe_significance(mcnemar: McNemar) -> str:
 
 
 def as_text(document: Evaluate, width: int = WIDTH) -> str:
-    """Return the document as text without colours. width: columns of a line."""
+    """Return the document as text without colours. width: of a line, in characters."""
     answers, against, names = document["answers"], document["against"], document["classes"]
     images = document["data"]["images"]
     blocks = [[*paragraph(headline(document), width), *fields(evaluated_fields(document), width)]]

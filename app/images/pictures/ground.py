@@ -53,7 +53,7 @@ class SeparatedPicture(Frozen):
 def separate_object(picture: np.ndarray) -> SeparatedPicture:
     """Separate the object on a picture, (h, w, 3) float32 RGB from 0 to 255, from the background.
 
-    The mask is empty if nothing differs from the ground.
+    The mask of the object is empty if nothing differs from the background.
     """
     ring = border_mask(picture.shape[:2])
     blurred = _blur(picture)

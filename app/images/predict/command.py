@@ -117,7 +117,7 @@ def _classify_part(
     labels = classifier(part.images)
     columns = layout.make_columns(part, labels, classifier.logits, classifier.probabilities)
     write(columns)
-    seen.add(part, columns, show)
+    seen.add_answers(part, columns, show)
 
 
 def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:

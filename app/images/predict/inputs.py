@@ -160,7 +160,7 @@ class Tally:
         self.blank += bool(prepared.pixels.min() == prepared.pixels.max())
         return prepared
 
-    def add(self, part: Part, columns: Columns, show: bool) -> None:
+    def add_answers(self, part: Part, columns: Columns, show: bool) -> None:
         """Count the classified images of a part. show: keep the first 400 images of one size for ``--show``.
 
         columns: the answers for the images.

@@ -13,7 +13,7 @@ import pytest
 from app.base.errors import UserError
 from app.classify.shards import Shard, find_shards, open_shard, opening, sources
 from data_tools.idx import write_idx
-from tests.classify.shards.test_reading import FLOATS, GREY, LABELS, content, hdf5, npy
+from tests.classify.shards.test_reading import FLOATS, GREY, LABELS, hdf5_file, npy_file, raw_file
 from tests.fuzz.idx import idx, old
 from tests.support.shell import user_error
 
@@ -21,7 +21,7 @@ ZIPPED = gzip.compress(idx(GREY), mtime=0)
 
 
 def write_short_npy(path: Path) -> None:
-    npy(GREY)(path)
+    npy_file(GREY)(path)
     os.truncate(path, path.stat().st_size - 1)
 
 
@@ -42,29 +42,29 @@ def write_external_dataset(path: Path) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nothing": (content(b""), "is empty; get a fresh copy"),
-    "a picture": (content(b"\x89PNG\r\n\x1a\n" + bytes(20)), "is a PNG picture, not an IDX file; store"),
-    "too short": (content(idx(GREY)[:-1]), "is too short: 1749 of the 1750 bytes that its header declares; get"),
-    "too long": (content(idx(GREY) + b"x"), "is too long: data follows the 1750 bytes that its header declares; get"),
-    "another count": (content(idx(GREY, (51, 5, 7))), r"declares 1785 bytes of content, more than its 1766 bytes can"),
-    "an old header": (content(old(GREY)[:-1]), "starts with four zero bytes, as old files do, but its content is not"),
-    "gzip of less than it can be": (content(gzip.compress(idx(GREY, (2**31, 5, 7)))), "declares .* more than its"),
-    "gzip, cut in its header": (content(ZIPPED[:15]), "is a truncated gzip file; get a fresh copy"),
-    "labels": (content(idx(LABELS)), "is an IDX file of rank 1, where rank 3 or 4 is needed; images must be"),
-    "integers": (npy(GREY.astype("i4")), "is int32; store it as uint8, or as float32 or float64"),
-    "one image": (npy(GREY[0]), r"has shape \(5, 7\); it must be \(N, H, W\) or"),
-    "no channels": (npy(np.zeros((4, 5, 6, 7), np.uint8)), r"has shape \(4, 5, 6, 7\); it must be .* 1 or 3 channels"),
-    "by columns": (npy(np.asfortranarray(GREY)), r"is stored by columns; save it again with numpy.ascontiguousarray"),
-    "npy, too short": (write_short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a fre"),
-    "npy of objects": (content(b"\x93NUMPY\1\0\x10\0{'descr': '|O'}\n"), ": it is no array: .*; save it again"),
-    "other names": (hdf5(GREY), "contains images, but no dataset x; store the images as x"),
+    "nothing": (raw_file(b""), "is empty; get a fresh copy"),
+    "a picture": (raw_file(b"\x89PNG\r\n\x1a\n" + bytes(20)), "is a PNG picture, not an IDX file; store"),
+    "too short": (raw_file(idx(GREY)[:-1]), "is too short: 1749 of the 1750 bytes that its header declares; get"),
+    "too long": (raw_file(idx(GREY) + b"x"), "is too long: data follows the 1750 bytes that its header declares; get"),
+    "another count": (raw_file(idx(GREY, (51, 5, 7))), r"declares 1785 bytes of content, more than its 1766 bytes can"),
+    "an old header": (raw_file(old(GREY)[:-1]), "starts with four zero bytes, as old files do, but its content is not"),
+    "gzip of less than it can be": (raw_file(gzip.compress(idx(GREY, (2**31, 5, 7)))), "declares .* more than its"),
+    "gzip, cut in its header": (raw_file(ZIPPED[:15]), "is a truncated gzip file; get a fresh copy"),
+    "labels": (raw_file(idx(LABELS)), "is an IDX file of rank 1, where rank 3 or 4 is needed; images must be"),
+    "integers": (npy_file(GREY.astype("i4")), "is int32; store it as uint8, or as float32 or float64"),
+    "one image": (npy_file(GREY[0]), r"has shape \(5, 7\); it must be \(N, H, W\) or"),
+    "no channels": (npy_file(np.zeros((4, 5, 6, 7), "u1")), r"has shape \(4, 5, 6, 7\); it must be .* 1 or 3 channels"),
+    "columns": (npy_file(np.asfortranarray(GREY)), "is stored by columns; save it again with numpy.ascontiguousarray"),
+    "npy, too short": (write_short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a"),
+    "npy of objects": (raw_file(b"\x93NUMPY\1\0\x10\0{'descr': '|O'}\n"), ": it is no array: .*; save it again"),
+    "other names": (hdf5_file(GREY), "contains images, but no dataset x; store the images as x"),
     "a group": (write_group, "contains images, but no dataset x; store the images as x"),
     "in another file": (write_external_dataset, "dataset 'x' keeps its data in another file; store it"),
     "hdf5, never written": (write_unallocated_dataset, "stores 0;"),
-    "hdf5, nothing": (hdf5(GREY[:0]), r"has shape \(0, 5, 7\); it must be .* at least one image"),
-    "hdf5 of words": (hdf5(GREY.astype("u2")), "is uint16; store it as uint8"),
-    "labels in three": (hdf5(GREY, np.zeros((50, 2, 2))), r"is float64 \(50, 2, 2\); it must be \(N, classes\)"),
-    "other labels": (hdf5(GREY, LABELS[:9]), "shard has 9 labels but .*shard has 50 images; name files that belong"),
+    "hdf5, nothing": (hdf5_file(GREY[:0]), r"has shape \(0, 5, 7\); it must be .* at least one image"),
+    "hdf5 of words": (hdf5_file(GREY.astype("u2")), "is uint16; store it as uint8"),
+    "labels in three": (hdf5_file(GREY, np.zeros((50, 2, 2))), r"is float64 \(50, 2, 2\); it must be \(N, classes\)"),
+    "few labels": (hdf5_file(GREY, LABELS[:9]), "shard has 9 labels but .*shard has 50 images; name files that belong"),
 }
 
 
@@ -135,7 +135,7 @@ def test_the_images_before_the_fault_can_be_read(tmp_path: Path) -> None:
 
 def test_a_file_that_changed_after_its_header_was_read(tmp_path: Path) -> None:
     path = tmp_path / "shard"
-    for write in (content(idx(GREY)), content(ZIPPED), npy(GREY), hdf5(GREY)):
+    for write in (raw_file(idx(GREY)), raw_file(ZIPPED), npy_file(GREY), hdf5_file(GREY)):
         write(path)
         shard = open_shard(path)
         size = path.stat().st_size
@@ -153,7 +153,8 @@ def test_a_file_that_changed_after_its_header_was_read(tmp_path: Path) -> None:
 def test_a_file_that_is_written_while_it_is_read(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "BAND_BYTES", 1)
     path = tmp_path / "shard"
-    {"idx": content(idx(GREY)), "gzip": content(ZIPPED), "hdf5": hdf5(GREY, chunks=(10, 5, 7))}[form](path)
+    writers = {"idx": raw_file(idx(GREY)), "gzip": raw_file(ZIPPED), "hdf5": hdf5_file(GREY, chunks=(10, 5, 7))}
+    writers[form](path)
     shard, out = open_shard(path), np.empty((20, 1, 5, 7), np.uint8)
     with shard.open_reader() as reader:
         reader.read(0, out)
@@ -170,7 +171,7 @@ def test_floats_outside_0_to_1(tmp_path: Path) -> None:
         floats = FLOATS.copy()
         floats[40, 0, 0, 0] = value
         for dtype in ("<f4", ">f4", "f8"):
-            npy(floats.astype(dtype))(path)
+            npy_file(floats.astype(dtype))(path)
             shard = open_shard(path)
             with shard.open_reader() as reader:
                 reader.read(0, np.empty((40, 1, 5, 7), np.float32))
@@ -179,7 +180,7 @@ def test_floats_outside_0_to_1(tmp_path: Path) -> None:
 
 def test_a_chunk_that_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "shard"
-    hdf5(GREY, chunks=(10, 5, 7), compression="gzip")(path)
+    hdf5_file(GREY, chunks=(10, 5, 7), compression="gzip")(path)
     with h5py.File(path) as file:
         place = file["x"].id.get_chunk_info(3).byte_offset
     path.write_bytes(flip_bit(path.read_bytes(), place + 20))
@@ -189,7 +190,7 @@ def test_a_chunk_that_is_corrupt(tmp_path: Path) -> None:
 def test_chunks_across_too_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "MAX_BAND_BYTES", 20 * 35 - 1)
     path = tmp_path / "shard"
-    hdf5(GREY, chunks=(20, 1, 1))(path)
+    hdf5_file(GREY, chunks=(20, 1, 1))(path)
     assert user_error(lambda: open_shard(path)).startswith(
         f"x in {path} has chunks across 20 rows, 700 bytes: store it in chunks of whole images"
     )
@@ -197,7 +198,7 @@ def test_chunks_across_too_many_images(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_labels_file_without_dataset_y(tmp_path: Path) -> None:
     write_idx(tmp_path / "images", GREY)
-    hdf5(GREY)(tmp_path / "c")
+    hdf5_file(GREY)(tmp_path / "c")
     error = user_error(lambda: open_shard(tmp_path / "images", tmp_path / "c"))
     assert error.startswith(f"{tmp_path / 'c'} has no dataset y; ")
 

@@ -27,7 +27,7 @@ LABELS = RNG.integers(0, 10, 50, np.uint8)
 ONE_HOT = np.eye(10)[LABELS]
 
 
-def npy(array: np.ndarray) -> Callable[[Path], object]:
+def npy_file(array: np.ndarray) -> Callable[[Path], object]:
     def write(path: Path) -> None:
         with path.open("wb") as file:
             np.save(file, array)
@@ -35,11 +35,11 @@ def npy(array: np.ndarray) -> Callable[[Path], object]:
     return write
 
 
-def content(data: bytes) -> Callable[[Path], object]:
+def raw_file(data: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(data)
 
 
-def hdf5(x: np.ndarray, y: np.ndarray | None = None, **options: Any) -> Callable[[Path], object]:
+def hdf5_file(x: np.ndarray, y: np.ndarray | None = None, **options: Any) -> Callable[[Path], object]:
     def write(path: Path) -> None:
         with h5py.File(path, "w") as file:
             file.create_dataset("x", data=x, **options)
@@ -72,28 +72,28 @@ members = gzip.compress(idx(GREY)[:9]) + gzip.compress(idx(GREY)[9:1000]) + gzip
 
 # name → how its file is written, the images (N, C, H, W) in it, whether they are read in order.
 FORMS: dict[str, tuple[Callable[[Path], object], np.ndarray, bool]] = {
-    "idx": (content(idx(GREY)), GREY[:, None], False),
-    "idx in colour": (content(idx(COLOUR)), COLOUR, False),
-    "idx, channels last": (content(idx(LAST)), COLOUR, False),
-    "old idx": (content(old(GREY)), GREY[:, None], False),
-    "old idx, big-endian": (content(old(GREY, "big")), GREY[:, None], False),
-    "gzip": (content(gzip.compress(idx(GREY))), GREY[:, None], True),
-    "gzip of several members": (content(members), GREY[:, None], True),
-    "gzip of old idx": (content(gzip.compress(old(GREY))), GREY[:, None], True),
-    "npy": (npy(GREY), GREY[:, None], False),
-    "npy in colour": (npy(COLOUR), COLOUR, False),
-    "npy, channels last": (npy(LAST), COLOUR, False),
-    "npy of floats": (npy(FLOATS), FLOATS, False),
-    "npy of floats, grey": (npy(FLOATS[:, 0]), FLOATS, False),
-    "npy of big-endian doubles": (npy(FLOATS.astype(">f8")), FLOATS, False),
-    "npy of k/255": (npy(GREY / np.float32(255)), (GREY / np.float32(255))[:, None], False),
-    "hdf5": (hdf5(GREY), GREY[:, None], False),
-    "hdf5, channels last": (hdf5(LAST), COLOUR, False),
-    "hdf5 of big-endian floats": (hdf5(FLOATS.astype(">f4")), FLOATS, False),
+    "idx": (raw_file(idx(GREY)), GREY[:, None], False),
+    "idx in colour": (raw_file(idx(COLOUR)), COLOUR, False),
+    "idx, channels last": (raw_file(idx(LAST)), COLOUR, False),
+    "old idx": (raw_file(old(GREY)), GREY[:, None], False),
+    "old idx, big-endian": (raw_file(old(GREY, "big")), GREY[:, None], False),
+    "gzip": (raw_file(gzip.compress(idx(GREY))), GREY[:, None], True),
+    "gzip of several members": (raw_file(members), GREY[:, None], True),
+    "gzip of old idx": (raw_file(gzip.compress(old(GREY))), GREY[:, None], True),
+    "npy": (npy_file(GREY), GREY[:, None], False),
+    "npy in colour": (npy_file(COLOUR), COLOUR, False),
+    "npy, channels last": (npy_file(LAST), COLOUR, False),
+    "npy of floats": (npy_file(FLOATS), FLOATS, False),
+    "npy of floats, grey": (npy_file(FLOATS[:, 0]), FLOATS, False),
+    "npy of big-endian doubles": (npy_file(FLOATS.astype(">f8")), FLOATS, False),
+    "npy of k/255": (npy_file(GREY / np.float32(255)), (GREY / np.float32(255))[:, None], False),
+    "hdf5": (hdf5_file(GREY), GREY[:, None], False),
+    "hdf5, channels last": (hdf5_file(LAST), COLOUR, False),
+    "hdf5 of big-endian floats": (hdf5_file(FLOATS.astype(">f4")), FLOATS, False),
     "hdf5 of seven bits": (write_seven_bit_hdf5, (GREY // 2)[:, None], True),
-    "hdf5 in chunks": (hdf5(LAST, chunks=(7, 5, 7, 3)), COLOUR, True),
-    "hdf5, compressed": (hdf5(GREY, **packed), GREY[:, None], True),
-    "hdf5, lzf": (hdf5(FLOATS.astype("f8"), chunks=(11, 1, 5, 7), compression="lzf"), FLOATS, True),
+    "hdf5 in chunks": (hdf5_file(LAST, chunks=(7, 5, 7, 3)), COLOUR, True),
+    "hdf5, compressed": (hdf5_file(GREY, **packed), GREY[:, None], True),
+    "hdf5, lzf": (hdf5_file(FLOATS.astype("f8"), chunks=(11, 1, 5, 7), compression="lzf"), FLOATS, True),
     "hdf5 in its header": (write_compact_hdf5, GREY[:2, None], True),
 }
 
@@ -147,14 +147,14 @@ def test_labels_in_hdf5(y: np.ndarray, tmp_path: Path, monkeypatch: pytest.Monke
     if y.dtype == bool:
         y = y.astype(np.int8)
     monkeypatch.setattr("app.classify.shards.shard.CONVERTED_BYTES", 100)
-    shard = write_and_open(tmp_path, hdf5(GREY, y))
+    shard = write_and_open(tmp_path, hdf5_file(GREY, y))
     np.testing.assert_array_equal(read_all_labels(shard), LABELS)
     assert not open_shard(shard.path, unlabelled=True).is_labelled
 
 
-@pytest.mark.parametrize("write", [npy(LABELS.astype(np.int64)), content(idx(LABELS)), hdf5(GREY, ONE_HOT)])
+@pytest.mark.parametrize("write", [npy_file(LABELS.astype(np.int64)), raw_file(idx(LABELS)), hdf5_file(GREY, ONE_HOT)])
 def test_labels_in_a_named_file(write: Callable[[Path], object], tmp_path: Path) -> None:
-    hdf5(GREY, 9 - LABELS)(tmp_path / "shard")
+    hdf5_file(GREY, 9 - LABELS)(tmp_path / "shard")
     write(tmp_path / "labels")
     np.testing.assert_array_equal(read_all_labels(open_shard(tmp_path / "shard", tmp_path / "labels")), LABELS)
 
@@ -163,7 +163,7 @@ def test_several_shards_need_one_process_of_hdf5(tmp_path: Path, monkeypatch: py
     reader_of = mock.Mock(wraps=hdf5_process.Reader)
     monkeypatch.setattr(hdf5_process, "Reader", reader_of)
     for name in "abc":
-        hdf5(GREY)(tmp_path / name)
+        hdf5_file(GREY)(tmp_path / name)
     with hdf5_process.Reader() as process:
         assert [open_shard(tmp_path / name, hdf5=process).count for name in "abc"] == [50] * 3
     assert reader_of.call_count == 1
@@ -204,7 +204,7 @@ def test_several_threads_share_a_reader(form: str, tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_raise_value_error(tmp_path: Path) -> None:
-    shard = write_and_open(tmp_path, content(idx(GREY)))
+    shard = write_and_open(tmp_path, raw_file(idx(GREY)))
     with shard.open_reader() as opened_reader:
         for first, shape, dtype in ((49, (2, 1, 5, 7), "u1"), (-1, (1, 1, 5, 7), "u1"), (0, (1, 1, 5, 7), "f4")):
             with pytest.raises(ValueError, match=r"has 50 rows|images of this shard are uint8"):

@@ -72,7 +72,7 @@ def test_no_names_are_no_error(predict: Predict, set_stdin: SetStdin) -> None:
 
 
 @pytest.fixture
-def process(predict: Predict, fashion: np.ndarray) -> Iterator[subprocess.Popen[bytes]]:
+def predict_process(predict: Predict, fashion: np.ndarray) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command as a process, in a folder with photos/0.png and photos/1.png."""
     save_pictures(fashion[:2], ["0.png", "1.png"])
     settings: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -94,28 +94,29 @@ def ask(process: subprocess.Popen[bytes], *pieces: bytes) -> dict[str, Any]:
     return answer
 
 
-def test_each_name_is_answered_while_the_pipe_stays_open(process: subprocess.Popen[bytes]) -> None:
-    assert ask(process, b"photos/0.png\n")["class"] == "Ankle boot"
-    assert "does not exist" in ask(process, b"gone.png\n")["error"]
-    assert ask(process, b"photos/", b"1.png", b"\n")["class"] == "Pullover"
-    out, err = process.communicate(b"photos/0.png", timeout=60)  # the last line has no end
+def test_each_name_is_answered_while_the_pipe_stays_open(predict_process: subprocess.Popen[bytes]) -> None:
+    assert ask(predict_process, b"photos/0.png\n")["class"] == "Ankle boot"
+    assert "does not exist" in ask(predict_process, b"gone.png\n")["error"]
+    assert ask(predict_process, b"photos/", b"1.png", b"\n")["class"] == "Pullover"
+    out, err = predict_process.communicate(b"photos/0.png", timeout=60)  # the last line has no end
     assert json.loads(out)["label"] == 9
-    assert process.returncode == 2 and b"error: 1 of 4 pictures cannot be read" in err
+    assert predict_process.returncode == 2 and b"error: 1 of 4 pictures cannot be read" in err
 
 
-def test_closed_output_ends_it_without_a_message(process: subprocess.Popen[bytes]) -> None:
-    ask(process, b"photos/0.png\n")
-    assert process.stdout is not None and process.stdin is not None and process.stderr is not None
-    process.stdout.close()
-    process.stdin.write(b"photos/0.png\n")
-    assert (process.wait(60), process.stderr.read()) == (141, b"")
+def test_closed_output_ends_it_without_a_message(predict_process: subprocess.Popen[bytes]) -> None:
+    ask(predict_process, b"photos/0.png\n")
+    stdin, stdout, stderr = predict_process.stdin, predict_process.stdout, predict_process.stderr
+    assert stdin is not None and stdout is not None and stderr is not None
+    stdout.close()
+    stdin.write(b"photos/0.png\n")
+    assert (predict_process.wait(60), stderr.read()) == (141, b"")
 
 
-def test_ctrl_c_ends_it_between_two_names(process: subprocess.Popen[bytes]) -> None:
-    ask(process, b"photos/0.png\n")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 2 and process.stderr is not None
-    assert re.fullmatch(rb"error: interrupted.*\n", process.stderr.read())
+def test_ctrl_c_ends_it_between_two_names(predict_process: subprocess.Popen[bytes]) -> None:
+    ask(predict_process, b"photos/0.png\n")
+    predict_process.send_signal(signal.SIGINT)
+    assert predict_process.wait(60) == 2 and predict_process.stderr is not None
+    assert re.fullmatch(rb"error: interrupted.*\n", predict_process.stderr.read())
 
 
 def test_the_example_in_another_language(predict: Predict, fashion: np.ndarray) -> None:
