@@ -65,7 +65,7 @@ class Block:
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Copy labels (count,) and, if wanted, logits (count, classes) to the piece's results.
+        """Copy labels (count,) and, if wanted, logits (count, classes) to the piece's results, and give the block back.
 
         wait, compute: seconds for which the feeder waited for the device, or computed itself.
         """

@@ -81,7 +81,7 @@ class PieceResult(Frozen):
 
 
 class PieceFault(Frozen):
-    """What a worker returns for a piece of an unreadable file. reason: fault and remedy in one line."""
+    """The answer of a worker to a piece of an unreadable file. reason: fault and remedy in one line."""
 
     reason: str
 

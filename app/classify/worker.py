@@ -68,7 +68,9 @@ class Worker:
         with devices.translate_gpu_errors():
             self._engine = _open_engine(settings, device)
             self._queue = ActivePieceQueue(self._engine.block)
-            self._bodies: list[Callable[[Feeder], None]] = []  # of the feeders; their memory lives until ``close``
+            self._bodies: list[
+                Callable[[Feeder], None]
+            ] = []  # the feeders' functions, whose memory lives until ``close``
             self._opened = threading.Semaphore(0)
             self._threads = [
                 threading.Thread(target=self._run_feeder, args=(index,), daemon=True)

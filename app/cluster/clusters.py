@@ -72,8 +72,8 @@ async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
     in_flight: number of tasks that each worker runs at the same time. Raises UserError if the processes do not start.
     """
     with scratch_folder() as folder, dask.config.set({"temporary-directory": folder}):
-        own = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
-        common = own | {
+        local = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
+        common = local | {
             "nthreads": in_flight,
             "memory_limit": None,  # engines allocate all their memory once
             "silence_logs": CRITICAL,
@@ -82,7 +82,7 @@ async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
             worker.name: {"cls": Nanny, "options": common | {"env": dict(worker.environment)}} for worker in workers
         }
         deaths = WorkerDeathReporter()
-        scheduler = {"cls": Scheduler, "options": own | {"plugins": [deaths]}}
+        scheduler = {"cls": Scheduler, "options": local | {"plugins": [deaths]}}
         cluster = SpecCluster(spec, scheduler, asynchronous=True, silence_logs=CRITICAL)
         starting = asyncio.ensure_future(cluster)
         try:
@@ -96,7 +96,7 @@ async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         finally:
             deaths.expected = True
             with suppress(Exception):  # was raised above
-                await starting  # a half-started cluster cannot be closed
+                await starting  # a cluster that is still starting cannot be closed
             for nanny in cluster.workers.values():
                 _kill_worker(nanny)
             await cluster.close()

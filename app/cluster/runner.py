@@ -167,13 +167,13 @@ class ClusterRunner:
         Print a note when there are no workers or the scheduler does not answer; raise UserError if that lasts.
         """
         last, noted = self._loop.time(), False
-        asked = asyncio.ensure_future(self._client.scheduler.ncores())
+        counting = asyncio.ensure_future(self._client.scheduler.ncores())
         try:
             while True:
-                await asyncio.wait({asked}, timeout=COUNT_SECONDS)
-                threads: dict[str, int] = asked.result() if asked.done() else {}
+                await asyncio.wait({counting}, timeout=COUNT_SECONDS)
+                threads: dict[str, int] = counting.result() if counting.done() else {}
                 silent = self._loop.time() - last
-                wrong = "all workers have ended" if asked.done() else "the scheduler does not answer"
+                wrong = "all workers have ended" if counting.done() else "the scheduler does not answer"
                 if threads:
                     last, noted = self._loop.time(), False
                 elif silent > EMPTY_SECONDS:
@@ -181,13 +181,13 @@ class ClusterRunner:
                 elif silent > SILENT_SECONDS and not noted:
                     noted = True
                     tqdm.write(f"note: {wrong}: waiting for {EMPTY_SECONDS - silent:.0f} s more", sys.stderr)
-                if asked.done():
+                if counting.done():
                     self._workers, self._threads = max(1, len(threads)), max(1, sum(threads.values()))
                     self._ready.put(None)
                     await asyncio.sleep(COUNT_SECONDS)
-                    asked = asyncio.ensure_future(self._client.scheduler.ncores())
+                    counting = asyncio.ensure_future(self._client.scheduler.ncores())
         finally:
-            asked.cancel()
+            counting.cancel()
 
     def _group_into_tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
         """Group consecutive pieces into tasks that last long enough to hide the cost of sending them."""

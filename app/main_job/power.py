@@ -86,8 +86,8 @@ def measure_power(
         run()
         runs += 1
         if (looked := clock()) - polled >= POLL_SECONDS:
-            clocks += [told for told in (card.sm_clock_mhz(),) if told is not None]
-            powers += [told for told in (card.power_mw(),) if told is not None]
+            clocks += [mhz for mhz in (card.sm_clock_mhz(),) if mhz is not None]
+            powers += [mw for mw in (card.power_mw(),) if mw is not None]
             progress(looked - polled)
             polled = looked
     end, more = (None, 0) if begin is None else _run_until_update(card, run, clock)

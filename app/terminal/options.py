@@ -69,7 +69,7 @@ def _iterate_options(
 
 
 def request_from_values(request: type[Request], values: Mapping[str, Any]) -> Request:
-    """Return a request with the values of its options, which are given by field name."""
+    """Return an instance of ``request``, a dataclass of options. values: field → value, also for nested requests."""
     hints = get_type_hints(request)
     found = {
         one.name: request_from_values(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]

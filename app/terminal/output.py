@@ -29,7 +29,7 @@ OVERWRITE = "replace the files that this command writes, if they exist"
 
 
 class Output(Frozen, kw_only=True):
-    """Where and how a command writes its result."""
+    """Options of every command for how and where it writes its result."""
 
     json: str | None = option("also write {what} to FILE as JSON; '-' prints only the JSON", metavar="FILE")
     overwrite: bool = option(OVERWRITE, False)

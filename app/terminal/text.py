@@ -97,13 +97,13 @@ def _format_row(
     below: list[str] = []  # lines of a last cell with a word too long for the rest of the line
     room = width - len(INDENT)
     last = remark
-    for cell, own, index in zip(cells, widths, shown, strict=False):
+    for cell, cell_width, index in zip(cells, widths, shown, strict=False):
         if columns[index].left and index == len(columns) - 1:
             last = cell
             break
-        parts = _Wrapper(own).wrap(cell) if columns[index].left else [cell.rjust(own)]
-        blocks.append([part.ljust(own) for part in parts or [""]])
-        room -= own + len(INDENT)
+        parts = _Wrapper(cell_width).wrap(cell) if columns[index].left else [cell.rjust(cell_width)]
+        blocks.append([part.ljust(cell_width) for part in parts or [""]])
+        room -= cell_width + len(INDENT)
     if last is not None:
         if max(map(len, last.split()), default=0) <= room:
             blocks.append(_Wrapper(max(room, 1)).wrap(last) or [""])

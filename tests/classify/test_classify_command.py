@@ -166,7 +166,7 @@ def test_resume_refuses_another_network_of_the_same_name(
 def test_unreadable_shards_are_named_and_the_others_finished(
     options: list[str], shards: list[str], classify: Classify, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also by several processes, none of which may end."""
+    """With several processes, none may end because of an unreadable shard."""
     classify(*shards, "--logits", out="good")
     content = bytearray(Path(shards[3]).read_bytes())
     content[len(content) // 2] ^= 255
@@ -228,7 +228,7 @@ def test_output_folder_that_cannot_be_made(shards: list[str], refuses: Refuses) 
 def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     shards: list[str], refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Because several GPUs take seconds to start."""
+    """The order matters, because several GPUs take seconds to start."""
     monkeypatch.setattr("app.classify.command.open_runner", Mock(side_effect=AssertionError("a device starts")))
     Path("results").mkdir()
     command = ["classify", *BASE, "--out", "results", *shards]
@@ -256,7 +256,7 @@ def test_the_report_fits_the_terminal(shards: list[str], capsys: pytest.CaptureF
 
 
 def test_an_interruption_leaves_only_complete_files(place: Path) -> None:
-    """Of one finished shard, and of none that would take minutes. tests/cluster interrupts several processes."""
+    """One shard is finished, and one would take minutes. tests/cluster interrupts several processes."""
     save_weights(Path("own.h5"), GRAPH.parameters, network=FLAT)
     write_idx(Path("a"), IMAGES[:100, 0])
     with Path("b.npy").open("wb") as file:

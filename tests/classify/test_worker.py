@@ -115,7 +115,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Because freeing would fail, and Python would print that. Otherwise, closing the engine frees all memory."""
+    """Freeing would fail, and Python would print that. On another card, closing the engine frees all memory."""
     freed: list[int] = []
     feeds = CpuEngine.prepare_feeding
 
@@ -170,7 +170,7 @@ def compute_slowly(engine: CpuEngine, images: np.ndarray) -> Any:
 
 
 def test_pieces_in_flight_end_when_the_caller_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it takes no more results, as after Ctrl-C."""
+    """The caller closes the generator, as after Ctrl-C."""
 
     monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute_slowly)
     before = threading.active_count()
@@ -195,7 +195,7 @@ def test_ctrl_c_is_seen_before_the_first_result(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_hanging_feeder_does_not_block_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one does that reads from a lost disk."""
+    """A feeder hangs, for example, when it reads from a lost disk."""
     lost, read = threading.Event(), threading.Event()
 
     def hang(reader: ShardReader, first: int, out: np.ndarray) -> None:
@@ -246,7 +246,7 @@ def test_image_ranges_beyond_the_shards(start: int, count: int | None) -> None:
 
 
 def test_pieces_end_at_multiples_of_their_size(tmp_path: Path) -> None:
-    """So an image is in the same piece wherever --start begins."""
+    """An image is then in the same piece wherever ``--start`` begins."""
     one = write_shard(tmp_path, 25)
     assert [(piece.first, piece.count) for piece in cut_pieces(4, one, 3, 20, 8)] == [(3, 5), (8, 8), (16, 7)]
     assert [piece.number for piece in cut_pieces(4, one, 0, 8, 8)] == [4]

@@ -120,7 +120,7 @@ class CUDARuntimeError(Exception):
 
 @pytest.mark.parametrize("opens", [False, True])
 def test_a_fatal_gpu_error_ends_the_process(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the engine opens, and when it computes: no later CUDA call of the process would succeed."""
+    """The error occurs when the engine opens, or when it computes; no later CUDA call would succeed."""
     engine = Mock(return_value=Mock(side_effect=CUDARuntimeError)) if opens else Mock(side_effect=CUDARuntimeError)
     opened = SimpleNamespace(wait_for_engine=engine)
     monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": opened}))
@@ -193,7 +193,7 @@ def test_workers_must_have_this_version_of_this_package(cluster: Cluster, tmp_pa
 def test_a_running_cluster_answers_and_keeps_nothing_until_its_last_worker_ends(
     cluster: Cluster, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    """Then a note is printed soon, and the run fails if no other worker joins."""
+    """When the last worker ends, a note is printed, and the run fails if no other worker joins."""
     cluster.start_worker()
     before = call_on_workers(cluster.address, plugin_names)
     assert run_squares(cluster.address) == [number**2 for number in range(20)]

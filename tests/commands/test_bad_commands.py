@@ -209,7 +209,7 @@ def test_mistake(command: str, program: Callable[[list[str]], int], place: Path,
 
 
 def test_a_valid_command_tries_to_fetch(outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
-    """So the commands above fail before they fetch, and a test notices an attempt to fetch."""
+    """This shows that the commands above fail earlier, and that a test notices an attempt to fetch."""
     assert main(["--device", "cpu"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and "error: cannot get Fashion-MNIST: no source worked\n" in err and "FASHION_MNIST_DIR" in err
@@ -229,9 +229,9 @@ def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixt
     given = ["--chunk", "5", "--streams", "2", "--no-fuse", "--warmup", "1"]
     for options, names in ((given, "--chunk, --streams, --no-fuse, --warmup"), (given[:2], "--chunk"), ([], "")):
         assert main(["--device", "cpu", "--wide", "--data", "images", "--labels", "none", *options]) == 0
-        told = capsys.readouterr().out
-        assert (f"note      {names}: for the GPU, without effect on the CPU" in told) == bool(options)
-        assert ("without effect" in told) == bool(options)
+        text = capsys.readouterr().out
+        assert (f"note      {names}: for the GPU, without effect on the CPU" in text) == bool(options)
+        assert ("without effect" in text) == bool(options)
 
 
 def test_folders_for_plots_that_cannot_be_written(place: Path, refuses: Refuses) -> None:

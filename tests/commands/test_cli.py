@@ -202,7 +202,7 @@ def test_unsteady_passes(run: Run, own_files: tuple[str, ...], monkeypatch: pyte
     "arguments", [CPU, ("--help",), ("cache", "--json", "-"), ("predict", "--logits")], ids=" ".join
 )
 def test_reader_that_has_gone(arguments: tuple[str, ...], own_files: tuple[str, ...]) -> None:
-    """Expect the exit code that a shell reports for cat or grep then."""
+    """Expect the exit code that shells report for cat or grep if nobody reads their output."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:

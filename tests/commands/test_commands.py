@@ -103,10 +103,10 @@ def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert any(layers in line for line in lines)
     document = json.loads(target.read_text())
     assert not mistakes(document)
-    told = {row["name"]: row for row in document["networks"]}
-    assert told["lenet5"]["accuracy"] == {"weights": "lenet5_fashion.h5", "images": 10_000, "correct": correct}
-    assert told["minidnn86"]["layers"][0]["settings"] == {"size": 86}
-    assert told["k7"]["layers"][-1]["output"] == []
+    text = {row["name"]: row for row in document["networks"]}
+    assert text["lenet5"]["accuracy"] == {"weights": "lenet5_fashion.h5", "images": 10_000, "correct": correct}
+    assert text["minidnn86"]["layers"][0]["settings"] == {"size": 86}
+    assert text["k7"]["layers"][-1]["output"] == []
     assert main(["networks", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(target.read_text())
 
@@ -155,10 +155,10 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     for variant in VARIANTS:
         line = next(line for line in out.splitlines() if variant.source in line)
         assert line.split()[:2] == [str(variant.step), variant.name]
-        for told in (*(SHORT.get(dtype, dtype) for dtype in variant.dtypes), f"sm_{variant.min_arch}", variant.system):
-            assert told in line
-        for told in (*variant.summary.split(), *variant.limits.split(), *variant.tunables):
-            assert told in out
+        for text in (*(SHORT.get(dtype, dtype) for dtype in variant.dtypes), f"sm_{variant.min_arch}", variant.system):
+            assert text in line
+        for text in (*variant.summary.split(), *variant.limits.split(), *variant.tunables):
+            assert text in out
     for kernel in TRAINING_KERNELS:
         line = next(line for line in out.splitlines() if kernel.source in line)
         assert kernel.summary in line and kernel.system in line
@@ -169,8 +169,8 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
     assert " ".join(out.split()).count("only for few images, or by name") == len(PRODUCTS), "plans take these, too"
     end = " ".join(out.splitlines()[-2:])
-    for told in ("--conv", "--fc", "--pool", "conv1=", "auto", "measured faster", "highest step"):
-        assert told in end
+    for text in ("--conv", "--fc", "--pool", "conv1=", "auto", "measured faster", "highest step"):
+        assert text in end
 
 
 def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def run_summary(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int,
 def test_an_empty_cache_is_filled_once(
     cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the real compiler, which needs no GPU. Kernels of this network, without convolutions, compile fast."""
+    """The real compiler runs, without a GPU. Kernels of this network, which has no convolutions, compile fast."""
     options = ("--arch", "sm_80", "--precision", "fp32", "--network", "mlp")
     total, precisions, arch, cached, compiled = run_summary(capsys, *options)
     assert (precisions, arch, cached, compiled) == ("fp32", "sm_80", 0, total)

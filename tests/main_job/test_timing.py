@@ -214,7 +214,7 @@ ONE_LEVEL: dict[str, Draw] = {
 
 @pytest.mark.parametrize("name", ONE_LEVEL)
 def test_one_level_is_rarely_taken_for_two(name: str) -> None:
-    """In at most 0.3 % of 3,000 lists of samples."""
+    """Expect two levels in at most 0.3 % of 3,000 lists of samples."""
     rng = np.random.default_rng(1)
     lists = [samples for count in (20, 30, 50) for samples in ONE_LEVEL[name](rng, count).tolist()]
     assert sum(split_two_levels(samples) is not None for samples in lists) <= 9
@@ -222,7 +222,7 @@ def test_one_level_is_rarely_taken_for_two(name: str) -> None:
 
 @pytest.mark.parametrize("slow", [4, 10, 16])
 def test_two_levels_are_found(slow: int) -> None:
-    """In at least 99 of 100 lists of 20 samples around 0.021 ms and 0.038 ms, with 3 % of noise."""
+    """Expect them in 99 of 100 lists of 20 samples around 0.021 ms and 0.038 ms, with 3 % of noise."""
     rng = np.random.default_rng(2)
     found = 0
     for _ in range(100):

@@ -28,14 +28,14 @@ PER_CALL = 1000  # images classified between two updates of the progress bar
 
 def evaluate(request: EvaluateRequest) -> int:
     """Classify the images, evaluate the answers and publish them. Return 0. Raises UserError."""
-    asked = NetworkRequest(
+    wanted = NetworkRequest(
         network=request.network, weights=request.weights, precision=request.precision, sparse=request.sparse
     )
     with ExitStack() as stack:
-        classifier = stack.enter_context(Classifier.from_request(asked, request.device))
+        classifier = stack.enter_context(Classifier.from_request(wanted, request.device))
         other = None
         if request.against is not None:
-            other = stack.enter_context(_comparison_classifier(asked, classifier.device, request.against))
+            other = stack.enter_context(_comparison_classifier(wanted, classifier.device, request.against))
             _check_same_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
             print_to_stderr(f"note: running on the CPU: {classifier.why_cpu}")
@@ -55,17 +55,17 @@ def evaluate(request: EvaluateRequest) -> int:
     return 0
 
 
-def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
+def _comparison_classifier(wanted: NetworkRequest, device: str, against: str) -> Classifier:
     """Return the classifier to compare with. against: a precision, a network or a weights file. Raises UserError."""
     if against not in PRECISIONS:
-        other = replace(network_request(against, asked.precision), sparse=asked.sparse)
+        other = replace(network_request(against, wanted.precision), sparse=wanted.sparse)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
             what = f"--against: unknown network or precision '{against}'"
             raise UserError(f"{what}: {choices_hint(against, (*NETWORKS, *PRECISIONS))}, or a file")
         return Classifier.from_request(other, device)
     if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
-    return Classifier.from_request(replace(asked, precision=against), device)
+    return Classifier.from_request(replace(wanted, precision=against), device)
 
 
 def _check_same_classes(one: Classifier, other: Classifier, against: str) -> None:

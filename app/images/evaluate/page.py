@@ -50,9 +50,9 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
 
     def cell(row: int, column: int) -> Cell | None:
         count, support = counts[row][column], sum(counts[row])
-        told = f"{class_names[row]} taken for {class_names[column]}: {count:,} of {support:,}"
-        kind, said = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
-        return Cell(math.sqrt(count / support), said, told, kind) if count else None
+        tooltip = f"{class_names[row]} taken for {class_names[column]}: {count:,} of {support:,}"
+        kind, text = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
+        return Cell(math.sqrt(count / support), text, tooltip, kind) if count else None
 
     grid = [[cell(row, column) for column in range(classes)] for row in range(classes)]
     summary = (
@@ -79,15 +79,15 @@ def draw_reliability_diagram(answers: Answers) -> str:
         if right is None or confidence is None:
             continue
         start, width = x(one["low"]) + 1, (one["high"] - one["low"]) * size - 2
-        told = (
+        tooltip = (
             f"probability {one['low']:.0%} to {one['high']:.0%}: {one['images']:,} answers, "
             f"{format_percent(right)} right, mean probability {format_percent(confidence)}"
         )
         end, high = y(right), one["images"] / most * foot
         parts += [
-            svg.bar(start, end, width, y(0) - end, f"{RIGHT} faint", told),
-            svg.bar(start, bottom - high, width, high, "c0 full", told),
-            svg.dot(x(confidence), end, "point", told),
+            svg.bar(start, end, width, y(0) - end, f"{RIGHT} faint", tooltip),
+            svg.bar(start, bottom - high, width, high, "c0 full", tooltip),
+            svg.dot(x(confidence), end, "point", tooltip),
         ]
     parts += [
         svg.path(f"M{x(0):g} {y(0):g}L{x(1):g} {y(1):g}", "mark dashed"),
@@ -110,9 +110,9 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
     for place, one in enumerate(listed):
         left, top = place % COLUMNS * width, place // COLUMNS * height
         answer, label = (class_name(names, one[name]) for name in ("answer", "label"))
-        told = f"image {one['image']}: {answer} with {format_percent(one['probability'])}, but it is {label}"
+        tooltip = f"image {one['image']}: {answer} with {format_percent(one['probability'])}, but it is {label}"
         parts += [
-            f"<g><title>{escape(told)}</title>",
+            f"<g><title>{escape(tooltip)}</title>",
             f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{_data_uri(images[one["image"]])}"/>',
             svg.text(f"{_shorten_name(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
             svg.text(f"is {_shorten_name(label)} · {one['image']}", left, top + side + 32),

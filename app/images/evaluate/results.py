@@ -16,7 +16,7 @@ from app.records.evaluate import Bin, Calibration, ClassAnswers, Evaluate, Evalu
 from app.records.parts import Card, Processor
 from data_tools.dataset import Dataset
 
-BINS = 15  # of equal width, in a calibration
+BINS = 15  # of a calibration, of equal width
 EXACT: Final = "exact binomial"
 APPROXIMATE: Final = "chi-square with continuity correction"
 # The most images that only one of two classifiers has right for which the exact test is used; there the two tests

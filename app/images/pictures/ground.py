@@ -192,7 +192,7 @@ def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.nd
     """
     far = _mahalanobis_distances(rest, sample)
     mask = (_greatest_difference(rest, 0) > TOLERANCE) & (far > DEVIATIONS)
-    solid = _drop_specks(mask)  # specks weigh nothing
+    solid = _drop_specks(mask)  # specks have no weight
     return mask, far.clip(0, 30) * (solid if solid.any() else mask)
 
 
@@ -256,7 +256,7 @@ def _spread_maximum(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _spread_maximum_along_rows(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    apart = np.pad(mask, ((0, 0), (0, 1))).ravel()  # a column more keeps the rows' ends apart
+    apart = np.pad(mask, ((0, 0), (0, 1))).ravel()  # the added column separates the rows
     starts = np.flatnonzero(np.diff(apart, prepend=~apart[:1]))
     flat = np.pad(values, ((0, 0), (0, 1))).ravel()
     greatest = np.repeat(np.maximum.reduceat(flat, starts), np.diff(starts, append=flat.size))

@@ -165,7 +165,7 @@ def test_a_file_that_is_written_while_it_is_read(form: str, tmp_path: Path, monk
 
 
 def test_floats_outside_0_to_1(tmp_path: Path) -> None:
-    """Only reading them is an error; the images before can be read."""
+    """Expect an error only for the images that contain them."""
     path = tmp_path / "shard"
     for value, found in ((1.5, "in 0.0"), (np.nan, "that are not finite"), (-0.5, "in -0.5 … ")):
         floats = FLOATS.copy()

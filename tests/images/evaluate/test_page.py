@@ -111,8 +111,8 @@ def test_confusion_matrix_shows_every_count() -> None:
     assert sum(cell["class"] == page.RIGHT for cell in cells) == (counts.diagonal() > 0).sum()
     numbers = [int(text) for text in reader.texts if text.isdigit()]
     assert numbers == counts[counts > 0].tolist()
-    told = f"a taken for b: {counts[0, 1]} of {counts[0].sum()}"
-    assert told in reader.texts
+    tooltip = f"a taken for b: {counts[0, 1]} of {counts[0].sum()}"
+    assert tooltip in reader.texts
 
 
 @pytest.mark.parametrize("channels", [1, 3])

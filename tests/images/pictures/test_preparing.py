@@ -172,7 +172,7 @@ LEAST = {"cloudy": 0.7, "hand": 0.7, "creased": 0.8, "tiles": 0.7, "wood": 0.7}
 
 
 def test_photos_keep_most_labels(long_form: bool) -> None:
-    """On each background in the long form; otherwise over a few photos on all backgrounds together."""
+    """In the long form each background is judged by itself, otherwise few photos on all of them together."""
     count, seed = (60, 1) if long_form else (6, 3)
     with Classifier(device="cpu") as classifier:
         found = {ground: measure_photos(IMAGES, TRUTH, ground, count, seed, classifier) for ground in GROUNDS}

@@ -99,7 +99,7 @@ def test_memory_error_is_reported_for_the_picture(tmp_path: Path, monkeypatch: p
 
 
 def test_warnings_of_pillow_are_not_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of odd but readable pictures: a palette with bytes of transparency, and truncated EXIF data."""
+    """Read two odd pictures: a palette with bytes of transparency, and truncated EXIF data."""
     file = io.BytesIO()
     RGB.quantize(32).save(file, "PNG", transparency=bytes([0, 128] * 16))
     (tmp_path / "a.png").write_bytes(file.getvalue())

@@ -119,7 +119,7 @@ def test_ctrl_c_ends_it_between_two_names(predict_process: subprocess.Popen[byte
     assert re.fullmatch(rb"error: interrupted.*\n", predict_process.stderr.read())
 
 
-def test_the_example_in_another_language(predict: Predict, fashion: np.ndarray) -> None:
+def test_documented_example_in_javascript(predict: Predict, fashion: np.ndarray) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is not installed")

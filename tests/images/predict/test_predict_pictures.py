@@ -130,7 +130,7 @@ def test_where_nothing_can_be_read_nothing_is_written(names: str, wrong: str, pr
 
 
 def test_a_picture_that_is_classified_is_not_replaced(predict: Predict, fashion: np.ndarray) -> None:
-    """Neither by its name in a folder, nor by a link to it."""
+    """``--show`` may name it neither by its place in a folder nor by a link to it."""
     save_pictures(fashion[:2], ["0.png", "1.png"])
     Path("link.png").symlink_to(PHOTOS / "1.png")
     before = listing(Path())
@@ -157,7 +157,7 @@ def test_report_counts_odd_pictures(predict: Predict, fashion: np.ndarray) -> No
 def test_doubtful_answers_are_marked_in_every_format(
     ending: str, predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the column note, and by "unsure" instead of a class, but unchanged labels; in the picture of --show by "?"."""
+    """Expect the column note, "unsure" instead of a class, and unchanged labels; in the picture of --show a "?"."""
     sheets: list[Sequence[str]] = []
     monkeypatch.setattr(command, "save_grid", lambda path, images, names, answers, overwrite: sheets.append(answers))
     cut = Image.new("L", (90, 120), 255)
