@@ -154,11 +154,11 @@ def classify(request: ClassifyRequest) -> int:
         )
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
 
-            def advance(count: int) -> None:
+            def advance_bar(count: int) -> None:
                 check_interrupt()
                 bar.update(count)
 
-            stack.enter_context(folder.create_and_lock(identity, advance))
+            stack.enter_context(folder.create_and_lock(identity, advance_bar))
         for note in folder.notes:
             print_to_stderr(f"note: {note}")
         timer = Timer()

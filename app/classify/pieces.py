@@ -52,8 +52,7 @@ class DeviceInfo(Frozen):
 class ActivitySeconds:
     """Seconds that the threads which feed a device spent on each activity, summed over the threads.
 
-    read, decompress: reading uncompressed, or compressed, files. wait: waiting for the device. compute: computing on
-    the processor.
+    read: from uncompressed files. decompress: reading compressed files. wait: for the device. compute: on the CPU.
     """
 
     read: float = 0.0

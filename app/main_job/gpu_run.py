@@ -135,7 +135,7 @@ def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
 def _time_repeated_passes(
     engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int
 ) -> tuple[Timing, Cycle]:
-    """Time ``repeat`` runs of several passes over the data. outputs: receives the labels of the first pass."""
+    """Time ``repeat`` runs of several passes over the data, and count labels. outputs: gets the first pass's labels."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     images = data.images

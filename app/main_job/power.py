@@ -47,7 +47,7 @@ def check_nvml_available() -> None:
 
 
 def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power | None:
-    """Measure the current card as ``measure_power`` does, with a progress bar. Raises UserError without NVML."""
+    """Call ``measure_power`` for the current GPU, with a progress bar. Raises UserError without NVML."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     with _open_nvml_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:

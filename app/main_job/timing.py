@@ -137,11 +137,11 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
     chunks = len(list(chunk_slices(len(images), engine.chunk)))
     marks = EventSequence(ready=4 * chunks)
 
-    def mark(buffers: StreamBuffers) -> None:
+    def record_event(buffers: StreamBuffers) -> None:
         marks.record(buffers.stream.ptr)
 
     timer = Timer()
-    engine.submit(images, outputs, mark)
+    engine.submit(images, outputs, record_event)
     enqueued = timer.seconds
     engine.wait()
     done = timer.seconds

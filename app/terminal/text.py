@@ -101,20 +101,20 @@ def _format_row(
         if columns[index].left and index == len(columns) - 1:
             last = cell
             break
-        parts = _Wrapper(cell_width).wrap(cell) if columns[index].left else [cell.rjust(cell_width)]
+        parts = _LineWrapper(cell_width).wrap(cell) if columns[index].left else [cell.rjust(cell_width)]
         blocks.append([part.ljust(cell_width) for part in parts or [""]])
         room -= cell_width + len(INDENT)
     if last is not None:
         if max(map(len, last.split()), default=0) <= room:
-            blocks.append(_Wrapper(max(room, 1)).wrap(last) or [""])
+            blocks.append(_LineWrapper(max(room, 1)).wrap(last) or [""])
         else:
-            below = [" " * (width // 2) + part for part in _Wrapper(width - width // 2).wrap(last)]
+            below = [" " * (width // 2) + part for part in _LineWrapper(width - width // 2).wrap(last)]
     for block in blocks:
         block += [" " * len(block[0])] * (max(map(len, blocks)) - len(block))
     return [(INDENT + INDENT.join(parts)).rstrip() for parts in zip(*blocks, strict=True)] + below
 
 
-class _Wrapper(textwrap.TextWrapper):
+class _LineWrapper(textwrap.TextWrapper):
     """Break lines at spaces and within the joined names of layers: ``conv1+relu1+pool1``."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=\w\+)(?=\w))")
@@ -137,7 +137,7 @@ def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | None = None) -> list[str]:
     """Wrap text into lines of at most ``width`` characters. ``first`` begins the first line, ``following`` the rest."""
     following = first if following is None else following
-    wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
+    wrapper = _LineWrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
     return wrapper.wrap(text) or [first.rstrip()]
 
 

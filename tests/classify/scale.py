@@ -55,9 +55,7 @@ def write_shards(folder: Path, name: str, repeats: int, links: int) -> str:
     return str(folder / name.format("*"))
 
 
-def measure_classify(
-    what: str, pattern: str, folder: Path, *options: object, prefix: Sequence[str] = ()
-) -> dict[str, Any]:
+def run_classify(what: str, pattern: str, folder: Path, *options: object, prefix: Sequence[str] = ()) -> dict[str, Any]:
     """Run ``classify``, print and store its speed under the name ``what``; return the report."""
     found = run_program("classify", pattern, "--out", folder / "results", "--overwrite", *options, prefix=prefix)
     whole = found["classified"]
@@ -80,7 +78,7 @@ def measure_speed(folder: Path) -> None:
     pattern = write_shards(folder, "{}-images", 1000, 10)
     for precision in ("fp16", "fp32x"):
         cycled = run_program("--batch", 100_000_000, "--cycle", "--precision", precision)["images_per_s"]
-        found = measure_classify(f"one GPU, {precision}", pattern, folder, "--precision", precision)
+        found = run_classify(f"one GPU, {precision}", pattern, folder, "--precision", precision)
         share = found["classified"]["images_per_s"] / cycled
         record_goal(f"one GPU, {precision}, beside --cycle ({cycled / 1e6:.2f} million/s)", 0.9, share)
 
@@ -109,7 +107,7 @@ def print_peak_memory(folder: str) -> None:
 def measure_gzip(folder: Path) -> None:
     """Measure compressed shards; goal: all cores decompress for at least 85 % of the time."""
     cores = len(os.sched_getaffinity(0))
-    found = measure_classify(f"gzip, {cores} cores", write_shards(folder, "{}-images.gz", 10, 24 * cores), folder)
+    found = run_classify(f"gzip, {cores} cores", write_shards(folder, "{}-images.gz", 10, 24 * cores), folder)
     (row,) = found["devices"]
     share = row["lane_seconds"]["decompress"] / (row["lanes"] * found["seconds"])
     record_goal(f"share of the time that {row['lanes']} lanes decompress", 0.85, share)
@@ -121,7 +119,7 @@ def measure_cluster(folder: Path) -> None:
     with dask_cluster(folder) as running:
         running.start_worker()
         rates = [
-            measure_classify(what, pattern, folder, *options)["classified"]["images_per_s"]
+            run_classify(what, pattern, folder, *options)["classified"]["images_per_s"]
             for what, options in [("one process", []), ("through Dask", ["--scheduler", running.address])] * 2
         ]
     record_goal("through Dask, beside one process", 0.97, max(rates[1::2]) / max(rates[::2]))
@@ -133,7 +131,7 @@ def measure_devices(folder: Path) -> None:
         pattern = write_shards(folder, network + "-{}", 1000, links)
         options = ("--network", network, "--precision", precision)
         rates = [
-            measure_classify(f"--devices {which}, {network}", pattern, folder, "--devices", which, *options)
+            run_classify(f"--devices {which}, {network}", pattern, folder, "--devices", which, *options)
             for which in ("0", "all", "0", "all")
         ]
         one, all_ = (max(found["classified"]["images_per_s"] for found in rates[at::2]) for at in (0, 1))
@@ -146,7 +144,7 @@ def measure_workers(folder: Path) -> None:
     pattern = write_shards(folder, "{}-images", 4, 2)
     one, two = (",".join(map(str, sorted(os.sched_getaffinity(0))[:count])) for count in (1, 2))
     rates = [
-        measure_classify(what, pattern, folder, *options, prefix=["taskset", "-c", cores])["classified"]["images_per_s"]
+        run_classify(what, pattern, folder, *options, prefix=["taskset", "-c", cores])["classified"]["images_per_s"]
         for what, cores, options in [
             ("CPU, one core", one, ["--device", "cpu"]),
             ("CPU, --workers 2 on two cores", two, ["--workers", "2"]),

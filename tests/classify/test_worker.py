@@ -33,7 +33,7 @@ GRAPH = random_graph(FLAT)
 IMAGES = random_images(FLAT, COUNT)
 
 
-def settings(**changes: Any) -> WorkerSettings:
+def worker_settings(**changes: Any) -> WorkerSettings:
     return replace(WorkerSettings(graph=GRAPH, dtype="uint8", device="cpu", logits=True), **changes)
 
 
@@ -71,7 +71,7 @@ def classify_piece(worker: Worker, piece: Piece) -> PieceResult:
 def one_piece_results(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and logits of all images, classified as one file in one piece."""
     (one,) = write_shards(tmp_path_factory.mktemp("whole"), [])
-    with Worker(settings()) as worker:
+    with Worker(worker_settings()) as worker:
         result = classify_piece(worker, Piece(0, one, 0, COUNT))
     assert (result.labels == CpuEngine(GRAPH).run(IMAGES).labels).all() and result.logits is not None
     return result.labels, result.logits
@@ -82,7 +82,7 @@ def one_piece_results(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndar
 def test_bits_do_not_depend_on_shards_or_pieces(
     edges: list[int], size: int, ending: str, tmp_path: Path, one_piece_results: tuple[np.ndarray, np.ndarray]
 ) -> None:
-    with Worker(settings(compressed=ending == ".gz")) as worker:
+    with Worker(worker_settings(compressed=ending == ".gz")) as worker:
         labels, logits = join_results([*LocalRunner(worker).run(cut_all(write_shards(tmp_path, edges, ending), size))])
     assert (labels == one_piece_results[0]).all()
     assert logits.tobytes() == one_piece_results[1].tobytes()
@@ -90,7 +90,7 @@ def test_bits_do_not_depend_on_shards_or_pieces(
 
 def test_float_images_give_equal_labels(tmp_path: Path, one_piece_results: tuple[np.ndarray, np.ndarray]) -> None:
     (one,) = write_shards(tmp_path, [], ".npy", IMAGES.astype(np.float32) / 255)
-    with Worker(settings(dtype="float32", logits=False)) as worker:
+    with Worker(worker_settings(dtype="float32", logits=False)) as worker:
         result = classify_piece(worker, Piece(0, one, 0, COUNT))
     assert result.logits is None and (result.labels == one_piece_results[0]).all()
 
@@ -98,15 +98,15 @@ def test_float_images_give_equal_labels(tmp_path: Path, one_piece_results: tuple
 def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, working = [], cpu_engine_class().compute_chunk
 
-    def compute(engine: CpuEngine, images: np.ndarray) -> Any:
+    def fail_third_call(engine: CpuEngine, images: np.ndarray) -> Any:
         calls.append(len(images))
         if len(calls) > 2:
             raise UserError("the device is lost")
         return working(engine, images)
 
-    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", fail_third_call)
     some = write_shards(tmp_path, [300, 700])
-    with Worker(settings()) as worker, pytest.raises(UserError, match="the device is lost"):
+    with Worker(worker_settings()) as worker, pytest.raises(UserError, match="the device is lost"):
         [*LocalRunner(worker).run(cut_all(some, 256))]
     assert {*calls} == {REFERENCE_CHUNK}
     with pytest.raises(UserError, match="the device is lost"):
@@ -132,7 +132,7 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
     kept: list[Worker] = []
     monkeypatch.setattr(worker_module, "_on_lost_cards", kept)
     piece = Piece(0, write_shards(tmp_path, [])[0], 0, 300)
-    with Worker(settings(compressed=True)) as worker:
+    with Worker(worker_settings(compressed=True)) as worker:
         if lost:
             monkeypatch.setattr(cpu_engine_class(), "compute_chunk", Mock(side_effect=CUDARuntimeError))
             with pytest.raises(CUDARuntimeError):
@@ -150,7 +150,7 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
 
 
 def test_an_error_while_a_feeder_opens_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(engine: CpuEngine, index: int) -> Any:
+    def fail_to_open(engine: CpuEngine, index: int) -> Any:
         raise UserError("no memory for a feeder")
 
     def end_later(queue: ActivePieceQueue, reason: BaseException) -> None:
@@ -158,10 +158,10 @@ def test_an_error_while_a_feeder_opens_is_raised(monkeypatch: pytest.MonkeyPatch
         ended(queue, reason)
 
     ended = ActivePieceQueue.end
-    monkeypatch.setattr(CpuEngine, "prepare_feeding", fail)
+    monkeypatch.setattr(CpuEngine, "prepare_feeding", fail_to_open)
     monkeypatch.setattr(ActivePieceQueue, "end", end_later)
     with pytest.raises(UserError, match="no memory for a feeder"):
-        Worker(settings())
+        Worker(worker_settings())
 
 
 def compute_slowly(engine: CpuEngine, images: np.ndarray) -> Any:
@@ -176,20 +176,20 @@ def test_pieces_in_flight_end_when_the_caller_stops(tmp_path: Path, monkeypatch:
     before = threading.active_count()
     start = time.monotonic()
     many = [Piece(0, one, 0, COUNT) for one in write_shards(tmp_path, []) for _ in range(200)]
-    with Worker(settings()) as worker, closing(LocalRunner(worker).run(many)) as results:
+    with Worker(worker_settings()) as worker, closing(LocalRunner(worker).run(many)) as results:
         next(iter(results))
     assert time.monotonic() - start < 5
     assert threading.active_count() == before
 
 
 def test_ctrl_c_is_seen_before_the_first_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compute(engine: CpuEngine, images: np.ndarray) -> Any:
+    def interrupt_and_compute(engine: CpuEngine, images: np.ndarray) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return compute_slowly(engine, images)
 
-    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", compute)
+    monkeypatch.setattr(cpu_engine_class(), "compute_chunk", interrupt_and_compute)
     start = time.monotonic()
-    with Worker(settings()) as worker, pytest.raises(KeyboardInterrupt):
+    with Worker(worker_settings()) as worker, pytest.raises(KeyboardInterrupt):
         [*LocalRunner(worker).run(Piece(0, one, 0, COUNT) for one in write_shards(tmp_path, []) * 200)]
     assert time.monotonic() - start < 5
 
@@ -198,16 +198,16 @@ def test_a_hanging_feeder_does_not_block_the_end(tmp_path: Path, monkeypatch: py
     """A feeder hangs, for example, when it reads from a lost disk."""
     lost, read = threading.Event(), threading.Event()
 
-    def hang(reader: ShardReader, first: int, out: np.ndarray) -> None:
+    def hang_reading(reader: ShardReader, first: int, out: np.ndarray) -> None:
         read.set()
         lost.wait()
 
-    monkeypatch.setattr(ShardReader, "read", hang)
+    monkeypatch.setattr(ShardReader, "read", hang_reading)
     monkeypatch.setattr(worker_module, "JOIN_SECONDS", 0.1)
     (one,) = write_shards(tmp_path, [])
     start = time.monotonic()
     try:
-        with Worker(settings()) as worker, pytest.raises(WorkerClosedError), ThreadPoolExecutor(1) as pool:
+        with Worker(worker_settings()) as worker, pytest.raises(WorkerClosedError), ThreadPoolExecutor(1) as pool:
             future = pool.submit(worker.classify, Piece(0, one, 0, COUNT))
             assert read.wait(5)
             worker.close()

@@ -64,12 +64,12 @@ def test_small_pieces_share_a_task(runner: ClusterRunner) -> None:
 def test_pieces_are_taken_as_there_is_room(runner: ClusterRunner) -> None:
     taken = []
 
-    def pieces() -> Iterator[Piece]:
+    def record_taken() -> Iterator[Piece]:
         for number in range(1000):
             taken.append(number)
             yield Piece(number)
 
-    for done, _ in enumerate(islice(runner.run(pieces()), 50), 1):
+    for done, _ in enumerate(islice(runner.run(record_taken()), 50), 1):
         assert len(taken) < done + 3 * len(WORKERS) + 1
     assert len(taken) < 60
 
@@ -102,10 +102,10 @@ def test_a_fault_of_this_machine_is_not_the_scheduler_s(tmp_path: Path, monkeypa
 
 
 def test_a_check_may_end_the_wait() -> None:
-    def check() -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), open_local_runner(open_engine, WORKERS[:1], check=check):
+    with pytest.raises(KeyboardInterrupt), open_local_runner(open_engine, WORKERS[:1], check=interrupt):
         raise AssertionError("it takes longer to start")
 
 
@@ -218,7 +218,7 @@ def test_the_scheduler_is_stopped(
 ) -> None:
     """Expect an error that says so, first during a run, then before one."""
 
-    def pieces() -> Iterator[Piece]:
+    def stop_scheduler_after_first() -> Iterator[Piece]:
         yield Piece(0)
         cluster.scheduler.send_signal(signal.SIGSTOP)
         monkeypatch.setattr("app.cluster.clusters.CONNECT_SECONDS", 0.2)
@@ -229,7 +229,7 @@ def test_the_scheduler_is_stopped(
         pytest.raises(UserError, match=r"^the scheduler does not answer, for \d+ s now: see why, "),
         open_cluster_runner(open_engine, cluster.address) as running,
     ):
-        list(running.run(pieces()))
+        list(running.run(stop_scheduler_after_first()))
     assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)
     with pytest.raises(UserError, match=r"does not answer in 0\.2 s: start dask scheduler there"):
         run_squares(cluster.address)

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder that is the working directory, home, cache and place of temporary files."""
     monkeypatch.chdir(tmp_path)
     for variable in ("HOME", "LENET_CACHE_DIR", "TMPDIR"):

@@ -105,7 +105,9 @@ def test_a_network_without_shipped_weights(random_release: Path, refuses: Refuse
     refuses([*CPU, "--network", "k7"], wrong)
 
 
-def test_weights_with_a_network(random_release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_file_with_its_network(
+    random_release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file's network may have the name of a shipped one; the count that the file promises is then checked."""
     network = replace(FLAT, input_shape=(1, 28, 28), name="mlp")
     graph, path = random_graph(network), tmp_path / "own.h5"

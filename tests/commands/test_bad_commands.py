@@ -198,14 +198,14 @@ FROM_THE_SHELL = ("--batch 1e4", "bench --shape 1,2,3")
 @pytest.mark.parametrize(
     ("command", "program"), [*((each, main) for each in MISTAKES), *((each, in_a_shell) for each in FROM_THE_SHELL)]
 )
-def test_mistake(command: str, program: Callable[[list[str]], int], place: Path, refuses: Refuses) -> None:
+def test_mistake(command: str, program: Callable[[list[str]], int], workdir: Path, refuses: Refuses) -> None:
     words, wrong = command.removeprefix("data_tools "), MISTAKES[command]
     if command in USAGE:
         first = command.split()[0]
         # No suggestion where no name is similar.
         wrong += rf"((?!did you mean).)*see main\.py{f' {first}' if first in COMMANDS else ''} --help"
     refuses(shlex.split(words), wrong, program if words == command else data_tools)
-    assert listing(place) == {}
+    assert listing(workdir) == {}
 
 
 def test_a_valid_command_tries_to_fetch(outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,9 +223,9 @@ def test_every_command_has_a_case() -> None:
     assert {command.split()[0] for command in CASES} == set(COMMANDS)
 
 
-def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_for_the_gpu_on_the_cpu(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The report says that they have no effect."""
-    write_good_files(place)
+    write_good_files(workdir)
     given = ["--chunk", "5", "--streams", "2", "--no-fuse", "--warmup", "1"]
     for options, names in ((given, "--chunk, --streams, --no-fuse, --warmup"), (given[:2], "--chunk"), ([], "")):
         assert main(["--device", "cpu", "--wide", "--data", "images", "--labels", "none", *options]) == 0
@@ -234,9 +234,9 @@ def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixt
         assert ("without effect" in text) == bool(options)
 
 
-def test_folders_for_plots_that_cannot_be_written(place: Path, refuses: Refuses) -> None:
-    (place / "file").touch()
+def test_folders_for_plots_that_cannot_be_written(workdir: Path, refuses: Refuses) -> None:
+    (workdir / "file").touch()
     for command in ("bench", "sweep --conv shared-tile", "train --network mlp"):
         for folder in ("file", "file/below"):
             refuses(f"{command} --plot {folder}", "--plot file.* cannot be written")
-    assert list(listing(place)) == ["file"]
+    assert list(listing(workdir)) == ["file"]

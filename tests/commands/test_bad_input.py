@@ -124,19 +124,19 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "program"), [*((name, main) for name in CASES), ("truncated weights", in_a_shell)])
-def test_bad_input(name: str, program: Callable[[list[str]], int], place: Path, good: Path, refuses: Refuses) -> None:
+def test_bad_input(name: str, program: Callable[[list[str]], int], workdir: Path, good: Path, refuses: Refuses) -> None:
     case = CASES[name]
     case.make(Path("bad"))
-    before = listing(place), listing(good)
+    before = listing(workdir), listing(good)
     refuses(shlex.split(case.command.format(good=good)), case.pattern, program)
-    assert (listing(place), listing(good)) == before
+    assert (listing(workdir), listing(good)) == before
 
 
-def test_bad_files_named_by_a_variable(place: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
+def test_bad_files_named_by_a_variable(workdir: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     """Files that the user names are not skipped for another source."""
     for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
-        (place / name).write_bytes(b"not images")
-    monkeypatch.setenv("FASHION_MNIST_DIR", str(place))
+        (workdir / name).write_bytes(b"not images")
+    monkeypatch.setenv("FASHION_MNIST_DIR", str(workdir))
     refuses("--device cpu", "t10k-images-idx3-ubyte")
 
 

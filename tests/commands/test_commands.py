@@ -69,12 +69,12 @@ NEEDS_A_GPU = (
     ],
 )
 def test_without_a_gpu(
-    command: str, wrong: str, place: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+    command: str, wrong: str, workdir: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect an error of one line with the reason, and no folder for plots."""
     monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda *_: "there is none")
     refuses(command, wrong)
-    assert listing(place) == {}
+    assert listing(workdir) == {}
 
 
 def test_graph(capsys: pytest.CaptureFixture[str]) -> None:

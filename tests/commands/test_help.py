@@ -45,10 +45,10 @@ def test_help_has_examples_that_work_and_exit_codes(
      "predict images --top 3", "export weights.h5 --out new.npz"],
 )  # fmt: skip
 def test_a_narrow_terminal_is_filled_and_no_more(
-    command: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_good_files(place)
-    monkeypatch.chdir(place)
+    write_good_files(workdir)
+    monkeypatch.chdir(workdir)
     monkeypatch.setenv("COLUMNS", str(NARROWEST))
     assert main(command.split()) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "/" not in line]  # paths are not broken
@@ -56,9 +56,9 @@ def test_a_narrow_terminal_is_filled_and_no_more(
 
 
 def test_train_fits_the_terminal(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_good_files(place)
+    write_good_files(workdir)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("app.training.command._train_and_write", lambda *_: None)
     command = "train --network mlp --device cpu --data images --labels labels --validation 1"
@@ -99,14 +99,14 @@ def test_words_are_quoted_for_fish() -> None:
 
 
 @pytest.fixture
-def scripts_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def scripts_folder(workdir: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """Write the completion scripts, ``script.bash`` and so on, into a folder with one other file; return the folder."""
     for shell in SHELLS:
         with pytest.raises(SystemExit):
             main(["--completion", shell])
-        (place / f"script.{shell}").write_text(capsys.readouterr().out)
-    (place / "answers.csv").touch()
-    return place
+        (workdir / f"script.{shell}").write_text(capsys.readouterr().out)
+    (workdir / "answers.csv").touch()
+    return workdir
 
 
 @pytest.mark.parametrize("shell", ASK)

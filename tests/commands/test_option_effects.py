@@ -100,12 +100,12 @@ def test_every_option_of_the_main_job_has_an_entry() -> None:
 
 
 @pytest.fixture
-def two_sets_of_files(place: Path) -> None:
+def two_sets_of_files(workdir: Path) -> None:
     """Write images, labels and weights, and a second file of images and of weights."""
-    write_good_files(place)
-    (place / "weights.h5").rename(place / "other.h5")
-    write_good_files(place)
-    write_idx(place / "others", np.zeros((3, 28, 28), np.uint8))
+    write_good_files(workdir)
+    (workdir / "weights.h5").rename(workdir / "other.h5")
+    write_good_files(workdir)
+    write_idx(workdir / "others", np.zeros((3, 28, 28), np.uint8))
 
 
 def run_main_job(arguments: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any, str]:

@@ -1,6 +1,6 @@
 """Measure how many labels photos keep on each kind of background: ``python -m tests.images.measure_photos``.
 
-The photos show Fashion-MNIST's test images (tests/support/pictures.py). It prints the rows of docs/predict.md.
+The photos show Fashion-MNIST's test images (tests/support/pictures.py). The output is a table of docs/predict.md.
 """
 
 import argparse

@@ -23,10 +23,7 @@ class FakeError(Exception):
 
 
 class FakeNvml:
-    """Stand-in for pynvml: a card that draws 300 W, whose energy counter changes every 20 ms of a clock.
-
-    ``run`` advances the clock. lacks: functions that fail. called: names of the functions called.
-    """
+    """Stand-in for pynvml: a card of 300 W, whose energy counter changes every 20 ms. lacks: functions that fail."""
 
     NVMLError, NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = FakeError, 1, 0
 
@@ -54,13 +51,13 @@ class FakeNvml:
         return call
 
 
-def measure(fake: FakeNvml) -> Power | None:
+def measure_fake(fake: FakeNvml) -> Power | None:
     return power.measure_power(nvml.NvmlDevice(fake, "handle"), fake.run, 1000, clock=lambda: fake.seconds)
 
 
 def test_energy_is_measured_between_changes_of_the_counter() -> None:
     """300 W and 1,000 images in 3 ms are 900 µJ for an image."""
-    found = measure(FakeNvml())
+    found = measure_fake(FakeNvml())
     assert found is not None and found["source"] == power.COUNTED
     assert power.SECONDS <= found["seconds"] < power.SECONDS + 0.1
     assert found["watts"] == pytest.approx(300, rel=0.005)
@@ -84,7 +81,7 @@ def test_the_report_has_power_and_energy_per_image() -> None:
 
 
 def test_samples_of_power_replace_a_missing_counter() -> None:
-    found = measure(FakeNvml("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo"))
+    found = measure_fake(FakeNvml("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo"))
     assert found is not None and found["source"] == power.INTEGRATED
     assert found["watts"] == 300 and found["microjoules_per_image"] == pytest.approx(900, rel=0.01)
     assert found["sm_clock_mhz"] is None and "SM clock" not in power.power_text(found)
@@ -93,13 +90,13 @@ def test_samples_of_power_replace_a_missing_counter() -> None:
 def test_a_counter_that_never_changes_is_not_used() -> None:
     fake = FakeNvml()
     fake.__dict__["nvmlDeviceGetTotalEnergyConsumption"] = lambda handle: 7_000_000
-    found = measure(fake)
+    found = measure_fake(fake)
     assert found is not None and found["source"] == power.INTEGRATED
 
 
 def test_without_any_reading_the_measurement_ends_at_once() -> None:
     fake = FakeNvml("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
-    assert measure(fake) is None and fake.seconds < 0.1
+    assert measure_fake(fake) is None and fake.seconds < 0.1
 
 
 def test_nvml_is_opened_by_address_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,13 +140,13 @@ def test_power_of_a_busy_gpu() -> None:
 
     a = cupy.ones((2048, 2048), cupy.float32)
 
-    def run() -> None:
+    def multiply() -> None:
         a @ a
         cupy.cuda.Device().synchronize()
 
     try:
         with nvml.open_nvml(nvml.current_bus_id) as card:
-            found = power.measure_power(card, run, 1)
+            found = power.measure_power(card, multiply, 1)
     except nvml.UnavailableError as reason:
         pytest.skip(str(reason))
     assert found is not None

@@ -35,13 +35,13 @@ from tests.test_report import CPU, GPU, report
 def test_times_by_the_host_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    def call() -> str:
+    def take_two_ms() -> str:
         now[0] += 0.002
         return "result"
 
     monkeypatch.setattr("app.base.clock.now", lambda: now[0])
-    assert time_call(call) == ("result", pytest.approx(2.0))
-    assert time_by_host_clock(call, 3, warmup=2) == pytest.approx((2.0,) * 3)
+    assert time_call(take_two_ms) == ("result", pytest.approx(2.0))
+    assert time_by_host_clock(take_two_ms, 3, warmup=2) == pytest.approx((2.0,) * 3)
     assert now[0] == pytest.approx(6 * 0.002)
 
 

@@ -79,7 +79,7 @@ def _check_same_classes(one: Classifier, other: Classifier, against: str) -> Non
 def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
     """Return the requested images and labels. Raises UserError without labels, unless two networks are compared."""
 
-    def check(data: Dataset) -> None:
+    def check_size_and_labels(data: Dataset) -> None:
         if request.batch is not None and request.batch > len(data.images):
             raise UserError(f"--batch {request.batch} is more than the {len(data.images)} images of {data.source}")
         if data.labels is None and other is None:
@@ -88,8 +88,8 @@ def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Class
                 "networks with --against OTHER"
             )
 
-    data, _ = load_images(request.images, classifier.graph, check, None)
-    check(data)
+    data, _ = load_images(request.images, classifier.graph, check_size_and_labels, None)
+    check_size_and_labels(data)
     if other is not None:
         graph_for_images(other.graph, data)
     if data.labels is None:

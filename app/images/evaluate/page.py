@@ -48,13 +48,13 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
             svg.text(_shorten_name(name), left + middle + 4, top - 6, turned=-40, title=name),
         ]
 
-    def cell(row: int, column: int) -> Cell | None:
+    def matrix_cell(row: int, column: int) -> Cell | None:
         count, support = counts[row][column], sum(counts[row])
         tooltip = f"{class_names[row]} taken for {class_names[column]}: {count:,} of {support:,}"
         kind, text = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
         return Cell(math.sqrt(count / support), text, tooltip, kind) if count else None
 
-    grid = [[cell(row, column) for column in range(classes)] for row in range(classes)]
+    grid = [[matrix_cell(row, column) for column in range(classes)] for row in range(classes)]
     summary = (
         f"Confusion matrix of {classes} classes, a row per label and a column per answer: "
         f"{answers['correct']:,} of {sum(map(sum, counts)):,} are right. The table lists each class."

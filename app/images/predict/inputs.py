@@ -185,7 +185,7 @@ def gather_inputs(paths: Iterable[str]) -> list[Input]:
     with ExitStack() as opened:
 
         @cache
-        def reader() -> "Reader":
+        def hdf5_reader() -> "Reader":
             from app.files.hdf5_process import Reader
 
             return opened.enter_context(Reader())  # one process for all HDF5 files
@@ -193,7 +193,7 @@ def gather_inputs(paths: Iterable[str]) -> list[Input]:
         for path in paths:
             if not path:  # Path("") is this folder
                 raise UserError("an empty PATH names nothing: give '.' for this folder")
-            images = None if path == "-" else read_images(Path(path), lambda *asked: reader().read(*asked))
+            images = None if path == "-" else read_images(Path(path), lambda *asked: hdf5_reader().read(*asked))
             if images is not None:
                 inputs.append(images)
                 continue

@@ -153,7 +153,7 @@ def _csv_writer(file: Any) -> Iterator[Write]:
     """
     begun = False
 
-    def write(part: Columns) -> None:
+    def write_csv_lines(part: Columns) -> None:
         nonlocal begun
         cells = [
             map(csv_field, column) if isinstance(column, list) else _shortest_decimals(column)
@@ -163,19 +163,19 @@ def _csv_writer(file: Any) -> Iterator[Write]:
         file.writelines(f"{','.join(row)}\n".encode("utf-8", "surrogateescape") for row in rows)
         begun = True
 
-    yield write
+    yield write_csv_lines
 
 
 @contextmanager
 def _json_lines_writer(file: Any) -> Iterator[Write]:
     r"""Yield a function that writes a JSON object per line in ASCII; bytes that are not UTF-8 become ``\udcXX``."""
 
-    def write(part: Columns) -> None:
+    def write_json_lines(part: Columns) -> None:
         values = [column if isinstance(column, list) else _json_numbers(column) for column in part.values()]
         for row in zip(*values, strict=True):
             file.write(json.dumps(dict(zip(part, row, strict=True)), allow_nan=False).encode() + b"\n")
 
-    yield write
+    yield write_json_lines
 
 
 def _json_numbers(column: np.ndarray) -> list[Any]:
@@ -206,14 +206,14 @@ def _concatenate_pieces(pieces: Sequence[list[str] | np.ndarray]) -> list[str] |
 def _npy_writer(file: Any) -> AbstractContextManager[Write]:
     """Yield a function that writes an NPY file: one structured array with a field per column."""
 
-    def write(part: Columns) -> None:
+    def write_npy(part: Columns) -> None:
         arrays = {name: np.asarray(column) for name, column in part.items()}
         rows = np.empty(len(next(iter(arrays.values()))), [(name, array.dtype) for name, array in arrays.items()])
         for name, array in arrays.items():
             rows[name] = array
         np.save(file, rows, allow_pickle=False)
 
-    return _collecting_writer(write)
+    return _collecting_writer(write_npy)
 
 
 def _npz_writer(file: Any) -> AbstractContextManager[Write]:
@@ -229,7 +229,7 @@ def _parquet_writer(file: Any) -> Iterator[Write]:
 
     opened: list[ParquetWriter] = []
 
-    def write(part: Columns) -> None:
+    def write_row_group(part: Columns) -> None:
         plain = {
             name: [text.encode("utf-8", "backslashreplace").decode() for text in column]
             if isinstance(column, list)
@@ -242,7 +242,7 @@ def _parquet_writer(file: Any) -> Iterator[Write]:
         opened[0].write_table(rows)
 
     try:
-        yield write
+        yield write_row_group
     finally:
         for one in opened:
             one.close()

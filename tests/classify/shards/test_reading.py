@@ -191,11 +191,11 @@ def test_several_threads_share_a_reader(form: str, tmp_path: Path) -> None:
     with shard.open_reader() as opened_reader:
         opened_reader.read(0, np.empty((1, *shard.image_shape), np.uint8))  # HDF5's process ends with this thread
 
-        def read(start: int) -> None:
+        def read_every_fourth(start: int) -> None:
             for at in range(start, 50, 4):
                 opened_reader.read(at, found[at : at + 1])
 
-        threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
+        threads = [threading.Thread(target=read_every_fourth, args=(start,)) for start in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
