@@ -104,6 +104,6 @@ def _options_module(name: str) -> ModuleType:
 
 
 def _request_type(name: str) -> type:
-    """Return the command's request class: ``GraphRequest`` for ``graph``."""
+    """Return the dataclass that defines a command's options: ``GraphRequest`` for ``graph``."""
     request: type = getattr(_options_module(name), f"{name.capitalize()}Request")
     return request

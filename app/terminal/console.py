@@ -226,7 +226,7 @@ class _EscapingStream(io.TextIOWrapper):
     """Text stream that escapes unprintable characters: file names must not control the terminal."""
 
     def write(self, text: str, /) -> int:
-        """Write the text; return its length."""
+        """Write the text, with unprintable characters escaped; return its length."""
         if not text.isprintable():
             super().write(
                 "".join(part if at % 2 else escape_unprintable(part) for at, part in enumerate(_KEPT.split(text)))
