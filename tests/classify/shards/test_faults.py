@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "one image": (npy_file(GREY[0]), r"has shape \(5, 7\); it must be \(N, H, W\) or"),
     "no channels": (npy_file(np.zeros((4, 5, 6, 7), "u1")), r"has shape \(4, 5, 6, 7\); it must be .* 1 or 3 channels"),
     "columns": (npy_file(np.asfortranarray(GREY)), "is stored by columns; save it again with numpy.ascontiguousarray"),
-    "npy, too short": (write_short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a"),
+    "short": (write_short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a fresh copy"),
     "npy of objects": (raw_file(b"\x93NUMPY\1\0\x10\0{'descr': '|O'}\n"), ": it is no array: .*; save it again"),
     "other names": (hdf5_file(GREY), "contains images, but no dataset x; store the images as x"),
     "a group": (write_group, "contains images, but no dataset x; store the images as x"),

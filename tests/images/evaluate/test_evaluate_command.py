@@ -100,7 +100,8 @@ def test_pages_are_replaced_only_on_request(options: list[str], tmp_path: Path, 
     refuses(command, "page.html exists: name another --html, or replace it with --overwrite")
     refuses([*CPU, "--html", "-"], "--html -: standard output takes no such file; name a file")
     refuses([*command, "--overwrite", "--json", tmp_path / "page.html"], "--html .* is the same file as --json")
-    refuses([*CPU, *options, "--against", tmp_path / "other.h5", "--html", tmp_path / "other.h5"], "is the same file")
+    other = tmp_path / "other.h5"
+    refuses([*CPU, *options, "--against", other, "--html", other], "is the same file as")
     assert listing(tmp_path) == before
     assert main([*map(str, command), "--overwrite"]) == 0
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")

@@ -211,8 +211,8 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "its own input": ("good.npy --out good.npy --overwrite", b"", "--out good.npy is the same file as PATH good.npy"),
     "no folder": ("good.npy --out missing/labels.csv", b"", "--out missing/labels.csv cannot be written"),
     "two sizes": ("good.npy bad.npy", np.zeros((1, 30, 30), np.uint8), "bad.npy has images of shape"),
-    "a page of another kind": ("good.npy --show seen.jpg", b"", "--show seen.jpg is written as PNG: end its name in"),
-    "a page on standard output": ("good.npy --show -", b"", "--show -: standard output takes no such file; name a"),
+    "a page as JPEG": ("good.npy --show seen.jpg", b"", "--show seen.jpg is written as PNG: end its name in .png"),
+    "a page on output": ("good.npy --show -", b"", "--show -: standard output takes no such file; name a file"),
     "an unset variable": ("", b"", "an empty PATH names nothing: give '.' for this folder"),
     "one output twice": ("good.npy --out a.csv --show a.csv", b"", "--out a.csv is the same file as --show a.csv"),
 }
