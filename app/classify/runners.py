@@ -32,7 +32,7 @@ class WorkerOpener(Frozen):
     def __call__(
         self, name: str | None
     ) -> Iterator[Callable[[Piece | DeviceQuery], PieceResult | PieceFault | DeviceInfo]]:
-        """Yield a function that classifies pieces. name: of the worker in the report; None: its device is the name."""
+        """Yield a function that classifies pieces. name: of the worker in the report; None: named by its device."""
         with Worker(replace(self.settings, label=name)) as worker:
 
             def answer(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:

@@ -137,7 +137,7 @@ class Outcome(Frozen):
 
 
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
-    """Yield a warning for each time whose samples form two groups, and one if the network contradicts its layers."""
+    """Yield a warning for each time whose samples form two groups, and one if the whole run exceeds its layers."""
     for name, samples in _named_samples(outcome):
         if (groups := statistics.split_two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)

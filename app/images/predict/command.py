@@ -73,7 +73,7 @@ def _open_classifier(request: PredictRequest) -> Classifier:
 def _answer_layout(
     request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool, notes: bool
 ) -> AnswerLayout:
-    """Return the layout of the answers. Raises UserError for options that the network's classes do not allow."""
+    """Return which columns the answers have. Raises UserError for options that the network's classes do not allow."""
     graph = classifier.graph
     if request.top > graph.class_count:
         raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.class_count} classes")
