@@ -1,1 +1,1 @@
-"""Label shards (files of images) of any number and size in constant memory: the command ``classify``."""
+"""Label the images of shards, files of any number and size, in constant memory: the command ``classify``."""

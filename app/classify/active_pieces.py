@@ -1,7 +1,7 @@
-"""Divide pieces of shards among a worker's feeder threads, which take blocks of images and deliver labels.
+"""Share the images that a worker classifies among its feeders: threads that take blocks, read and classify them.
 
-No pixels pass between threads: a feeder reads the blocks that it classifies. Feeders read the blocks of a compressed
-shard one after another; any idle feeder takes the next one.
+A piece is a range of images of one file (a shard); a block is a few of them, which the device classifies at once. No
+pixels pass between threads. Only one feeder at a time reads a compressed shard; any idle one takes its next block.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from app.classify.pieces import ActivitySeconds, Piece
 
 
 class ActivePiece:
-    """A piece that is being classified, with result arrays and an error, if any. done: set when no feeder uses it."""
+    """A piece (range of images) in classification, with its results or error. done: set when no feeder uses it."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
-        """Allocate the results. reader: reads the piece's shard. classes: number of logits; None for no logits."""
+        """Allocate the results. reader: of the file of images. classes: logits of an image; None: store no logits."""
         self.piece = piece
         self.reader = reader
         self.labels = np.empty(piece.count, np.uint8)
@@ -36,19 +36,19 @@ class ActivePiece:
 
     @property
     def has_free_block(self) -> bool:
-        """Return whether a feeder can take a block now."""
+        """Return whether a feeder can take a block now: images are left, and no reader of a compressed file is busy."""
         return not self.busy and self.error is None and self.taken < self.piece.count
 
 
 class Block:
-    """A block of an active piece: ``count`` images from index ``start`` on, which one feeder thread classifies."""
+    """The images of a piece that one feeder thread classifies at once: ``count`` from index ``start`` in the piece."""
 
     def __init__(self, feeder: Feeder, active: ActivePiece, start: int, count: int) -> None:
         self._feeder, self._active = feeder, active
         self.start, self.count = start, count
 
     def read(self, images: np.ndarray) -> bool:
-        """Read the pixels into ``images`` (count, C, H, W). If that fails, end the piece and return False."""
+        """Read the pixels into ``images`` (count, C, H, W). On a fault of the file, end the piece; return False."""
         active, timer = self._active, Timer()
         try:
             active.reader.read(active.piece.first + self.start, images)
@@ -65,9 +65,9 @@ class Block:
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Copy labels (count,) and, if wanted, logits (count, classes) to the piece's results.
+        """Copy labels (count,) and, if wanted, logits (count, classes) to the piece's results, and give the block back.
 
-        wait, compute: seconds that the feeder waited for the device, or computed.
+        wait, compute: seconds for which the feeder waited for the device, or computed itself.
         """
         active, rows = self._active, slice(self.start, self.start + self.count)
         active.labels[rows] = labels
@@ -76,7 +76,7 @@ class Block:
         self.return_block(None, wait, compute)
 
     def return_block(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
-        """Return the block to its piece. error: why the block has no labels. wait, compute: as for ``deliver``."""
+        """Give the block back. error: why it has no labels; None if it has. wait, compute: as in ``deliver``."""
         active, queue = self._active, self._feeder.queue
         with queue.changed:
             self._feeder.held.remove(self)
@@ -87,26 +87,26 @@ class Block:
 
 
 class Feeder:
-    """The source of one thread's blocks. held: the blocks that the thread has not returned."""
+    """Hands blocks from the queue to one thread. held: the blocks that the thread has not returned."""
 
     def __init__(self, queue: ActivePieceQueue) -> None:
         self.queue = queue
         self.held: list[Block] = []
 
     def take_block(self, *, wait: bool = True) -> Block | None:
-        """Return the next block of the earliest piece that has one; None at the end. wait: wait for a block."""
+        """Return a block of the earliest piece that has one; None at the end. wait: wait if no block is free now."""
         queue = self.queue
         with queue.changed:
             while queue.ended is None:
                 active = next((active for active in queue.active if active.has_free_block), None)
                 if active is not None:
-                    return self._take_from(active)
+                    return self._take_block_from(active)
                 if not wait:
                     break
                 queue.changed.wait()
             return None
 
-    def _take_from(self, active: ActivePiece) -> Block:
+    def _take_block_from(self, active: ActivePiece) -> Block:
         start, at, size = active.taken, active.piece.first + active.taken, self.queue.size
         count = min(size - at % size, active.piece.count - start)  # blocks end at multiples of their size in the shard
         active.taken += count
@@ -118,16 +118,18 @@ class Feeder:
 
 
 class ActivePieceQueue:
-    """All active pieces, the earliest first. size: images per block. ended: why there are no more blocks, or None."""
+    """The pieces in classification, the earliest first. size: images per block. ended: what ended it, or None."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.changed = Condition()  # guards all state here; notifies of new blocks and of the end
+        self.changed = (
+            Condition()
+        )  # guards all state of the queue and its pieces; notifies of new blocks and of the end
         self.active: list[ActivePiece] = []
         self.ended: BaseException | None = None
 
     def classify(self, active: ActivePiece) -> None:
-        """Hand the blocks of a piece to the feeders and wait for the end. Raise the piece's error, or a feeder's."""
+        """Let the feeders classify a piece, and wait until they have. Raise the error of the piece or of a feeder."""
         with self.changed:
             self.active.append(active)
             active.error = self.ended
@@ -138,7 +140,7 @@ class ActivePieceQueue:
             raise active.error
 
     def remove_if_finished(self, active: ActivePiece) -> None:
-        """Remove a piece if no feeder uses it any more. The caller must hold ``changed``."""
+        """Remove a piece if it is classified or failed, and no feeder uses it. The caller must hold ``changed``."""
         if not active.blocks and (active.error is not None or active.taken == active.piece.count):
             self.active.remove(active)
             active.done.set()
@@ -153,14 +155,14 @@ class ActivePieceQueue:
             self.changed.notify_all()
 
     def abandon_hanging_feeders(self) -> None:
-        """Stop waiting for feeders that hang; call it after ``end``."""
+        """Let ``classify`` return although feeders hang; call this after ``end``."""
         with self.changed:
             for active in self.active:
                 active.done.set()
 
     @contextmanager
     def open_feeder(self) -> Iterator[Feeder]:
-        """Yield the calling thread's feeder. An exception in the block ends all pieces and is not raised again."""
+        """Yield a feeder for the calling thread. An exception in the block ends all pieces and is not raised again."""
         feeder = Feeder(self)
         try:
             yield feeder

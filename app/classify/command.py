@@ -37,12 +37,12 @@ from app.records.classify import Identity
 from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 
-NAMED = 3  # most unreadable shards that the final error names
+MOST_NAMED = 3  # most unreadable shards that the final error names
 
 
 @dataclass
 class UnreadableShards:
-    """Collects the unreadable ones of a run's ``shards`` shards, with reasons; if several, ``add`` prints each."""
+    """The unreadable files (shards) of a run. shards: number of files in the run. found: path → reason."""
 
     shards: int
     found: dict[Path, str] = field(default_factory=dict)
@@ -56,28 +56,28 @@ class UnreadableShards:
             tqdm.write(f"unreadable: {reason}", file=sys.stderr)
 
     def unreadable_shards_error(self) -> UserError:
-        """Return the error that names the unreadable shards."""
+        """Return the error that names the unreadable shards, for the end of the run."""
         if self.shards == 1:
             return UserError(*self.found.values())
-        names = ", ".join(map(str, [*self.found][:NAMED]))
-        more = f" and {len(self.found) - NAMED:,} more" if len(self.found) > NAMED else ""
+        names = ", ".join(map(str, [*self.found][:MOST_NAMED]))
+        more = f" and {len(self.found) - MOST_NAMED:,} more" if len(self.found) > MOST_NAMED else ""
         others = "the others have their labels" if len(self.found) < self.shards else "nothing is written"
         return UserError(f"{len(self.found):,} of {self.shards:,} shards cannot be read ({names}{more}); {others}")
 
 
 @dataclass
 class ClassifyRun:
-    """One run of ``classify``. windows: for each shard, (first image, number of images). place: device that is used."""
+    """One run of ``classify``. windows: for each shard, (first image, number of images). tally: counts so far."""
 
     shards: Sequence[Shard]
     windows: Sequence[Window]
-    place: DeviceInfo
+    device_info: DeviceInfo
     folder: OutputFolder
     unreadable: UnreadableShards
     tally: Totals = field(default_factory=Totals)
 
     def classify_remaining(self, runner: Runner) -> None:
-        """Classify the remaining shards and store the results. Raises UserError if the work cannot go on."""
+        """Classify the shards that have no results yet. Raises UserError if the work cannot go on."""
         total = sum(self.windows[number][1] for number in self.folder.remaining_shards)
         with (
             tqdm(total=total, unit=" images", unit_scale=True, disable=None) as bar,
@@ -95,19 +95,19 @@ class ClassifyRun:
                 bar.update(piece.count)
 
     def _remaining_pieces(self) -> Iterator[Piece]:
-        """Yield the pieces of the remaining shards, except shards found unreadable."""
-        size = images_per_piece(self.place)
+        """Yield the pieces, ranges of images, of the shards that have no results yet and were not found unreadable."""
+        size = images_per_piece(self.device_info)
         for number in self.folder.remaining_shards:
             for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.unreadable.found:
                     yield piece
 
     def _store_result(self, piece: Piece, result: PieceResult) -> None:
-        """Count the result of a piece and write it to the results of its shard."""
-        here, there = self.place, result.place
-        if here.arithmetic != there.arithmetic:
+        """Add the result of a piece (range of images) to the totals, and write it to the result files of its shard."""
+        one, other = self.device_info, result.device_info
+        if one.arithmetic != other.arithmetic:
             raise UserError(
-                f"{here.host} computes in {here.arithmetic}, {there.host} in {there.arithmetic}: their results may "
+                f"{one.host} computes in {one.arithmetic}, {other.host} in {other.arithmetic}: their results may "
                 "differ; name one --precision or --device, or use machines of one kind"
             )
         timer = Timer()
@@ -119,7 +119,7 @@ class ClassifyRun:
 def classify(request: ClassifyRequest) -> int:
     """Classify the shards, write the labels and print the report. Return 0.
 
-    Raises UserError, also after the other shards are classified if some cannot be read.
+    Raises UserError; if some shards cannot be read, only after the others are classified.
     """
     with ExitStack() as stack:
         with exit_on_interrupt():
@@ -145,24 +145,24 @@ def classify(request: ClassifyRequest) -> int:
                 logits=request.logits,
                 compressed=any(shard.is_sequential for shard in shards),
             )
-        runner, place, check_interrupt = stack.enter_context(open_runner(request, settings))
+        runner, device_info, check_interrupt = stack.enter_context(open_runner(request, settings))
         identity = Identity(
             network=_network_display_name(network),
             weights=weights.sha256,
-            precision=place.arithmetic,
+            precision=device_info.arithmetic,
             classes=graph.class_count,
         )
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
 
-            def advance(count: int) -> None:
+            def advance_bar(count: int) -> None:
                 check_interrupt()
                 bar.update(count)
 
-            stack.enter_context(folder.create_and_lock(identity, advance))
+            stack.enter_context(folder.create_and_lock(identity, advance_bar))
         for note in folder.notes:
             print_to_stderr(f"note: {note}")
         timer = Timer()
-        work = ClassifyRun(shards, parts, place, folder, unreadable)
+        work = ClassifyRun(shards, parts, device_info, folder, unreadable)
         try:
             work.classify_remaining(runner)
         except KeyboardInterrupt:
@@ -183,9 +183,10 @@ def classify(request: ClassifyRequest) -> int:
 def _open_shards(
     request: ClassifyRequest, paths: list[Path], graph: Graph, unreadable: UnreadableShards
 ) -> tuple[Graph, list[Shard]]:
-    """Open the shards and return the network for their images. All images must have one shape and type.
+    """Open the shards; return the network for the shape of their images, and the readable shards.
 
-    Raises UserError if no shard can be read, or if the images before --start cannot be counted.
+    If images differ from the first shard's in shape or type, their shard is unreadable. Raises UserError if all shards
+    are, or if one is and ``--start`` or ``--count`` needs its number of images.
     """
     unlabelled = request.labels == UNLABELLED
     named = None if request.labels is None or unlabelled else find_shards([request.labels])
@@ -197,14 +198,14 @@ def _open_shards(
             try:
                 shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
                 if not shards:
-                    graph = graph_for_images(graph, _empty_dataset(shard))
+                    graph = graph_for_images(graph, _placeholder_dataset(shard))
                 elif (shard.image_shape, shard.dtype) != (shards[0].image_shape, shards[0].dtype):
                     forms = [f"{one.path} has {one.dtype} images of {one.image_shape}" for one in (shard, shards[0])]
                     raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
                 shards.append(shard)
             except UserError as error:
                 if request.start or request.count is not None:
-                    raise  # ``select_image_ranges`` needs its number of images
+                    raise  # ``select_image_ranges`` needs the number of images
                 unreadable.add(path, str(error))
     if not shards:
         raise unreadable.unreadable_shards_error()
@@ -217,7 +218,7 @@ def _network_display_name(graph: Graph) -> str:
     return network.name if is_listed_network(network) else f"{network.name} ({network.digest[:12]})"
 
 
-def _empty_dataset(shard: Shard) -> Dataset:
-    """Return a ``Dataset`` without images, but with the shard's shape and type, to check both against the network."""
+def _placeholder_dataset(shard: Shard) -> Dataset:
+    """Return zeros of the shard's shape and type, which take no memory, to check both against the network."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.image_shape))
     return Dataset(images, None, None, str(shard.path), None)

@@ -1,4 +1,4 @@
-"""Write the results folder: labels and logits of each shard, atomically, with a receipt.
+"""Write the results folder: labels and logits of each shard (file of images), atomically, with a receipt.
 
 ``NAME.labels.npy`` holds uint8 (images,), ``NAME.logits.npy`` holds float32 (images, classes), ``NAME.json`` is the
 receipt. NAME is the file name of the shard without its suffixes.
@@ -26,19 +26,19 @@ from app.records.classify import Identity, Receipt, Results
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
 COMPARED_LABELS = 1 << 20  # labels compared at a time
 LOCK = ".lenet5-inference.lock"
-UNFINISHED = ".lenet5-inference-unfinished"  # a folder that the holder of the lock may empty
+UNFINISHED = ".lenet5-inference-unfinished"  # a folder; whoever holds the lock may empty it
 
 Window = tuple[int, int]
 """First image and number of images."""
 
 
 class OutputFolder:
-    """Collect the results of a run's shards in any order, and publish the results of each shard once they are complete.
+    """Collect the results of a run's shards in any order, and give those of a complete shard their final file names.
 
-    Methods take a shard by its index in ``shards``. One thread uses the folder, within ``create_and_lock``. identity:
-    network, weights and arithmetic of the run. receipts: by index, the receipts of the finished shards; after
-    ``resume`` also those of an earlier run, whose indices are in ``kept``. notes: one line for each shard that an
-    earlier run began and this run classifies again.
+    number: index of a shard in ``shards``. One thread uses the folder, within ``create_and_lock``. identity: network,
+    weights and arithmetic of the run. receipts: index → receipt of each finished shard; with ``resume`` also of those
+    of an earlier run, whose indices are in ``kept``. notes: a line for each shard of which an earlier run left unusable
+    results, so that this run classifies it again.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OutputFolder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Name the result files. windows: for each shard, (first image, number of images). logits: also store logits.
+        """Choose the result files' names. windows: first image and number of images of each shard. logits: store them.
 
         resume: keep complete, verified results of earlier runs. overwrite: replace them. Raises UserError if two shards
         would have the same result files.
@@ -112,7 +112,7 @@ class OutputFolder:
 
     @property
     def remaining_shards(self) -> list[int]:
-        """Return the indices of the shards that are not classified yet."""
+        """Return the indices of the shards that have no complete results yet."""
         return [number for number, (_, count) in enumerate(self._windows) if count and number not in self.receipts]
 
     def write(
@@ -215,7 +215,7 @@ class OutputFolder:
         self.kept = frozenset(self.receipts)
 
     def _keep_valid_result(self, number: int) -> str | None:
-        """Keep an earlier run's results for a shard if they are valid; otherwise return the reason."""
+        """Keep an earlier run's results of a shard if they are valid, and return None; otherwise return the fault."""
         path = self._receipt_path(number)
         if not may_exist(path):
             return f"{path} is missing"
@@ -239,7 +239,7 @@ class OutputFolder:
         return None
 
     def _has_expected_array(self, file: Path, number: int, kind: str) -> bool:
-        """Return whether the file contains an array with the type of ``kind`` and the shape of the shard's results."""
+        """Return whether the file contains an array of the shard's results: their shape, and the type of this kind."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):

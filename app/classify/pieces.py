@@ -1,4 +1,4 @@
-"""Define pieces of shards, which are the units of work, and their results. All classes here can be pickled."""
+"""Define the unit of work, a piece (a range of images of one file), and its result. All classes can be pickled."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CPU_PIECE = 1 << 13
 
 
 class Piece(Frozen):
-    """A piece of a shard: ``count`` images from image ``first`` on. number: index of the shard in the run."""
+    """A unit of work: ``count`` images of a shard, from image ``first`` on. number: index of the shard in the run."""
 
     number: int
     shard: Shard
@@ -33,11 +33,11 @@ class Piece(Frozen):
 
 
 class DeviceInfo(Frozen):
-    """A device that classifies. host: name of its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
+    """Description of a device that classifies. host: name of its machine. device: ``cuda:0``, or ``cpu:0-3`` (cores).
 
     name: of the GPU or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``; devices with equal
-    arithmetic give equal results to the bit. lanes: number of feeder threads. limit: the slower of copies and kernels
-    (``bus`` or ``kernels``); ``compute`` for a processor.
+    arithmetic give equal results to the bit. lanes: number of threads that feed it images. limit: what is slower,
+    copies (``bus``) or ``kernels``; ``compute`` for a processor.
     """
 
     host: str
@@ -50,10 +50,9 @@ class DeviceInfo(Frozen):
 
 @dataclass
 class ActivitySeconds:
-    """Seconds that a worker's feeder threads spent on each activity, summed over the threads.
+    """Seconds that the threads which feed a device spent on each activity, summed over the threads.
 
-    read, decompress: reading uncompressed, or compressed, shards. wait: waiting until the device frees a buffer.
-    compute: computing on the processor.
+    read: from uncompressed files. decompress: reading compressed files. wait: for the device. compute: on the CPU.
     """
 
     read: float = 0.0
@@ -68,7 +67,7 @@ class ActivitySeconds:
 
 
 class PieceResult(Frozen):
-    """Results of a piece. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
+    """Results of a piece of ``count`` images. labels: (count,) uint8. logits: (count, classes) float32, or None.
 
     correct: number of right labels; None if the true labels are unknown, or can only be read for the whole shard.
     """
@@ -76,12 +75,12 @@ class PieceResult(Frozen):
     labels: np.ndarray
     logits: np.ndarray | None
     correct: int | None
-    place: DeviceInfo
+    device_info: DeviceInfo
     seconds: ActivitySeconds
 
 
 class PieceFault(Frozen):
-    """The answer to a piece of an unreadable shard: reason and remedy in one line. Other shards are not affected."""
+    """The answer of a worker to a piece of an unreadable file. reason: fault and remedy in one line."""
 
     reason: str
 
@@ -93,7 +92,7 @@ class Runner(Protocol):
     """Interface of objects that classify pieces on one or more devices."""
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """Classify pieces; yield results as they complete. Take another piece when a device has room for it.
+        """Classify pieces (ranges of images); yield each with its result as it completes. Pieces are taken when needed.
 
         Closing the generator ends the pieces in flight. Raises UserError if the work cannot go on.
         """
@@ -114,15 +113,15 @@ def count_correct(labels: np.ndarray, shard: Shard, reader: ShardReader, first: 
     return int(np.count_nonzero(labels == truth))
 
 
-def images_per_piece(place: DeviceInfo) -> int:
-    """Return how many images a piece for the device should have."""
-    return CPU_PIECE if place.limit == "compute" else GPU_PIECE
+def images_per_piece(device_info: DeviceInfo) -> int:
+    """Return how many images to send to the device as one unit of work."""
+    return CPU_PIECE if device_info.limit == "compute" else GPU_PIECE
 
 
 def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
-    """Return (first, count) for each shard: together, ``count`` images from ``start`` on over all shards in order.
+    """Return (first, count) for each shard, which select ``count`` images from ``start`` on of all shards in order.
 
-    counts: number of images of each shard. Raises UserError if there are too few.
+    counts: number of images of each shard. count: None selects all. Raises UserError if there are too few.
     """
     total = sum(counts)
     wanted = total - start if count is None else count
@@ -130,15 +129,15 @@ def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None
         asked = f"--start {start:,}" + ("" if count is None else f" --count {count:,}")
         raise UserError(f"{asked} is beyond the {total:,} images of the shards: choose fewer")
     found, before = [], 0
-    for own in counts:
-        first = min(max(start - before, 0), own)
-        found.append((first, min(max(start + wanted - before, 0), own) - first))
-        before += own
+    for images in counts:
+        first = min(max(start - before, 0), images)
+        found.append((first, min(max(start + wanted - before, 0), images) - first))
+        before += images
     return found
 
 
 def cut_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
-    """Yield the pieces of a shard's images, cut at multiples of ``size``; a sequential shard is one piece."""
+    """Yield a shard's images in pieces that end at multiples of ``size``; a file without random access is one piece."""
     at, end = first, first + count
     while at < end:
         stop = end if shard.is_sequential else min((at // size + 1) * size, end)

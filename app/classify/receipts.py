@@ -1,4 +1,4 @@
-"""Write a shard's result arrays piece by piece, and the receipt with their hashes."""
+"""Write the result arrays of a file of images, in any order, and the receipt: a JSON file with their hashes."""
 
 import hashlib
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ KINDS = (*DTYPES,)
 
 
 def receipt_mismatch(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
-    """Return what of a receipt, such as ``weights``, is not as in a shard's requested classification, or None."""
+    """Return the first thing in which a receipt differs from this run, such as ``weights``; None if nothing differs."""
     pairs = (
         ("images", (receipt["size"], receipt["mtime_ns"]), (shard.images.size, shard.images.mtime_ns)),
         ("--start or --count", (receipt["first"], receipt["images"]), (first, images)),
@@ -35,7 +35,7 @@ def receipt_mismatch(receipt: Receipt, shard: Shard, first: int, images: int, id
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """Write a receipt atomically. Raises UserError."""
+    """Write the receipt of a shard, which has the hashes of its results, atomically. Raises UserError."""
     with replace_atomically(path) as temporary:
         temporary.write_text(json_text(receipt), encoding="utf-8")
 
@@ -56,7 +56,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _check_receipt(value: Any) -> Receipt:
-    """Return the checked receipt. Raises BadValueError, also for more right labels than images."""
+    """Return ``value`` if it is a valid receipt. Raises BadValueError, also for more right labels than images."""
     found: Receipt = check_for_type(Receipt)(value)
     correct, images = found["correct"], found["images"]
     if correct is not None and correct > images:
@@ -65,15 +65,15 @@ def _check_receipt(value: Any) -> Receipt:
 
 
 class TempFiles:
-    """The temporary files of a shard's results; the caller publishes or removes them.
+    """The temporary files of a shard's result arrays; the caller gives them their final names or removes them.
 
     correct: number of right labels so far; None as soon as it is unknown for some images.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Create the files in ``folder``. paths: final path of each file, by kind. shapes: of each array, by kind.
+        """Create the files in ``folder``. Raises UserError.
 
-        Raises UserError.
+        paths, shapes: final path, and shape of the array, of each kind of result (``labels``, ``logits``).
         """
         self._arrays: dict[str, _NpyFile] = {}
         self._left = shapes["labels"][0]
@@ -97,7 +97,10 @@ class TempFiles:
         return not self._left
 
     def write(self, first: int, results: Mapping[str, np.ndarray | None], correct: int | None) -> None:
-        """Store results, (n, …) by kind, from row ``first``, once. correct: right labels in them. Raises UserError."""
+        """Store results of images from index ``first`` on, unless they are stored already. Raises UserError.
+
+        results: kind → (n, …). correct: number of right labels among them; None if unknown.
+        """
         if first in self._written:
             return
         for kind, array in self._arrays.items():
@@ -126,7 +129,7 @@ class TempFiles:
 
 
 class _NpyFile:
-    """An NPY file; callers write its rows at any position, in any order."""
+    """An NPY file whose rows can be written in any order; it has a temporary name until it is published."""
 
     def __init__(self, temporary: Path, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._path = path

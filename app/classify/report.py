@@ -11,7 +11,7 @@ from app.network.weights import Weights
 from app.records.classify import Classified, Classify, Device, LaneSeconds, Rates
 from app.terminal.text import WIDTH, Column, fields, paragraph, table
 
-# What took most of the feeders' time, or of the run's, and what would help.
+# Bottleneck → what the report says of it, and what would help.
 LIMITS = {
     "disk": "reading the files: faster storage helps, or files in memory",
     "decompression": "decompression: more cores help, and more shards at a time",
@@ -24,7 +24,7 @@ LIMITS = {
 
 @dataclass
 class ImageTotals:
-    """Images classified by one device or by all devices, and the seconds spent, summed over the feeder threads."""
+    """Images that one device or all devices classified, their bytes, and seconds of the threads that fed them."""
 
     images: int = 0
     nbytes: int = 0
@@ -38,7 +38,7 @@ class ImageTotals:
 
     @property
     def device_seconds(self) -> float:
-        """Return the seconds spent waiting for the device or computing on it."""
+        """Return the seconds for which threads waited for the device or computed on it."""
         return self.seconds.wait + self.seconds.compute
 
     def bottleneck(self, device_limit: str) -> str:
@@ -60,8 +60,8 @@ class Totals:
 
     def add(self, piece: Piece, result: PieceResult) -> None:
         """Add the images and seconds of a piece."""
-        place = result.place
-        _, share = self.devices.setdefault((place.host, place.device), (place, ImageTotals()))
+        device_info = result.device_info
+        _, share = self.devices.setdefault((device_info.host, device_info.device), (device_info, ImageTotals()))
         for each in (share, self.whole):
             each.add(piece, result)
 
@@ -76,7 +76,7 @@ class Totals:
 def build_report(
     network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Totals, seconds: float
 ) -> Classify:
-    """Return the report. unreadable: the reason for each unreadable shard. seconds: duration of the run."""
+    """Return the report as a record. unreadable: a reason for each unreadable shard. seconds: duration of the run."""
     receipts, kept = results.receipts, results.kept
     known = [receipt for receipt in receipts.values() if receipt["correct"] is not None]
     compared, correct = sum(one["images"] for one in known), sum(one["correct"] or 0 for one in known)
@@ -96,18 +96,20 @@ def build_report(
         "classified": {**_throughput_record(tally.whole, seconds), "limit": tally.bottleneck(seconds)}
         if tally.devices
         else None,
-        "devices": [_device_record(place, share, seconds) for _, (place, share) in sorted(tally.devices.items())],
+        "devices": [
+            _device_record(device_info, share, seconds) for _, (device_info, share) in sorted(tally.devices.items())
+        ],
     }
 
 
-def _device_record(place: DeviceInfo, share: ImageTotals, seconds: float) -> Device:
+def _device_record(device_info: DeviceInfo, share: ImageTotals, seconds: float) -> Device:
     return {
-        "host": place.host,
-        "device": place.device,
-        "name": place.name,
-        "arithmetic": place.arithmetic,
-        "lanes": place.lanes,
-        "limit": share.bottleneck(place.limit),
+        "host": device_info.host,
+        "device": device_info.device,
+        "name": device_info.name,
+        "arithmetic": device_info.arithmetic,
+        "lanes": device_info.lanes,
+        "limit": share.bottleneck(device_info.limit),
         **_throughput_record(share, seconds),
         "lane_seconds": cast(LaneSeconds, vars(share.seconds)),
     }
@@ -122,7 +124,7 @@ def _throughput_record(share: ImageTotals, seconds: float) -> Rates:
 
 
 def as_text(report: Classify, width: int = WIDTH) -> str:
-    """Return the report as text without colours. width: columns of a line."""
+    """Return the report as text without colours. width: of a line, in characters."""
     shards = report["shards"]
     title = f"{report['network']['name']}: {_format_count(report['images'], 'image')} in "
     title += _format_count(shards["classified"] + shards["kept"], "shard")

@@ -1,4 +1,4 @@
-"""Open the devices that classify: one in this process, several on this machine, or the workers of a Dask cluster."""
+"""Open the devices that classify: one by this process, several by processes of this machine, or a Dask cluster's."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from app.cuda.cards import VARIABLE, parse_device_list
 
 
 class DeviceQuery(Frozen):
-    """A request for the description of a worker's device, which is sent like a piece."""
+    """A request to a worker to describe its device; it is sent in place of a piece (a range of images)."""
 
 
 class WorkerOpener(Frozen):
-    """Opens a worker in the process that calls this object. ``app.cluster`` pickles the object and sends it there."""
+    """Opens a worker in the process that calls this object; ``app.cluster`` sends it to that process by pickle."""
 
     settings: WorkerSettings
 
@@ -32,27 +32,27 @@ class WorkerOpener(Frozen):
     def __call__(
         self, name: str | None
     ) -> Iterator[Callable[[Piece | DeviceQuery], PieceResult | PieceFault | DeviceInfo]]:
-        """Yield a function that answers pieces. name: the worker's name in the report; None for the device's number."""
+        """Yield a function that classifies pieces. name: of the worker in the report; None: named by its device."""
         with Worker(replace(self.settings, label=name)) as worker:
 
             def answer(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:
                 if isinstance(piece, DeviceQuery):
-                    return worker.place
+                    return worker.device_info
                 found = worker.classify(piece)
                 if name is None and isinstance(found, PieceFault):  # name the machine: only this one may lack the file
-                    return PieceFault(f"{found.reason} (on {worker.place.host})")
+                    return PieceFault(f"{found.reason} (on {worker.device_info.host})")
                 return found
 
             yield answer
 
 
-OpenRunner = tuple[Runner, DeviceInfo, Callable[[], None]]
-"""A runner of pieces, one of its devices, and a function that raises a deferred KeyboardInterrupt."""
+OpenedRunner = tuple[Runner, DeviceInfo, Callable[[], None]]
+"""A runner, the description of one of its devices, and a function that raises a deferred KeyboardInterrupt."""
 
 
 @contextmanager
-def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[OpenRunner]:
-    """Open the requested devices while the block runs. Raises UserError if they cannot be used."""
+def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[OpenedRunner]:
+    """Open the requested devices, and close them after the block. Raises UserError if they cannot be used."""
     if request.scheduler is not None:
         require_dask("--scheduler")
         with exit_on_interrupt():
@@ -76,7 +76,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         with worker:
             if worker.why_cpu is not None:
                 print_to_stderr(f"note: running on the CPU: {worker.why_cpu}")
-            yield LocalRunner(worker), worker.place, lambda: None
+            yield LocalRunner(worker), worker.device_info, lambda: None
         return
     require_dask("--devices" if request.devices else "--workers")
     with exit_on_interrupt():
@@ -93,14 +93,14 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
 
 
 @contextmanager
-def _open_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
-    """Open a runner on several processes, with an estimate of the seconds that a piece takes."""
+def _open_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenedRunner]:
+    """Open a runner on several processes, and tell it how long each piece may take. runner: function that opens it."""
     rate = 1.0
 
     def estimate(piece: Piece | DeviceQuery) -> float:
         return 1.0 if isinstance(piece, DeviceQuery) or piece.shard.is_sequential else piece.count / rate
 
     with deferred_interrupts() as check_interrupt, runner(estimate=estimate, check=check_interrupt) as running:
-        ((_, place),) = running.run([DeviceQuery()])
-        rate = CPU_PIECE / 0.1 if place.limit == "compute" else GPU_PIECE / 0.016  # of fast ones
-        yield running, place, check_interrupt
+        ((_, device_info),) = running.run([DeviceQuery()])
+        rate = CPU_PIECE / 0.1 if device_info.limit == "compute" else GPU_PIECE / 0.016  # images/s of fast devices
+        yield running, device_info, check_interrupt

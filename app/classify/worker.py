@@ -57,8 +57,8 @@ class WorkerClosedError(Exception):
 class Worker:
     """A device of this process that classifies pieces. A context manager; threads may call ``classify`` in parallel.
 
-    place: describes the device. why_cpu: why ``auto`` chose the CPU, in one line; otherwise None. Raises UserError if
-    the device cannot run the network.
+    device_info: describes the device. why_cpu: why ``auto`` chose the CPU, in one line; otherwise None. Raises
+    UserError if the device cannot run the network.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -68,7 +68,9 @@ class Worker:
         with devices.translate_gpu_errors():
             self._engine = _open_engine(settings, device)
             self._queue = ActivePieceQueue(self._engine.block)
-            self._bodies: list[Callable[[Feeder], None]] = []  # they keep the feeders' memory alive until ``close``
+            self._bodies: list[
+                Callable[[Feeder], None]
+            ] = []  # the feeders' functions, whose memory lives until ``close``
             self._opened = threading.Semaphore(0)
             self._threads = [
                 threading.Thread(target=self._run_feeder, args=(index,), daemon=True)
@@ -83,7 +85,7 @@ class Worker:
                 raise self._queue.ended
             found = self._engine.describe()
             device = settings.label or found.device
-            self.place = DeviceInfo(
+            self.device_info = DeviceInfo(
                 host=platform.node(), lanes=self._engine.feeders, **found._asdict() | {"device": device}
             )
 
@@ -101,7 +103,7 @@ class Worker:
             body(feeder)
 
     def classify(self, piece: Piece) -> PieceResult | PieceFault:
-        """Read and classify a piece; return its result. If its files cannot be read, return a ``PieceFault``.
+        """Read and classify a piece, a range of images of one file; return a ``PieceFault`` if the file is unreadable.
 
         After an exception the worker cannot be used again.
         """
@@ -121,7 +123,7 @@ class Worker:
         if active.logits is not None and self._softmax:
             with np.errstate(divide="ignore"):
                 np.log(active.logits, out=active.logits)
-        return PieceResult(active.labels, active.logits, correct, self.place, active.seconds)
+        return PieceResult(active.labels, active.logits, correct, self.device_info, active.seconds)
 
     def close(self) -> None:
         """End the pieces in flight and free all memory, except memory that a hanging feeder uses."""
@@ -153,12 +155,12 @@ def _open_engine(settings: WorkerSettings, device: str) -> Engine:
     return open_engine(settings.graph, Choices(settings.precision), device=device, dtype=settings.dtype, fed=fed)
 
 
-AHEAD = 4  # pieces always in flight, so that feeders go on while a shard's results are written
+AHEAD = 4  # pieces at least in flight, so that feeders go on while a shard's results are written
 POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 
 
 class LocalRunner:
-    """Classify several pieces of shards at a time on one worker.
+    """Classify several pieces (ranges of images) at a time on one worker of this process.
 
     Small and compressed pieces keep few of the reading threads busy, so more of these pieces run at a time.
     """
@@ -171,7 +173,7 @@ class LocalRunner:
     def run(self, pieces: Iterable[Piece]) -> Answers:
         """Yield results as ``Runner.run`` does. Closing the generator also closes the worker."""
         waiting = iter(pieces)
-        most = max(2 * self._worker.place.lanes, AHEAD)
+        most = max(2 * self._worker.device_info.lanes, AHEAD)
         with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:
             try:
                 while True:
@@ -189,7 +191,7 @@ class LocalRunner:
                 raise
 
     def _has_room(self) -> bool:
-        """Return whether to start another piece; False while too many results wait for the caller."""
+        """Return whether another piece may start: neither pieces in flight nor results hold too many images."""
         if sum(piece.count for piece, _ in self._finished) > GPU_PIECE:
             return False
         running = self._running.values()
@@ -197,7 +199,7 @@ class LocalRunner:
         return len(running) < AHEAD or images < GPU_PIECE
 
     def _collect_finished(self) -> None:
-        """Move finished pieces from the pieces in flight to the results; if no piece is finished, wait briefly."""
+        """Move finished pieces from ``_running`` to ``_finished``; if both have none, wait briefly for one."""
         if self._running:
             done, _ = wait(self._running, 0 if self._finished else POLL_SECONDS, FIRST_COMPLETED)
             self._finished.extend((self._running.pop(future), future) for future in done)

@@ -1,7 +1,7 @@
 """Distribute work over processes or machines by Dask's ``distributed`` (extra ``cluster``).
 
-A *piece* is any picklable unit of work; a worker returns an answer for each piece. Other rooms import this package
-inside functions, after ``require_dask``, because the extra may not be installed.
+A *piece* is any picklable unit of work; a worker returns an answer for each piece. Other packages import the modules
+here inside functions, after ``require_dask``, because Dask may not be installed.
 """
 
 from importlib.util import find_spec
@@ -10,6 +10,6 @@ from app.base.errors import UserError, pip_install_command
 
 
 def require_dask(what: str) -> None:
-    """Raise UserError if the extra ``cluster`` is not installed. what: beginning of the error's text."""
+    """Raise UserError if Dask's ``distributed`` is not installed. what: the option that needs it, for the error."""
     if find_spec("distributed") is None:
         raise UserError(f"{what} needs Dask: {pip_install_command('cluster')}")

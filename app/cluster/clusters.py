@@ -39,7 +39,7 @@ LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "to
 
 
 def apply_defaults() -> None:
-    """Use ``DEFAULTS`` in this process and in the processes that Dask starts from it."""
+    """Change Dask's default settings to ``DEFAULTS``, in this process and in those that Dask starts from it."""
     dask.config.update_defaults(DEFAULTS)
 
 
@@ -67,16 +67,13 @@ class LocalWorker(Frozen):
 
 @asynccontextmanager
 async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Start a cluster whose workers have the plugin; yield its client. The cluster restarts a worker that ends.
+    """Start a Dask cluster of local processes with the plugin; yield its client. A worker that ends is restarted.
 
     in_flight: number of tasks that each worker runs at the same time. Raises UserError if the processes do not start.
     """
-    with (
-        scratch_folder() as folder,
-        dask.config.set({"temporary-directory": folder}),
-    ):
-        own = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
-        common = own | {
+    with scratch_folder() as folder, dask.config.set({"temporary-directory": folder}):
+        local = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
+        common = local | {
             "nthreads": in_flight,
             "memory_limit": None,  # engines allocate all their memory once
             "silence_logs": CRITICAL,
@@ -85,7 +82,7 @@ async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
             worker.name: {"cls": Nanny, "options": common | {"env": dict(worker.environment)}} for worker in workers
         }
         deaths = WorkerDeathReporter()
-        scheduler = {"cls": Scheduler, "options": own | {"plugins": [deaths]}}
+        scheduler = {"cls": Scheduler, "options": local | {"plugins": [deaths]}}
         cluster = SpecCluster(spec, scheduler, asynchronous=True, silence_logs=CRITICAL)
         starting = asyncio.ensure_future(cluster)
         try:
@@ -99,25 +96,25 @@ async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         finally:
             deaths.expected = True
             with suppress(Exception):  # was raised above
-                await starting  # a half-started cluster cannot be closed
+                await starting  # a cluster that is still starting cannot be closed
             for nanny in cluster.workers.values():
                 _kill_worker(nanny)
             await cluster.close()
 
 
 class WorkerDeathReporter(SchedulerPlugin):
-    """Report each worker process that ends or stops answering. expected: whether the cluster is shutting down."""
+    """Print a note for each worker process that ends or stops answering. expected: True at the shutdown: no notes."""
 
     def __init__(self) -> None:
         self.expected = False
         self._names: dict[str, object] = {}
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Record a new worker. Dask calls this with the address of the worker."""
+        """Record the name of a new worker. Dask calls this with its address as ``worker``."""
         self._names[worker] = scheduler.workers[worker].name
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: object) -> None:
-        """Report a worker that has ended. Dask calls this with the address of the worker."""
+        """Print a note that a worker has ended. Dask calls this with its address as ``worker``."""
         name = self._names.pop(worker, worker)
         if not self.expected:
             tqdm.write(f"note: the process {name} ended, or was silent for too long: a new one takes over", sys.stderr)
@@ -131,7 +128,7 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _kill_worker(nanny: Nanny) -> None:
-    """Kill the worker process of a nanny: the process has nothing to save, and could hang at the end."""
+    """Kill the worker process of a nanny (Dask's supervisor of a worker): it has nothing to save, and could hang."""
     nanny.close_gracefully()
     with suppress(ProcessLookupError):
         if nanny.pid:
@@ -139,7 +136,7 @@ def _kill_worker(nanny: Nanny) -> None:
 
 
 PREFIX = "lenet5-cluster-"
-YOUNG_SECONDS = 60.0  # the process of a folder newer than this may not have locked it yet
+YOUNG_SECONDS = 60.0  # the process that made a newer folder may not have locked it yet
 
 
 @contextmanager
@@ -167,7 +164,7 @@ def scratch_folder() -> Iterator[str]:
 @contextmanager
 def _open_folder_descriptor(folder: str | Path) -> Iterator[int]:
     """Yield an open descriptor of the folder."""
-    # A pipe of such a name would block, a link lead elsewhere. Processes that start do not inherit the descriptor.
+    # The flags refuse a pipe, which would block, and a link. Child processes do not inherit the descriptor.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield descriptor
@@ -185,7 +182,7 @@ ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
 
 @asynccontextmanager
 async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client. In the block, its workers have the plugin.
+    """Connect to the Dask scheduler at ``tcp://HOST:PORT``; yield a client. During the block, workers have the plugin.
 
     Raises UserError if the scheduler or a worker cannot be used.
     """
@@ -210,7 +207,7 @@ async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterato
 
 @asynccontextmanager
 async def _limit_seconds(seconds: float, address: str) -> AsyncIterator[None]:
-    """Raise UserError if the block, in which the scheduler at ``address`` and its workers answer, takes longer."""
+    """Raise UserError if the block waits longer than ``seconds`` for the scheduler at ``address`` or its workers."""
     try:
         async with asyncio.timeout(seconds):
             yield

@@ -1,4 +1,4 @@
-"""Define the code that runs on a worker: a plugin that opens the engine once, and a task that passes pieces to it."""
+"""Define what runs on a Dask worker: a plugin that opens the engine once, and a task that sends pieces to it."""
 
 import asyncio
 import os
@@ -18,20 +18,20 @@ from app.cluster.clusters import silence_dask_logging
 from app.cuda.device import is_fatal_cuda_error
 
 Engine = Callable[[Any], Any]
-"""A function that answers a piece; several threads call it in parallel."""
+"""A function that computes the answer to a piece of work; several threads call it in parallel."""
 Opener = Callable[[str | None], AbstractContextManager[Engine]]
 """A picklable function that opens a worker's engine.
 
 Its argument is the name of a worker of the local cluster, or None on another cluster.
 """
 MOST_AT_ONCE = 16  # small pieces in one task
-LOST = 70  # exit code of a process that lost its GPU
+GPU_LOST = 70  # exit code of a process whose GPU failed
 
 
 class EnginePlugin(WorkerPlugin):
-    """Open the engine in the background when a worker starts, and close it when the worker ends.
+    """Dask plugin that opens the engine in a thread when a worker starts, and closes it when the worker ends.
 
-    cores: maps the name of each worker of a local cluster to the cores that its process may use; () means all.
+    opener: opens the engine. cores: for a cluster of this machine, worker's name → cores it may use; () means all.
     """
 
     def __init__(self, opener: Opener, cores: Mapping[str, Sequence[int]]) -> None:
@@ -72,9 +72,9 @@ class EnginePlugin(WorkerPlugin):
 
 
 def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
-    """Return the answers of the named plugin's engine to some pieces. Dask runs this task on a worker.
+    """Return the engine's answers to pieces of work; Dask runs this as a task. name: of the plugin with the engine.
 
-    If the GPU is lost, end the process: all its later CUDA calls would fail. Dask then starts a new process.
+    After a fatal error of the GPU, end the process, in which all CUDA calls would fail: Dask then starts a new one.
     """
     try:
         engine = get_worker().plugins[name].wait_for_engine()
@@ -84,11 +84,11 @@ def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
             return list(pool.map(engine, pieces))
     except Exception as error:
         if is_fatal_cuda_error(error):
-            os._exit(LOST)
+            os._exit(GPU_LOST)
         raise
 
 
 def _bind_to_cores(cores: Sequence[int]) -> None:
-    """Restrict this process to the cores; threads that it starts later inherit the restriction."""
+    """Restrict all threads of this process, and those that they start later, to these cores."""
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), cores)

@@ -1,4 +1,4 @@
-"""Send pieces to a Dask cluster and return the answers. Dask's event loop runs in a separate thread."""
+"""Send pieces of work to a Dask cluster and return the answers. Dask's event loop runs in a separate thread."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from app.base.processes import block_signals
 from app.cluster.clusters import LocalWorker, apply_defaults, connect_to_cluster, silence_dask_logging, start_cluster
 from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
 
-IN_FLIGHT = 2  # tasks at a time in each worker of this machine
-# Least duration of a task; the second for each worker, because one process handles the tasks of all.
+IN_FLIGHT = 2  # tasks that each worker of this machine runs at the same time
+# Least duration of a task, and the same for each worker: one process, the scheduler, handles the tasks of all.
 TASK_SECONDS = 0.015
 HANDLING_SECONDS = 0.005
 COUNT_SECONDS = 5.0  # interval between counts of the workers
-SILENT_SECONDS = 7.0  # without workers or an answer, until the user is told
-EMPTY_SECONDS = 60.0  # the same, until the run is given up
+SILENT_SECONDS = 7.0  # without workers or an answer of the scheduler, until a note is printed
+EMPTY_SECONDS = 60.0  # the same, until the run fails
 END_SECONDS = 20.0
 POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 Estimate = Callable[[Any], float]
@@ -40,26 +40,27 @@ GONE = "the scheduler is gone: start it and its workers again, then run this aga
 def open_local_runner(
     opener: Opener, workers: Sequence[LocalWorker], in_flight: int = IN_FLIGHT, **options: Any
 ) -> AbstractContextManager[ClusterRunner]:
-    """Start worker processes on this machine and yield a runner.
+    """Start worker processes on this machine; return a context manager that yields a runner on them.
 
-    in_flight: number of tasks that each process runs at the same time. options: as for ``ClusterRunner``. Raises
-    UserError if the processes do not start.
+    opener: opens the engine in a process. in_flight: number of tasks that each process runs at the same time. options:
+    as for ``ClusterRunner``. Raises UserError if the processes do not start.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     return ClusterRunner(start_cluster(workers, in_flight, plugin), plugin.name, **options).run_dask_thread()
 
 
 def open_cluster_runner(opener: Opener, address: str, **options: Any) -> AbstractContextManager[ClusterRunner]:
-    """Connect to the scheduler at ``address`` and yield a runner. Raises UserError if its workers cannot be used.
+    """Return a context manager that connects to the scheduler at ``address`` and yields a runner on its workers.
 
-    Each thread of a worker runs one task at a time. options: as for ``ClusterRunner``.
+    Each thread of a worker runs one task at a time. opener: opens the engine on a worker. Raises UserError if the
+    workers cannot be used. options: as for ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {})
     return ClusterRunner(connect_to_cluster(address, plugin), plugin.name, **options).run_dask_thread()
 
 
 class ClusterRunner:
-    """Send pieces to the workers of a cluster and yield their answers.
+    """Send pieces of work to the workers of a Dask cluster and yield their answers.
 
     A task consists of one or more pieces. Tasks reach Dask's thread through its event loop, and answers return through
     a queue, so that Ctrl-C cannot leave a lock held.
@@ -87,14 +88,14 @@ class ClusterRunner:
         self._main = self._loop.create_task(self._run_cluster())
 
     def run(self, pieces: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield (piece, answer) for every piece as answers arrive. Take another piece when a worker has room for it.
+        """Yield (piece, answer) for every piece as answers arrive. A piece is taken when a worker has room for it.
 
         Raises UserError if the work cannot go on, and any exception that an engine raised.
         """
         waiting, in_flight = self._group_into_tasks(pieces), 0
         queue: Queue = SimpleQueue()
         while True:
-            # One task more than each worker runs, so that it always has a next one.
+            # For each worker one task more than it runs at a time, so that it always has a next one.
             while in_flight < self._threads + self._workers and (task := next(waiting, None)) is not None:
                 with suppress(RuntimeError):  # Dask's thread has ended: ``_wait_for_entry`` raises the reason
                     self._loop.call_soon_threadsafe(self._start_task, task, queue)
@@ -108,7 +109,7 @@ class ClusterRunner:
             yield from answers
 
     def _wait_for_entry(self, queue: SimpleQueue[Any]) -> Any:
-        """Wait for the next entry of the queue and return it. Raise the exception that ended Dask's thread."""
+        """Wait for the next entry of the queue and return it. If Dask's thread has failed, raise its exception."""
         while True:
             with suppress(Empty):
                 return queue.get(timeout=POLL_SECONDS)
@@ -118,7 +119,7 @@ class ClusterRunner:
 
     @contextmanager
     def run_dask_thread(self) -> Iterator[ClusterRunner]:
-        """Run Dask's thread, connected to the cluster, while the block runs."""
+        """Open the cluster and run Dask's event loop in a thread while the block runs; yield this object."""
         thread = Thread(target=self._run_event_loop, name="Dask", daemon=True)
         with block_signals():  # inherited by Dask's threads and processes
             thread.start()
@@ -132,7 +133,9 @@ class ClusterRunner:
 
     def _run_event_loop(self) -> None:
         """Run Dask's event loop until the work ends; this is the target of Dask's thread."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # by which Python ends processes that are left
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, [signal.SIGTERM]
+        )  # by which Python ends child processes that are left
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._main)
@@ -161,30 +164,30 @@ class ClusterRunner:
     async def _count_workers(self) -> None:
         """Count the workers regularly, because workers join and leave a running cluster.
 
-        Tell the user when there are no workers or the scheduler does not answer; raise UserError if that lasts.
+        Print a note when there are no workers or the scheduler does not answer; raise UserError if that lasts.
         """
-        last, told = self._loop.time(), False
-        asked = asyncio.ensure_future(self._client.scheduler.ncores())
+        last, noted = self._loop.time(), False
+        counting = asyncio.ensure_future(self._client.scheduler.ncores())
         try:
             while True:
-                await asyncio.wait({asked}, timeout=COUNT_SECONDS)
-                threads: dict[str, int] = asked.result() if asked.done() else {}
+                await asyncio.wait({counting}, timeout=COUNT_SECONDS)
+                threads: dict[str, int] = counting.result() if counting.done() else {}
                 silent = self._loop.time() - last
-                wrong = "all workers have ended" if asked.done() else "the scheduler does not answer"
+                wrong = "all workers have ended" if counting.done() else "the scheduler does not answer"
                 if threads:
-                    last, told = self._loop.time(), False
+                    last, noted = self._loop.time(), False
                 elif silent > EMPTY_SECONDS:
                     raise UserError(f"{wrong}, for {silent:.0f} s now: see why, then go on by --resume")
-                elif silent > SILENT_SECONDS and not told:
-                    told = True
+                elif silent > SILENT_SECONDS and not noted:
+                    noted = True
                     tqdm.write(f"note: {wrong}: waiting for {EMPTY_SECONDS - silent:.0f} s more", sys.stderr)
-                if asked.done():
+                if counting.done():
                     self._workers, self._threads = max(1, len(threads)), max(1, sum(threads.values()))
                     self._ready.put(None)
                     await asyncio.sleep(COUNT_SECONDS)
-                    asked = asyncio.ensure_future(self._client.scheduler.ncores())
+                    counting = asyncio.ensure_future(self._client.scheduler.ncores())
         finally:
-            asked.cancel()
+            counting.cancel()
 
     def _group_into_tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
         """Group consecutive pieces into tasks that last long enough to hide the cost of sending them."""

@@ -1,1 +1,1 @@
-"""Define the options of each command as a request, and name the module that runs it. ``--help`` needs no NumPy."""
+"""Define the options of each command as a dataclass, its request, and name the module that runs it: ``BODY``."""

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from app.base.frozen import Frozen
-from app.base.precision import PRECISIONS
 from app.engine.request import data_dir_option, device_option
+from app.planning.request import precision_option
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -26,6 +26,6 @@ class AccuracyRequest(Frozen, kw_only=True):
     network: str | None = option("name of the network to run, or its .toml file (default: all)", metavar="NAME")
     weights: Path | None = option("HDF5 file of weights, whose network to run (default: the shipped ones)")
     device: str = device_option()
-    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    precision: str = precision_option()
     data_dir: Path | None = data_dir_option()
     output: Output = options(what="the counts")

@@ -33,17 +33,18 @@ median is steady (see --noise). bench flushes the L2 cache between runs, unless
 """
 FAILED = "a result was wrong"
 
+# Options that apply only to timing kernels; not to a user's own kernel; only to ``--peers``.
 OF_KERNELS = ("shape", "l2", "noise", "plot", "save_tuning")
 OF_FILES = ("save_tuning", "peers", "batches", "plot")
 OF_PEERS = ("search", "precision", "rounds")
 
 
 class BenchRequest(Frozen, kw_only=True):
-    """Options of ``bench``, which times kernels, or whole systems with ``peers``.
+    """Options of ``bench``, which times kernels, or with ``peers`` this application, PyTorch and JAX.
 
-    network with ``peers``, shape, batches, only, precision: comma-separated texts; None stands for all layers, for
-    ``batch`` alone, and for all rows. Raises UserError for an option that applies only without ``peers``, or only with
-    it.
+    shape, batches, only, precision, and network with ``peers``: comma-separated lists. None: for shape, the layers of
+    ``network``; for batches, ``batch`` alone; for only and precision, all. Raises UserError for options that do not go
+    together.
     """
 
     file: Path | None = option(
@@ -124,7 +125,7 @@ class BenchRequest(Frozen, kw_only=True):
                 raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
 
     def _refuse_options(self, names: Iterable[str], why: str) -> None:
-        """Raise UserError if one of the named options was given; ``why`` gives the reason."""
+        """Raise UserError if one of the named options was given. why: end of the error's text, after the option."""
         for name in names:
             if getattr(self, name) != getattr(BenchRequest, name):  # its default
                 raise UserError(f"--{name.replace('_', '-')} {why}")

@@ -37,7 +37,7 @@ FAILED = "something is wrong"
 
 
 class CheckRequest(Frozen, kw_only=True):
-    """Options of ``check``. Raises UserError unless they name one kernel and at most one shape."""
+    """Options of ``check``. Raises UserError unless they name exactly one kernel and at most one shape."""
 
     file: Path | None = option(
         "file of your own kernel, whose lines '//@ …' say what it is", name="file", nargs="?", group="what"
@@ -77,6 +77,6 @@ class CheckRequest(Frozen, kw_only=True):
 
     @property
     def kernel_option(self) -> tuple[str, str]:
-        """Return the option that names a kernel, such as ``conv``, and the name of the kernel."""
+        """Return (option, kernel) of the option that names a kernel, such as ``("conv", "direct")``."""
         kernels = (("conv", self.conv), ("fc", self.fc), ("pool", self.pool))
         return next((option, name) for option, name in kernels if name is not None)

@@ -1,13 +1,12 @@
-"""Define the options of ``main.py classify``; imports no NumPy."""
+"""Define the options of ``main.py classify``."""
 
 from pathlib import Path
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import PRECISIONS
 from app.cuda.cards import device_number
 from app.engine.request import device_option, devices_option
-from app.planning.request import network_option, weights_option
+from app.planning.request import network_option, precision_option, weights_option
 from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -35,7 +34,7 @@ nevertheless; 3 a bug.
 
 
 class ClassifyRequest(Frozen, kw_only=True):
-    """Options of ``classify``; options not given are None. Raises UserError for options that contradict each other."""
+    """Options of ``classify``. Raises UserError for options that contradict each other."""
 
     shards: list[str] = option(
         "files of images: IDX (.gz or not), NPY or HDF5, of any size; a pattern in quotes, as 'day-*.npy'; or @LIST, a "
@@ -61,7 +60,7 @@ class ClassifyRequest(Frozen, kw_only=True):
     resume: bool = option("check the results of an earlier run, and classify only what is missing", False)
     network: str | None = network_option(group="network")
     weights: Path | None = weights_option()
-    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    precision: str = precision_option()
     device: str = device_option(group="where")
     devices: str | None = devices_option(exclusive=True)
     workers: int | None = option(

@@ -40,7 +40,7 @@ FAILED = "a row became slower by over --fail-above"
 
 
 def parse_percentage(text: str) -> float:
-    """Parse ``3%`` or ``3`` as 3.0 percent. Raises ArgumentTypeError if it is no number from 0 to 1e6."""
+    """Return 3.0 for ``3%`` or ``3``. Raises ArgumentTypeError if it is no number from 0 to 1e6."""
     return float(
         argparse_type(
             lambda part: float(part.removesuffix("%")), "a percentage such as 3%", checks.number_check(0, 1e6)

@@ -1,4 +1,4 @@
-"""Write a shell script that completes commands, options and their values (``main.py --completion SHELL``)."""
+"""Build the shell script that completes commands, options and their values (``main.py --completion SHELL``)."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +13,17 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 def completion_script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     """Return the completion script for ``shell``, a key of ``SHELLS``.
 
-    parsers: parser of each command and of ``main_job``, by name. summaries: summary of each command, by name.
+    parsers: parser of each command and of ``main_job``, by name. summaries: each command's line in the help, by name.
     """
     return SHELLS[shell](parsers, summaries, main_job)
 
 
 def _option_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the options of the parser, without its positional arguments."""
+    """Yield the argparse actions of the parser's options, without its positional arguments."""
     return (action for action in parser._actions if action.option_strings)
 
 
-def _option_values(action: argparse.Action) -> list[str]:
+def _accepted_values(action: argparse.Action) -> list[str]:
     """Return the values that an option accepts; an empty list if there are too many to list."""
     from app.cuda.cards import DEVICES
     from app.network.definitions import NETWORKS
@@ -37,7 +37,7 @@ def _bash_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
     for name, parser in parsers.items():
         actions = [*_option_actions(parser)]
         taking = [action for action in actions if action.nargs != 0]
-        values = [(action, " ".join(_option_values(action))) for action in taking]
+        values = [(action, " ".join(_accepted_values(action))) for action in taking]
         options = " ".join(option for action in actions for option in action.option_strings)
         cases += [
             f"    {'*' if name == main_job else name})",
@@ -74,7 +74,7 @@ def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
             dashes = {1: "-s", 2: "-l"}
             options = [(one.lstrip("-"), dashes[one.count("-", 0, 2)]) for one in action.option_strings]
             names = " ".join(f"{kind} {option}" for option, kind in options)
-            values = _option_values(action)
+            values = _accepted_values(action)
             takes = "" if action.nargs == 0 else f" -x -a {_quote_for_shell(' '.join(values))}" if values else " -r"
             about = _quote_for_shell((action.help or "").partition(" (")[0][:MOST])
             lines.append(f"complete -c {COMMAND} -n {_quote_for_shell(place)} {names}{takes} -d {about}")

@@ -1,12 +1,11 @@
-"""Define the options of ``main.py evaluate``; imports no NumPy."""
+"""Define the options of ``main.py evaluate``."""
 
 from pathlib import Path
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import PRECISIONS
 from app.engine.request import UNLABELLED, LabelledImages, device_option
-from app.planning.request import network_option, sparse_option, weights_option
+from app.planning.request import network_option, precision_option, sparse_option, weights_option
 from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -31,11 +30,11 @@ docs/evaluate.md explains the figures.
 
 
 class EvaluateRequest(Frozen, kw_only=True):
-    """Options of ``evaluate``; options not given are None. Raises UserError if there is nothing to evaluate."""
+    """Options of ``evaluate``. Raises UserError if there are neither labels nor another network to compare with."""
 
     network: str | None = network_option(group="what")
     weights: Path | None = weights_option()
-    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    precision: str = precision_option()
     sparse: bool = sparse_option()
     device: str = device_option()
     against: str | None = option(

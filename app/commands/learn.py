@@ -28,7 +28,7 @@ FAILED = "the kernel is wrong"
 
 
 class LearnRequest(Frozen, kw_only=True):
-    """Options of ``learn``. Raises UserError if an exercise is named for the list of all."""
+    """Options of ``learn``. Raises UserError if ``list``, which shows all exercises, is given the name of one."""
 
     action: str = option(
         "list (default), next (copy an exercise to this folder), check (judge it) or hint (show one more)",

@@ -1,4 +1,4 @@
-"""Build the parser and the request of each command."""
+"""Build the parser of each command, and its request: the dataclass of its options' values."""
 
 import argparse
 import importlib
@@ -9,7 +9,7 @@ from typing import Any
 
 from app import VERSION
 from app.terminal.console import Parser
-from app.terminal.options import add_options, read_request
+from app.terminal.options import add_options, request_from_values
 from app.terminal.text import paragraph
 
 # Every command except the main job, with its summary, in the order of ``main.py --help``.
@@ -39,20 +39,20 @@ COMMANDS = {
 MAIN_JOB = "run"
 SHELLS = ("bash", "zsh", "fish")
 CODES = "exit codes:"
-HELP_WIDTH = 78  # argparse's in a terminal of 80 columns
+HELP_WIDTH = 78  # of argparse in a terminal of 80 columns
 DESCRIPTIONS = COMMANDS | {MAIN_JOB: "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."}
 
 
 def load_parser(name: str) -> Parser:
-    """Return the parser of one of the ``COMMANDS``, or of ``run``, the main job."""
+    """Return the parser of one of the ``COMMANDS``, or of the main job, which ``main.py`` runs without a command."""
     module = _options_module(name)
     epilog: str = module.EPILOG
     if CODES not in epilog:
         failed = getattr(module, "FAILED", "")
-        told = (
+        codes = (
             f"{CODES} 0 done;{failed and f' 1 {failed};'} 2 wrong usage, files or device, or an interruption; 3 a bug."
         )
-        epilog += "\n" + "\n".join(paragraph(told, HELP_WIDTH)) + "\n"
+        epilog += "\n" + "\n".join(paragraph(codes, HELP_WIDTH)) + "\n"
     parser = Parser(
         prog="main.py" if name == MAIN_JOB else f"main.py {name}",
         description=DESCRIPTIONS[name],
@@ -69,7 +69,7 @@ def load_parser(name: str) -> Parser:
 
 
 class _Completion(argparse.Action):
-    """Option ``--completion``: print the completion script and exit."""
+    """Argparse action of ``--completion``: print the completion script and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, option: str | None = None) -> None:
         from app.commands.completion import completion_script  # imported only here: other commands need none
@@ -80,15 +80,15 @@ class _Completion(argparse.Action):
 
 
 def make_request(name: str, options: argparse.Namespace) -> Any:
-    """Return the request of a command, made from the values that ``load_parser(name)`` parsed.
+    """Return the dataclass of a command's options, with the values that ``load_parser(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """
-    return read_request(_request_type(name), vars(options))
+    return request_from_values(_request_type(name), vars(options))
 
 
 def command_module(name: str) -> str:
-    """Return the module that implements the command, relative to app. It is imported only to run the command."""
+    """Return the name, relative to app, of the module that implements the command; only running it imports that."""
     body: str = _options_module(name).BODY
     return body
 
@@ -104,6 +104,6 @@ def _options_module(name: str) -> ModuleType:
 
 
 def _request_type(name: str) -> type:
-    """Return the command's request class: ``GraphRequest`` for ``graph``."""
+    """Return the dataclass that defines a command's options: ``GraphRequest`` for ``graph``."""
     request: type = getattr(_options_module(name), f"{name.capitalize()}Request")
     return request

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import PRECISIONS
 from app.engine.request import device_option
-from app.planning.request import network_option, sparse_option
+from app.planning.request import network_option, precision_option, sparse_option
 from app.terminal.console import number_type, whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -85,7 +84,7 @@ class PredictRequest(Frozen, kw_only=True):
     network: str | None = network_option(group="network")
     weights: Path | None = option("HDF5 file of weights, which may name the classes (default: the shipped ones)")
     device: str = device_option()
-    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    precision: str = precision_option()
     sparse: bool = sparse_option()
     chunk: int | None = option(
         "number of images to classify at a time; no result depends on it (default: 4096 on a GPU, 128 for "
@@ -98,7 +97,7 @@ class PredictRequest(Frozen, kw_only=True):
 
     @property
     def answers_each_line(self) -> bool:
-        """Return whether each file name on standard input is answered before the next one is read."""
+        """Return whether the command answers each file name on standard input before it reads the next one."""
         return self.paths == ["-"] and self.out is None
 
     def __post_init__(self) -> None:

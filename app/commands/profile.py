@@ -1,4 +1,4 @@
-"""Define the options of ``main.py profile``, and the arguments of the process that counts hardware events."""
+"""Define the options of ``main.py profile``, and the arguments with which ncu, a profiler, runs it again."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class ProfileRequest(Frozen, kw_only=True):
 
 
 def rerun_arguments(request: ProfileRequest) -> list[str]:
-    """Return arguments with which ``main.py`` profiles the same run again, without timeline and counters."""
+    """Return arguments for ``main.py`` that profile the same run, without timeline and hardware counters."""
     network = request.network
     flags = {"no-fuse": not network.fuse, "no-sparse": not network.sparse, "latency": network.latency}
     values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}

@@ -28,7 +28,7 @@ FAILED = "a point gave wrong results"
 
 
 class SweepRequest(Frozen, kw_only=True):
-    """Options of ``sweep``. Raises UserError unless they name one kernel or the pipeline, and apply to it."""
+    """Options of ``sweep``. Raises UserError unless they name either one kernel or the pipeline, and apply to it."""
 
     conv: str | None = option("kernel for convolutions to sweep", metavar="NAME")
     fc: str | None = option("kernel for fully connected layers to sweep", metavar="NAME")
@@ -54,11 +54,11 @@ class SweepRequest(Frozen, kw_only=True):
 
     @property
     def kernel_option(self) -> tuple[str, str] | None:
-        """Return the option that names a kernel, and the name of the kernel; None if the pipeline is swept."""
+        """Return (option, kernel), such as ``("conv", "direct")``; None if the pipeline is swept."""
         return None if self.pipeline else self._named_kernels[0]
 
     @property
     def _named_kernels(self) -> list[tuple[str, str]]:
-        """Return (option, kernel) for each option that names a kernel."""
+        """Return (option, kernel) of each given option that names a kernel."""
         kernels = {"conv": self.conv, "fc": self.fc, "pool": self.pool}
         return [(option, name) for option, name in kernels.items() if name is not None]

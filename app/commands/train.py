@@ -1,4 +1,4 @@
-"""Define the help of ``main.py train``; app/training defines its options."""
+"""Define the help of ``main.py train``; app/training/request.py defines its options."""
 
 from app.training.request import TrainRequest
 

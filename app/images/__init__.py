@@ -1,1 +1,1 @@
-"""Classify users' pictures and arrays, and evaluate the answers: predict, evaluate, accuracy."""
+"""Classify users' pictures and arrays, and evaluate the answers: commands predict, evaluate and accuracy."""

@@ -1,4 +1,4 @@
-"""Run ``main.py accuracy``: count the correct labels of each shipped network, beside those in the old reports."""
+"""Run ``main.py accuracy``: count the correct labels of each shipped network, beside those of earlier systems."""
 
 from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar
@@ -17,7 +17,7 @@ from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
 
-# System → number of first images → share correct in its old report; k7's and mlp's reports give none.
+# Network → number of first images → share correct in the report of the system it is from; k7's and mlp's give none.
 REPORTED = {
     "lenet5": {"10000": 0.8722},
     "fa19": {"100": 0.76, "1000": 0.767, "10000": 0.7653},
@@ -27,7 +27,7 @@ LEGEND = "report: of the system's own report, other weights, and for lenet5 othe
 
 
 def accuracy(request: AccuracyRequest) -> int:
-    """Classify the test images with each network or one. Return 1 if a check failed, otherwise 0. Raises UserError."""
+    """Classify the test images with the requested network or all. Return 1 if a check failed, otherwise 0."""
     entries = _networks_with_weights(request)
     with exit_on_interrupt():
         where, why_not = device.choose_device(request.device)
@@ -62,7 +62,7 @@ def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weig
 def _measure_network_accuracy(
     network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
 ) -> NetworkAccuracy:
-    """Return one network's entry in the document; if the network cannot run, the verdict gives the reason."""
+    """Return one network's counts and verdict; if the network cannot run, the verdict gives the reason."""
     row: NetworkAccuracy = {
         "network": network.name,
         "precision": None,
@@ -105,7 +105,7 @@ def _measure_network_accuracy(
 
 
 def _format_accuracy(document: Accuracy, width: int) -> str:
-    """Return the document as text: counts of each network, counts of the old report if any, and the verdict."""
+    """Return the document as text: shares of each network, of its earlier system if known, and the verdict."""
     counts = [str(count) for count in COUNTED]
     columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]
     rows = []

@@ -1,1 +1,1 @@
-"""Run the main job on GPU or CPU, and measure the run."""
+"""Run the main job: classify a batch on GPU or CPU, check the labels, and measure the run."""

@@ -1,4 +1,4 @@
-"""Run the main job on the CPU, with the NumPy references or ONNX Runtime, and measure it."""
+"""Classify the batch of the main job on the CPU, by NumPy or ONNX Runtime, and measure the run."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,9 +16,9 @@ from data_tools.dataset import Dataset
 
 
 def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int, lap: Callable[[str], object]) -> Outcome:
-    """Classify ``batch`` images and measure the run. If there are fewer images, several passes classify them.
+    """Classify ``batch`` images and return labels and measured times. If ``data`` has fewer images, repeat them.
 
-    lap: function that is called with ``engine`` when an engine other than NumPy is ready.
+    lap: stores the time since its last call under a name; it is called with ``engine`` when ONNX Runtime is ready.
     """
     engine = cpu_engine_class()(graph, data.images.dtype.name)
     if engine.software:

@@ -1,4 +1,4 @@
-"""Run the main job on a GPU: classify the batch, then measure its parts."""
+"""Classify the batch of the main job on a GPU, then time its layers, kernels and copies."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,22 +19,18 @@ from app.planning.matching import Choices
 from app.planning.plan import notices, plan
 from data_tools.dataset import Dataset
 
-REPEAT, REPEAT_FEW = 100, 1000  # runs per batch, and for batches up to FEW images: percentiles need many runs
+REPEAT, REPEAT_FEW = 100, 1000  # timed runs; the second for a batch of at most FEW images, which takes little time
 FEW = 100
 LAYER_REPEAT = 20
 
 
 def run_on_gpu(
-    request: RunRequest,
-    graph: Graph,
-    chosen: Choices,
-    data: Dataset,
-    batch: int,
-    lap: Callable[[str], None],
+    request: RunRequest, graph: Graph, chosen: Choices, data: Dataset, batch: int, lap: Callable[[str], None]
 ) -> Outcome:
-    """Classify ``batch`` images and measure the run. If there are fewer images, several passes classify them.
+    """Classify ``batch`` images and return labels and measured times. If ``data`` has fewer images, repeat them.
 
-    Raises UserError if no kernels can compute the network, and for ``--compare`` with the same precision.
+    lap: stores the time since its last call under a name, here ``kernels`` when they are loaded. Raises UserError if no
+    kernels can compute the network, and if ``--compare`` names the precision of the run itself.
     """
     images = data.images
     card = device.describe_gpu()
@@ -64,7 +60,7 @@ def run_on_gpu(
         outputs = engine.allocate_outputs(len(one_pass))
         cycle = None
         if batch > len(images):
-            end_to_end, cycle = _run_cycled(engine, data, batch, outputs, request.repeat or 1)
+            end_to_end, cycle = _time_repeated_passes(engine, data, batch, outputs, request.repeat or 1)
         else:
             end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
@@ -124,9 +120,9 @@ def run_on_gpu(
 
 
 def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
-    """Return what limits a run that cannot be traced: several passes, or a first kernel that reads over the bus.
+    """Return a sentence about what limits a run of several passes, or one whose first kernel reads over the bus.
 
-    per_image: end-to-end time in ms.
+    per_image: end-to-end time of an image in ms. resident: times with the images on the card.
     """
     copy, compute = (taken.median / resident.images for taken in (resident.raw_copy, resident.whole))
     what, remedy = ("the bus", "faster kernels do not help") if copy > compute else ("compute", "faster kernels help")
@@ -136,8 +132,10 @@ def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
     )
 
 
-def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int) -> tuple[Timing, Cycle]:
-    """Classify the batch in passes; write the first pass's labels to ``outputs`` and compare later ones with them."""
+def _time_repeated_passes(
+    engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int
+) -> tuple[Timing, Cycle]:
+    """Time ``repeat`` runs of several passes over the data, and count labels. outputs: gets the first pass's labels."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     images = data.images

@@ -21,7 +21,7 @@ def load_images(
     """Return images, with labels if there are any, and the graph for the images' shape. Raises UserError.
 
     check: called before Fashion-MNIST is fetched, with a ``Dataset`` that has only its size, to report wrong options
-    early. allocate: maps a number of bytes to memory for the images; None for NumPy's.
+    early. allocate: function that returns so many bytes of memory for the images; None: NumPy allocates.
     """
     unlabelled = wanted.labels == UNLABELLED
     if wanted.data is None:
@@ -50,7 +50,7 @@ def load_images(
 
 
 def graph_for_images(graph: Graph, data: Dataset) -> Graph:
-    """Return the network's graph for images of this shape and dtype. Raises UserError if they do not fit."""
+    """Return the network's graph for the shape of the images. Raises UserError if the network cannot read them."""
     shape, network = data.images.shape[1:], graph.network
     found = graph.graph_for_shape(shape)
     if found is None:

@@ -67,12 +67,12 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
         with device.translate_gpu_errors():
             outcome = run_on_gpu(request, graph, chosen, data, batch, watch.lap)
     # Check.
-    hold = partial(reference_agreement, graph, weights, data, request.recheck)
+    agreement_of = partial(reference_agreement, graph, weights, data, request.recheck)
     accuracy = check_labels(
-        graph, weights, data, outcome, hold(outcome.labels, outcome.arithmetic), request.min_accuracy
+        graph, weights, data, outcome, agreement_of(outcome.labels, outcome.arithmetic), request.min_accuracy
     )
     other = outcome.compared
-    differing = None if other is None else hold(other.labels, other.arithmetic)
+    differing = None if other is None else agreement_of(other.labels, other.arithmetic)
     # Report.
     report = build_report(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
     publish_report(report, as_text, request.output)
@@ -80,7 +80,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
 
 
 def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
-    """Return images and labels (page-locked for a GPU) and the graph for their shape. Raises UserError.
+    """Return images (page-locked for a GPU), labels, and the graph for the images' shape. Raises UserError.
 
     Wrong options are reported before Fashion-MNIST is fetched.
     """
@@ -102,7 +102,7 @@ def _allocate_pinned(nbytes: int) -> np.ndarray:
 
 
 def batch_size(request: RunRequest, data: Dataset) -> int:
-    """Return how many images to classify. Raises UserError if they are more than exist, unless ``cycle`` is set."""
+    """Return how many images to classify. Raises UserError if ``data`` has fewer, unless ``--cycle`` repeats them."""
     available = len(data.images)
     batch = min(DEFAULT_BATCH, available) if request.batch is None else request.batch
     if batch > available and not request.images.cycle:
@@ -118,7 +118,7 @@ def reference_agreement(
 ) -> Agreement:
     """Return how far labels (N,) agree with the float64 reference, stored or computed now for the first images.
 
-    recheck: compute the reference again, for all images. dtype: arithmetic type of the labels.
+    recheck: compute the reference again, for all images. dtype: type in which the labels were computed.
     """
     stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
@@ -126,9 +126,8 @@ def reference_agreement(
     images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
     found = compute_reference(graph, images)
     agreement = compare_labels(labels, found, "recomputed float64 reference", dtype)
-    if (
-        found.has_constant_scores and (images != images[0]).any()
-    ):  # equal labels prove nothing if the reference is constant
+    # Equal labels prove nothing if the reference is constant.
+    if found.has_constant_scores and (images != images[0]).any():
         fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
         return replace(agreement, fault=agreement.fault or fault)
     return agreement
@@ -137,7 +136,7 @@ def reference_agreement(
 def check_labels(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
-    """Return the verdict on the run's labels. least: smallest accepted share of correct labels."""
+    """Return the verdict on the run's labels. least: smallest accepted share of correct labels; None accepts any."""
     labels, expected = outcome.labels, None
     truth = None if data.labels is None else data.labels[: len(labels)]
     if outcome.cycle is not None:

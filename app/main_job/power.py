@@ -13,7 +13,7 @@ from app.cuda.nvml import NvmlDevice
 from app.main_job.statistics import median
 from app.terminal.text import format_factor
 
-SECONDS = 5.0  # the energy counter is updated every 20 to 100 ms: at most 2 % of it
+SECONDS = 5.0  # of measurement; the energy counter is updated every 20 to 100 ms, at most 2 % of them
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 0.5  # wait no longer for the energy counter to move
 Source = Literal["energy counter", "power samples"]
@@ -24,14 +24,8 @@ if TYPE_CHECKING:
     from app.records import report as records
 
 
-def power_document(
-    seconds: float,
-    images: int,
-    joules: float,
-    source: Literal["energy counter", "power samples"],
-    clocks: Sequence[int],
-) -> records.Power:
-    """Return a measurement as a record of the report. joules: of the whole card, as ``source`` gave. clocks: MHz."""
+def power_document(seconds: float, images: int, joules: float, source: Source, clocks: Sequence[int]) -> records.Power:
+    """Return a measurement over ``seconds`` seconds as the report's record. clocks: samples of the SM clock in MHz."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
@@ -47,13 +41,13 @@ def power_document(
 
 
 def check_nvml_available() -> None:
-    """Raise UserError if NVML cannot be used. Call it before the work."""
+    """Raise UserError if NVML, NVIDIA's library for monitoring GPUs, cannot be used."""
     with _open_nvml_card():
         pass
 
 
 def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power | None:
-    """Measure the current card as ``measure_power`` does, with a progress bar. Raises UserError without NVML."""
+    """Call ``measure_power`` for the current GPU, with a progress bar. Raises UserError without NVML."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     with _open_nvml_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
@@ -92,8 +86,8 @@ def measure_power(
         run()
         runs += 1
         if (looked := clock()) - polled >= POLL_SECONDS:
-            clocks += [told for told in (card.sm_clock_mhz(),) if told is not None]
-            powers += [told for told in (card.power_mw(),) if told is not None]
+            clocks += [mhz for mhz in (card.sm_clock_mhz(),) if mhz is not None]
+            powers += [mw for mw in (card.power_mw(),) if mw is not None]
             progress(looked - polled)
             polled = looked
     end, more = (None, 0) if begin is None else _run_until_update(card, run, clock)
@@ -108,7 +102,7 @@ def measure_power(
 def _run_until_update(
     card: NvmlDevice, run: Callable[[], object], clock: Callable[[], float]
 ) -> tuple[int | None, int]:
-    """Run until the energy counter changes; return its value in mJ (None if it does not) and the number of runs."""
+    """Call ``run`` until the energy counter changes; return its value in mJ, or None if it does not, and the calls."""
     before, start, runs = card.energy_mj(), clock(), 0
     while before is not None and clock() - start < PATIENCE_SECONDS:
         run()

@@ -15,7 +15,7 @@ from app.network.weights import Weights
 from app.terminal.text import WIDTH, Column, fields, format_ms, paragraph, table
 from data_tools.dataset import Dataset
 
-if TYPE_CHECKING:  # the main job starts without them
+if TYPE_CHECKING:  # the main job starts faster without them
     from app.records import report as records
 
 SHOWN_LABELS = 6
@@ -88,7 +88,7 @@ def build_report(
 
 
 def startup_ms_beyond_cupy(spent: Mapping[str, float]) -> float:
-    """Return the start-up time in ms, except what any program that uses CuPy needs."""
+    """Return the start-up time in ms beyond that of any program that uses CuPy. spent: phase of start-up → ms."""
     return sum(ms for name, ms in spent.items() if name not in BARE)
 
 
@@ -108,7 +108,7 @@ def _difference_records(agreement: Agreement) -> list[records.Difference]:
 
 
 def _answers_document(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
-    """Return the verdict on the answers; with a cycle, on the answers of all passes."""
+    """Return the record of the verdict on the answers; with a cycle, its counts include all passes."""
     found = cast("records.Accuracy", vars(answers))
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
 
@@ -161,7 +161,7 @@ def _head_lines(report: records.Report, width: int) -> list[str]:
 
 
 def _verdict_lines(report: records.Report, width: int) -> list[str]:
-    """Return the verdicts as lines. A warning replaces the note that no accuracy limit was set."""
+    """Return the lines of the two verdicts. A warning replaces the line that says that no accuracy limit was set."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"

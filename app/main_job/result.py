@@ -1,4 +1,4 @@
-"""Define the result of a measured run on GPU or CPU, from which the report is made."""
+"""Define the labels and times that a measured run on GPU or CPU returns, from which the report is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.main_job import statistics
 if TYPE_CHECKING:
     from app.records.report import Layer, Pipeline, Power
 
-DISAGREE = 1.5  # limits of time on the card ÷ its layers' sum, which is 0.70 to 1.01 in the stored reports
+DISAGREE = 1.5  # limit of time on the card ÷ sum of its layers, which is 0.70 to 1.01 in the stored reports
 
 
 class Timing(Frozen):
@@ -64,7 +64,7 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
 
 
 class Cycle(Frozen):
-    """A batch that was classified in several passes. unsteady: passes whose labels differ from the first's."""
+    """Counts of all passes over the data: right labels (None: unknown), images, and passes unlike the first."""
 
     correct: int | None
     total: int
@@ -78,9 +78,9 @@ def repeat_images(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
 
 
 def compare_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
-    """Return the number of correct labels in all passes, and of passes whose labels differ from the first one's.
+    """Count the correct labels of all passes, and the passes whose labels differ from those of the first one.
 
-    passes: labels (N,) of each pass; the first pass's are copied to ``first``. truth: correct labels (N,).
+    passes: labels (N,) of each pass. truth: correct labels (N,). first: receives the labels of the first pass.
     """
     correct = total = unsteady = 0
     for index, labels in enumerate(passes):
@@ -94,9 +94,9 @@ def compare_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first
 
 
 class ComparedRun(Frozen):
-    """The same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
+    """A run of the same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
 
-    precision: as the user named it. arithmetic: the coarsest type of any layer's products.
+    precision: as the user named it. arithmetic: the least precise type in which a layer multiplies.
     """
 
     precision: str
@@ -108,12 +108,12 @@ class ComparedRun(Frozen):
 class Outcome(Frozen):
     """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
-    arithmetic: the coarsest type of any layer's products. compared, power: results of ``--compare`` and ``--power``, or
-    None.
+    arithmetic: the least precise type in which a layer multiplies. op_times: rows of single convolutions. limit: a
+    sentence about what limits the run. compared, power: results of ``--compare`` and ``--power``, or None.
 
-    Only on a GPU: on_card: time of the whole pass over ``on_card_images`` resident images. usage: overlap and limit of
-    a traced run. device_bytes: size of the pipeline's buffers and weights. peak_device_bytes: the same with the buffers
-    of the measurements on the card. raw_copy: time to copy the same images to the card in one piece.
+    Only on a GPU: on_card: time of the network on ``on_card_images`` images that lie on the card. usage: overlap and
+    limit of a traced run. device_bytes: size of the run's buffers and weights. peak_device_bytes: the same with the
+    buffers of the measurements on the card. raw_copy: time to copy the same images to the card in one piece.
     """
 
     device: dict[str, Any]
@@ -137,7 +137,7 @@ class Outcome(Frozen):
 
 
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
-    """Yield a warning for each time whose samples form two groups, and one if the whole pass contradicts its layers."""
+    """Yield a warning for each time whose samples form two groups, and one if the whole run exceeds its layers."""
     for name, samples in _named_samples(outcome):
         if (groups := statistics.split_two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)

@@ -50,11 +50,7 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
 
 def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
     """Return ``p10``, ``p50`` and so on (None for too few samples), ``runs`` (number of samples) and ``samples``."""
-    return {
-        **{f"p{q}": percentile(samples, q) for q in shown},
-        "runs": len(samples),
-        "samples": round_samples(samples),
-    }
+    return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": round_samples(samples)}
 
 
 def round_samples(samples: Sequence[float]) -> list[float]:
@@ -62,8 +58,8 @@ def round_samples(samples: Sequence[float]) -> list[float]:
     return [round(float(sample), 6) for sample in samples]
 
 
-def median_half_width(samples: Sequence[float]) -> float:
-    """Return half the width of the median's 95 % interval, from order statistics; valid for any distribution."""
+def confidence_half_width(samples: Sequence[float]) -> float:
+    """Return half the median's 95 % confidence interval, from order statistics; it holds for any distribution."""
     ordered = sorted(samples)
     count = len(ordered)
     reach = 1.96 * sqrt(count) / 2
@@ -116,16 +112,16 @@ def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
     count = len(samples_ms)
     if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
         return True
-    return count >= LEAST_RUNS and median_half_width(samples_ms) <= noise * median(samples_ms)
+    return count >= LEAST_RUNS and confidence_half_width(samples_ms) <= noise * median(samples_ms)
 
 
 def launches_per_sample(ms: float, l2: str) -> int:
-    """Return how many launches to time together: several only if each is short and the cache stays warm."""
+    """Return how many launches of ``ms`` ms each to time together: several if they are short and ``l2`` is ``warm``."""
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
 def describe_stopping_rule(noise: float, l2: str) -> str:
-    """Return in words when measurements stop, for the header of a table."""
+    """Return in words when measurements stop. noise: accepted relative error of a median. l2: ``cold`` or ``warm``."""
     cache = {
         "cold": "cold L2 (flushed before every run)",
         "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",
@@ -172,7 +168,7 @@ def covered_ms(intervals: Iterable[Interval]) -> float:
 
 
 def overlap_ms(left: Iterable[Interval], right: Iterable[Interval]) -> float:
-    """Return the time in ms that both sides cover at once."""
+    """Return the time in ms that intervals of both ``left`` and ``right`` cover."""
     left, right = merge_intervals(left), merge_intervals(right)
     return covered_ms(left) + covered_ms(right) - covered_ms([*left, *right])
 
@@ -207,10 +203,10 @@ def describe_bottleneck(use: Pipeline) -> str:
 
 
 def pipeline_usage(timeline: Timeline) -> Pipeline:
-    """Return the overlap of copies and kernels, their shares, and the limit of a run, for the report.
+    """Return the record of a traced run: overlap of copies and kernels, their shares, and what limits the run.
 
-    The limit is the host if enqueueing took nearly all of the run, otherwise the longest of kernels, copies and idle
-    time. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
+    The limit is enqueueing if it took nearly all of the run, otherwise the longest of kernels, copies and idle time.
+    Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
     Raises ValueError for a timeline that covers no time.
     """
     h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)

@@ -1,4 +1,4 @@
-"""Measure a run on the GPU: its layers, the whole pass on the card, the end-to-end time, and a trace.
+"""Time the layers of a run on the GPU, all kernels together, and the run end to end; trace its copies and kernels.
 
 CUDA events time kernels and copies. The host clock times end to end: from the call to readable labels, with an idle
 device at the start. All times are in milliseconds.
@@ -37,9 +37,9 @@ TRACES = 9
 
 
 class CardTimes(Frozen):
-    """Times with ``images`` images resident on the card, as one chunk, without transfers.
+    """Times with ``images`` images resident on the card, as one chunk, without transfers. whole: of all kernels.
 
-    op_times: times of single convolutions with bias. raw_copy: time to copy the images once from page-locked memory.
+    op_times: of single convolutions with bias. raw_copy: of copying the images once from page-locked memory.
     """
 
     images: int
@@ -51,9 +51,9 @@ class CardTimes(Frozen):
 
 
 def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
-    """Return the times of the layers, of single convolutions and of the whole pass, on resident images.
+    """Time the layers, single convolutions and the whole network on as many of the images as fit in device memory.
 
-    It uses as many of the images as fit in device memory. Raises UserError if none does.
+    repeat, warmup: number of timed runs, and of untimed ones before. Raises UserError if not even one image fits.
     """
     count = len(images)
     while True:
@@ -105,7 +105,7 @@ def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int
 def _allocate_resident_buffers(
     engine: GpuEngine, count: int
 ) -> tuple[StreamBuffers, list[tuple[int, Node, Launch, cupy.ndarray]]]:
-    """Return buffers for ``count`` images, and for each convolution its index in the plan, node, launch and output."""
+    """Return device buffers for ``count`` images, and (index in the plan, node, launch, output) of each convolution."""
     plan = engine.plan
     buffers = StreamBuffers(engine.loaded, count)
     ops = []
@@ -119,7 +119,7 @@ def _allocate_resident_buffers(
 
 
 def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
-    """Return times of runs by the host clock, from the call to readable labels; ``outputs`` keeps the last labels."""
+    """Time runs by the host clock, from the call to readable labels. outputs: keeps the labels of the last run."""
     for _ in range(warmup):
         engine.run(images, outputs)
     for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
@@ -130,18 +130,18 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
 
 
 def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
-    """Return a traced run: an event marks each boundary between copy in, kernels and copy out of every chunk.
+    """Run once; return the intervals of each chunk's copy in, kernels and copy out, between which events are recorded.
 
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
     chunks = len(list(chunk_slices(len(images), engine.chunk)))
     marks = EventSequence(ready=4 * chunks)
 
-    def mark(buffers: StreamBuffers) -> None:
+    def record_event(buffers: StreamBuffers) -> None:
         marks.record(buffers.stream.ptr)
 
     timer = Timer()
-    engine.submit(images, outputs, mark)
+    engine.submit(images, outputs, record_event)
     enqueued = timer.seconds
     engine.wait()
     done = timer.seconds
@@ -152,7 +152,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
 
 
 def median_pipeline_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
-    """Trace several runs; return the one with the median overlap."""
+    """Trace several runs; return the record of the one with the median overlap of copies and kernels."""
     traced = sorted(
         (pipeline_usage(trace_run(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]
     )

@@ -25,6 +25,11 @@ def sparse_option() -> Any:
     return option("multiply 2:4 sparse weights as dense ones", True, name="--no-sparse")
 
 
+def precision_option() -> Any:
+    """Declare the option ``--precision`` of commands that refer to the main job's help."""
+    return option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+
+
 class NetworkRequest(Frozen, kw_only=True):
     """Options for the network, its weights, kernels and precision."""
 

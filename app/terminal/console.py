@@ -20,13 +20,15 @@ from app.files import checks
 USER_ERROR = 2
 OWN_PACKAGES = (__name__.partition(".")[0], "data_tools", "tests")
 TRACEBACK = "LENET_TRACEBACK"
-MAX_SHOWN = 300  # characters shown of a bug's message
-READER_GONE = 128 + signal.SIGPIPE  # exit code that a shell reports for other programs before ``| head``
+MAX_SHOWN = 300  # the most characters of a bug's message that are printed
+READER_GONE = (
+    128 + signal.SIGPIPE
+)  # exit code, as shells report it for other programs whose reader, such as head, has ended
 BUG = 3  # not 1: that means a failed accuracy check
 
 
-class _Formatter(argparse.HelpFormatter):
-    """Help formatter that leaves text of several lines unchanged and wraps any other text."""
+class _HelpFormatter(argparse.HelpFormatter):
+    """Formatter of help texts that leaves text of several lines unchanged and wraps any other text."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -35,14 +37,14 @@ class _Formatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Parser that reports an error in one line, and refuses an option given twice (argparse ignores the first).
 
-    The error for a mistyped option or choice suggests the nearest one. The epilog keeps its lines. separator: option
-    that a bare ``--`` between files stands for; more options may follow it.
+    The error for a mistyped option or choice suggests the nearest one. The epilog keeps its line ends. separator: the
+    option for which ``--`` is short; other options may follow it. None: ``--`` ends the options, as in argparse.
     """
 
     separator: str | None = None
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        shaped = {"formatter_class": _Formatter} if "epilog" in settings else {}
+        shaped = {"formatter_class": _HelpFormatter} if "epilog" in settings else {}
         super().__init__(*arguments, **{"allow_abbrev": False, **shaped, **settings})
         self.suggest_on_error = False  # argparse's, from Python 3.14 on: ours is the same in every version
         self._given: set[str] = set()
@@ -56,7 +58,7 @@ class Parser(argparse.ArgumentParser):
             args = [self.separator if word == "--" else word for word in args]
         found, unknown = super().parse_known_args(args, namespace)
         if self.separator is not None and self.separator not in args and not any(map(_is_option, unknown)):
-            (files,) = self._get_positional_actions()  # of one list, words between and after options are part, too
+            (files,) = self._get_positional_actions()  # file names between and after options belong to the one list
             getattr(found, files.dest).extend(self._get_value(files, word) for word in unknown)
             unknown = []
         if unknown:
@@ -73,7 +75,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def refuse_repeated_option(self, option: str | None, action: argparse.Action) -> None:
-        """Raise UserError if ``action`` was given before, else record it. option: None for a positional argument."""
+        """Raise UserError if the option was given before, else record it. option: None for a positional argument."""
         if option is not None and action.dest in self._given:
             remedy = getattr(action, "twice", "give it once")
             self.error(f"argument {'/'.join(action.option_strings)}: given twice; {remedy}")
@@ -91,8 +93,8 @@ def _is_option(word: str) -> bool:
     return word.startswith("-")
 
 
-class _Once(argparse.Action):
-    """Mixin of actions: refuses an option that was given before."""
+class _RefuseRepeated(argparse.Action):
+    """Mixin for argparse actions that refuses an option that was given before."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -101,20 +103,20 @@ class _Once(argparse.Action):
         super().__call__(parser, namespace, values, option)
 
 
-class _StoreOnce(_Once, argparse._StoreAction):
+class _StoreOnce(_RefuseRepeated, argparse._StoreAction):
     pass
 
 
-class Switch(_Once, argparse.BooleanOptionalAction):
-    """Option with the forms ``--flip`` and ``--no-flip`` that may be given once."""
+class Switch(_RefuseRepeated, argparse.BooleanOptionalAction):
+    """Argparse action of an option with the forms ``--flip`` and ``--no-flip``, which may be given once."""
 
 
 def run_guarded(body: Callable[[], int]) -> int:
-    """Run the function of a program and return its exit code.
+    """Call ``body``, the main function of a program, and return its exit code; report errors.
 
-    For an error that a user can correct, print one line on standard error and return 2. Any other error is a bug: print
-    one line, or a traceback if $LENET_TRACEBACK is set, and return 3. A failure to write to standard error does not
-    change the code.
+    An error that the user can correct gives one line on standard error and exit code 2. Any other error is a bug: it
+    gives one line, or a traceback if $LENET_TRACEBACK is set, and exit code 3. A failure to write to standard error
+    does not change the exit code.
     """
     _prepare_streams()
     try:
@@ -133,7 +135,7 @@ def run_guarded(body: Callable[[], int]) -> int:
 
 
 def _resource_shortage_text(error: Exception) -> str | None:
-    """Return which resource or package is missing, and the remedy; None for any other error."""
+    """Return which resource or package the error says is missing, and the remedy; None for any other error."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
     unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
@@ -167,8 +169,8 @@ def _report_error(error: Exception) -> int:
     what = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    told = " ".join(what.split())[:MAX_SHOWN]
-    print(f"error: a bug in this program: {told}{where}; {TRACEBACK}=1 shows the traceback", file=sys.stderr)
+    line = " ".join(what.split())[:MAX_SHOWN]
+    print(f"error: a bug in this program: {line}{where}; {TRACEBACK}=1 shows the traceback", file=sys.stderr)
     return BUG
 
 
@@ -200,9 +202,9 @@ codecs.register_error(PLAIN, _replace_unencodable)
 
 
 def _is_ascii_locale() -> bool:
-    """Return whether the locale can show only ASCII although Python would write UTF-8."""
-    told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
-    return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
+    """Return whether the locale allows only ASCII, although Python would write UTF-8."""
+    overridden = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
+    return not overridden and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
 
 
 GREEN, RED, USUAL = "\033[32m", "\033[31m", "\033[0m"
@@ -220,11 +222,11 @@ def colour_verdicts(text: str) -> str:
 _KEPT = re.compile(f"(\n|\\A\r|{re.escape(GREEN)}PASSED{re.escape(USUAL)}|{re.escape(RED)}FAILED{re.escape(USUAL)})")
 
 
-class _Stream(io.TextIOWrapper):
+class _EscapingStream(io.TextIOWrapper):
     """Text stream that escapes unprintable characters: file names must not control the terminal."""
 
     def write(self, text: str, /) -> int:
-        """Write the text; return its length."""
+        """Write the text, with unprintable characters escaped; return its length."""
         if not text.isprintable():
             super().write(
                 "".join(part if at % 2 else escape_unprintable(part) for at, part in enumerate(_KEPT.split(text)))
@@ -235,23 +237,23 @@ class _Stream(io.TextIOWrapper):
 
 
 def _prepare_streams() -> None:
-    """Discard output to closed streams, escape unprintable characters, and replace those that the encoding lacks."""
+    """Set up standard output and error: discard output if closed, escape what is unprintable or not in the encoding."""
     # No file may get a closed stream's descriptor: the next message would be written into it.
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(lowest, True)
     os.close(lowest)
     if sys.stdout is sys.__stdout__:  # not a test's
         if sys.stdout is None:
-            sys.stdout = _Stream(open(1, "wb", closefd=False))  # noqa: SIM115 - for as long as the process lives
+            sys.stdout = _EscapingStream(open(1, "wb", closefd=False))  # noqa: SIM115 - for as long as the process lives
         else:
             usual = sys.stdout
-            sys.stdout = _Stream(
+            sys.stdout = _EscapingStream(
                 usual.buffer, usual.encoding, line_buffering=usual.line_buffering, write_through=usual.write_through
             )
     if sys.stderr is sys.__stderr__:
         encoding = None if sys.stderr is None else sys.stderr.encoding
         raw = io.BufferedWriter(_DroppingOutput(2, "w", closefd=False))
-        sys.stderr = _Stream(raw, encoding, line_buffering=True)
+        sys.stderr = _EscapingStream(raw, encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             ours = getattr(stream, "name", None) in ("<stdout>", 1, 2)  # not a test's
@@ -267,12 +269,12 @@ def whole_number_type(least: int, most: int = MAX_BATCH) -> Callable[[str], int]
 
 
 def number_type(least: float, most: float, above: bool = False) -> Callable[[str], float]:
-    """Return an argparse type for numbers from ``least`` (above it if ``above``) to ``most``."""
+    """Return an argparse type for numbers from ``least`` to ``most``; with ``above``, ``least`` itself is refused."""
     return argparse_type(float, "a number", checks.number_check(least, most, above))
 
 
 def argparse_type(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
-    """Return an argparse type that converts by ``kind`` and checks by ``check``; errors call the value ``what``."""
+    """Return an argparse type that converts by ``kind``, then checks. what: the value in errors, such as "a number"."""
 
     def convert(text: str) -> Any:
         try:

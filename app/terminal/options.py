@@ -1,4 +1,4 @@
-"""Define options as data: a command's parser is derived from the fields of its frozen request."""
+"""Define the options of a command as fields of a frozen dataclass, its request, and derive its parser from them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -13,18 +13,19 @@ Request = TypeVar("Request")
 def option(
     help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
 ) -> Any:
-    """Declare a field of a request as the option ``--its-name``, or ``name``: positional if it has no hyphens.
+    """Return a dataclass field that defines an option of a command.
 
-    A bool field is a switch that inverts its default; a Path field takes a FILE. group: heading in the help text for
-    this option and the fields after it. settings: further arguments of argparse's ``add_argument``, and three more.
-    ``exclusive=True``: only one such option of the group may be given. ``twice``: the remedy in the error for an option
-    given twice. ``once``: the option's earlier spelling, which still works.
+    help: its help text. name: the option; by default the field's name, with ``--``. A name without hyphens is a
+    positional argument. A bool field is a switch that inverts its default; a Path field takes a FILE. group: heading in
+    the help for this option and those of the next fields. settings: further arguments of argparse's ``add_argument``,
+    and three more. ``exclusive=True``: only one such option of the group may be given. ``twice``: the remedy in the
+    error for an option given twice. ``once``: the option's earlier spelling, which still works.
     """
     return field(default=default, metadata={"name": name, "group": group, "help": help, **settings})
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """Declare a field that is itself a request, whose options are included. words: values of {word}s in help texts."""
+    """Return a dataclass field for another request, whose options are included. words: values of their ``{word}``s."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 
@@ -48,7 +49,7 @@ def add_options(parser: Parser, request: type) -> None:
         remedy, once = about.pop("twice", None), about.pop("once", None)
         action = place.add_argument(name, default=one.default, **about)
         if once is not None:
-            parser._option_string_actions[once] = action  # here alone: neither help nor completion names it
+            parser._option_string_actions[once] = action  # only here, so neither help nor completion shows it
         if remedy is not None:
             action.twice = remedy
 
@@ -56,7 +57,7 @@ def add_options(parser: Parser, request: type) -> None:
 def _iterate_options(
     request: type, words: Mapping[str, str] | None = None, group: str | None = None
 ) -> Iterator[tuple[Field[Any], Any, dict[str, Any]]]:
-    """Yield the field, type and metadata of each option. group: heading above the first option."""
+    """Yield the field, type and metadata of each option. words: as in ``options``. group: heading of the first one."""
     hints = get_type_hints(request)
     for one in fields(request):
         about, kind = dict(one.metadata), hints[one.name]
@@ -67,11 +68,11 @@ def _iterate_options(
             yield one, kind, about | ({"help": about["help"].format(**words)} if words else {})
 
 
-def read_request(request: type[Request], values: Mapping[str, Any]) -> Request:
-    """Return the request made of its options' values, given by field name."""
+def request_from_values(request: type[Request], values: Mapping[str, Any]) -> Request:
+    """Return an instance of ``request``, a dataclass of options. values: field → value, also for nested requests."""
     hints = get_type_hints(request)
     found = {
-        one.name: read_request(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]
+        one.name: request_from_values(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]
         for one in fields(request)  # type: ignore[arg-type]
     }
     return request(**found)

@@ -29,7 +29,7 @@ OVERWRITE = "replace the files that this command writes, if they exist"
 
 
 class Output(Frozen, kw_only=True):
-    """Where and how a command writes its result."""
+    """Options of every command for how and where it writes its result."""
 
     json: str | None = option("also write {what} to FILE as JSON; '-' prints only the JSON", metavar="FILE")
     overwrite: bool = option(OVERWRITE, False)
@@ -43,7 +43,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
     """
     written = _option_files(options, OUTPUTS)
     for name, path in written:
-        if str(path) == "-":  # other options take it for standard output, so no file of that name is made
+        if str(path) == "-":  # a file of this name would surprise: for other options it is standard output
             raise UserError(f"--{name} -: standard output takes no such file; name a file")
         check_writable(path, f"--{name}")
     named = [
@@ -68,7 +68,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Raise UserError, which names ``option``, if ``path`` cannot become a file, or if the project ships it."""
+    """Raise UserError if the file cannot be written or belongs to the project. option: its name in the error."""
     try:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(path.stat().st_mode):  # writing would replace even a device by a file
@@ -85,14 +85,14 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def _option_files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
-    """Return (option, path) of every file that the options in ``names`` name."""
+    """Return (option, path) of every file that the given options name. options: name → value. names: those to read."""
     given = [(name, options.get(name)) for name in names]
     each = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]
     return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]
 
 
 def is_same_file(one: Path, other: Path) -> bool:
-    """Return whether both paths, with all links followed, are the same file, or will be once it is written."""
+    """Return whether both paths are the same file after all links, or will be once it is written."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):
@@ -100,7 +100,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 def write_json(report: Mapping[str, object], path: Path | None, *, overwrite: bool = True) -> None:
-    """Write the report to a file by ``replace_atomically``, without ``path`` to standard output. Raises UserError."""
+    """Write the report as JSON to the file, atomically, or to standard output if ``path`` is None. Raises UserError."""
     text = json_text(report)
     if path is None:
         sys.stdout.write(text)

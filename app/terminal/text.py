@@ -14,11 +14,11 @@ NARROWEST = 60
 """Columns of the narrowest supported terminal."""
 UNLIMITED = 1 << 20
 INDENT = "  "
-LEAST = 12  # minimal characters per line of a wrapped cell
+LEAST = 12  # characters; no cell is wrapped into narrower lines
 
 
 class Column(Frozen):
-    """One column of a table. left: align left (for text) instead of right (for numbers).
+    """One column of a table. head: its heading. left: align left (for text) instead of right (for numbers).
 
     optional: 0 for a column that is always shown; a narrow table omits the columns with the highest number first.
     """
@@ -29,16 +29,16 @@ class Column(Frozen):
 
 
 def terminal_width(wide: bool = False) -> int:
-    """Return the columns that a line may fill: the terminal's, at least ``NARROWEST``; with ``wide``, no limit."""
+    """Return the most characters of a line: the terminal's width, at least ``NARROWEST``; with ``wide``, no limit."""
     return UNLIMITED if wide else max(NARROWEST, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = WIDTH) -> list[str]:
     """Return the lines of a table with aligned cells; left-aligned cells wrap.
 
-    A row may have fewer cells than there are columns: its last cell then extends over the missing columns. A
-    left-aligned last column takes the remaining width. The last line names the columns that do not fit. A column
-    without any text is omitted.
+    rows: cells of each row. If they are fewer than the columns, the last cell extends over the missing ones. width:
+    characters of a line. A left-aligned last column takes the remaining width. Columns that do not fit are omitted, and
+    named in the last line. A column without any text is omitted.
     """
     rows = [*rows]
     filled = {index for row in rows for index, cell in enumerate(row) if cell}
@@ -94,27 +94,27 @@ def _format_row(
     last cell of a row with fewer cells than columns; it fills the rest of the line.
     """
     blocks: list[list[str]] = []
-    below: list[str] = []  # lines of a last cell with a word too long for the remaining room
+    below: list[str] = []  # lines of a last cell with a word too long for the rest of the line
     room = width - len(INDENT)
     last = remark
-    for cell, own, index in zip(cells, widths, shown, strict=False):
+    for cell, cell_width, index in zip(cells, widths, shown, strict=False):
         if columns[index].left and index == len(columns) - 1:
             last = cell
             break
-        parts = _Wrapper(own).wrap(cell) if columns[index].left else [cell.rjust(own)]
-        blocks.append([part.ljust(own) for part in parts or [""]])
-        room -= own + len(INDENT)
+        parts = _LineWrapper(cell_width).wrap(cell) if columns[index].left else [cell.rjust(cell_width)]
+        blocks.append([part.ljust(cell_width) for part in parts or [""]])
+        room -= cell_width + len(INDENT)
     if last is not None:
         if max(map(len, last.split()), default=0) <= room:
-            blocks.append(_Wrapper(max(room, 1)).wrap(last) or [""])
+            blocks.append(_LineWrapper(max(room, 1)).wrap(last) or [""])
         else:
-            below = [" " * (width // 2) + part for part in _Wrapper(width - width // 2).wrap(last)]
+            below = [" " * (width // 2) + part for part in _LineWrapper(width - width // 2).wrap(last)]
     for block in blocks:
         block += [" " * len(block[0])] * (max(map(len, blocks)) - len(block))
     return [(INDENT + INDENT.join(parts)).rstrip() for parts in zip(*blocks, strict=True)] + below
 
 
-class _Wrapper(textwrap.TextWrapper):
+class _LineWrapper(textwrap.TextWrapper):
     """Break lines at spaces and within the joined names of layers: ``conv1+relu1+pool1``."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=\w\+)(?=\w))")
@@ -124,7 +124,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """Return one line for each (name, value) pair, with aligned values; long values wrap below themselves."""
+    """Return a line for each (name, value) pair, with aligned values; a long value continues below its start."""
     pairs = [*pairs]
     widest = max((len(name) for name, _ in pairs), default=0)
     return [
@@ -137,7 +137,7 @@ def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | None = None) -> list[str]:
     """Wrap text into lines of at most ``width`` characters. ``first`` begins the first line, ``following`` the rest."""
     following = first if following is None else following
-    wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
+    wrapper = _LineWrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
     return wrapper.wrap(text) or [first.rstrip()]
 
 
@@ -167,7 +167,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Return a duration in the largest unit that it contains twice: ``5 min``."""
+    """Return a duration in the largest unit that it contains at least twice, such as ``5 min``."""
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"

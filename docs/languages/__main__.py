@@ -15,7 +15,7 @@ from app.planning import tuning
 from app.records.languages import Languages
 from app.records.parts import Card
 from app.terminal.console import Parser, run_guarded, whole_number_type
-from app.terminal.options import add_options, option, options, read_request
+from app.terminal.options import add_options, option, options, request_from_values
 from app.terminal.output import Output, check_outputs, publish_report
 from docs.languages.compare import INTERPRETERS, LANGUAGES, PROBLEM, TILE, Language, interpret
 from docs.languages.text import as_text, hidden_lines, verdict_lines
@@ -95,7 +95,7 @@ def main() -> int:
     add_options(parser, LanguagesRequest)
     found = vars(parser.parse_args())
     check_outputs(found)
-    return run(read_request(LanguagesRequest, found))
+    return run(request_from_values(LanguagesRequest, found))
 
 
 if __name__ == "__main__":

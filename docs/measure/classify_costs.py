@@ -30,7 +30,7 @@ from app.main_job.statistics import median
 from app.records.classify import ClassifyCosts, Cluster, Identity, OpenSeconds
 from app.records.parts import Processor
 from app.terminal.console import Parser, run_guarded
-from app.terminal.options import add_options, options, read_request
+from app.terminal.options import add_options, options, request_from_values
 from app.terminal.output import Output, check_outputs, publish_report
 from app.terminal.text import Column, fields, table
 from data_tools.idx import write_idx
@@ -168,7 +168,7 @@ def main() -> int:
     add_options(parser, CostsRequest)
     found = vars(parser.parse_args())
     check_outputs(found)
-    publish_report(measure_costs(), as_text, read_request(CostsRequest, found).output)
+    publish_report(measure_costs(), as_text, request_from_values(CostsRequest, found).output)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``main.py classify``: several shards give the bytes that one pass gives; faults name their shard; Ctrl-C ends it."""
+"""Test ``main.py classify``: many shards give the bytes of one pass; errors name the shard; --resume and Ctrl-C."""
 
 import json
 import os
@@ -40,7 +40,7 @@ Classify = Callable[..., Any]
 
 @pytest.fixture
 def shards(place: Path) -> list[str]:
-    """Seven shards in the working folder, every other one compressed, with labels beside them, and weights."""
+    """Write weights and seven shards, every other one compressed, with labels beside them; return the shards' names."""
     save_weights(Path("own.h5"), GRAPH.parameters, network=FLAT)
     with Classifier("own.h5", device="cpu") as classifier:
         labels = classifier(IMAGES)
@@ -56,7 +56,7 @@ def shards(place: Path) -> list[str]:
 
 @pytest.fixture
 def classify(capsys: pytest.CaptureFixture[str]) -> Classify:
-    """Runs the command on the CPU with ``--json -``; returns the report."""
+    """Return a function that runs the command on the CPU with ``--json -`` and returns the report."""
 
     def run(*arguments: str, out: str = "results") -> dict[str, Any]:
         assert main(["classify", *BASE, "--out", out, "--json", "-", *arguments]) == 0
@@ -67,8 +67,8 @@ def classify(capsys: pytest.CaptureFixture[str]) -> Classify:
     return run
 
 
-def results(names: list[str], kind: str = "labels", folder: str = "results") -> np.ndarray:
-    """The results of the shards, in order."""
+def load_results(names: list[str], kind: str = "labels", folder: str = "results") -> np.ndarray:
+    """Return the results of the shards, one after another. kind: labels or logits."""
     return np.concatenate([np.load(Path(folder) / f"{name.removesuffix('.gz')}.{kind}.npy") for name in names])
 
 
@@ -79,18 +79,16 @@ def test_seven_shards_give_the_bytes_of_one(shards: list[str], classify: Classif
     assert found["classified"]["images"] == sum(row["images"] for row in found["devices"]) == COUNT
     write_idx(Path("all-images"), IMAGES[:, 0])
     whole = classify("all-images", "--logits")
-    assert (
-        whole["correct"] is None
-        and whole["arithmetic"] == found["arithmetic"] == f"fp32 by {cpu_engine_class().library}"
-    )
+    assert whole["correct"] is None
+    assert whole["arithmetic"] == found["arithmetic"] == f"fp32 by {cpu_engine_class().library}"
     for kind in ("labels", "logits"):
-        assert results(shards, kind).tobytes() == results(["all-images"], kind).tobytes()
+        assert load_results(shards, kind).tobytes() == load_results(["all-images"], kind).tobytes()
     with Classifier("own.h5", device="cpu") as classifier:
-        assert (results(shards) == classifier(IMAGES)).all()
-        np.testing.assert_allclose(results(shards, "logits"), classifier.logits, rtol=1e-5, atol=1e-5)
+        assert (load_results(shards) == classifier(IMAGES)).all()
+        np.testing.assert_allclose(load_results(shards, "logits"), classifier.logits, rtol=1e-5, atol=1e-5)
 
 
-def test_a_part_of_the_images(shards: list[str], classify: Classify) -> None:
+def test_start_and_count_select_images(shards: list[str], classify: Classify) -> None:
     classify(*shards)
     found = classify(*shards, "--start", "650", "--count", "1000", out="part")
     assert found["images"] == found["classified"]["images"] == 1000
@@ -99,25 +97,25 @@ def test_a_part_of_the_images(shards: list[str], classify: Classify) -> None:
     assert sorted(path.name for path in Path("part").glob("*.npy")) == [
         f"{name.removesuffix('.gz')}.labels.npy" for name in names
     ]
-    assert (results(names, folder="part") == results(shards)[650:1650]).all()
+    assert (load_results(names, folder="part") == load_results(shards)[650:1650]).all()
 
 
 def test_compressed_labels_of_plain_images_are_read_once(
     shards: list[str], classify: Classify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each piece would have to decompress them from the beginning."""
+    """If pieces were compared one by one, each would decompress the labels from the beginning."""
     labels = read_idx(Path("2-labels-idx1-ubyte"), 1)
     write_idx(Path("labels.gz"), labels)
     monkeypatch.setattr(pieces, "CPU_PIECE", 100)
-    opened, begin = [], GzipArrayReader._begin
+    restarts, restart = [], GzipArrayReader._restart
 
-    def counted(source: GzipArrayReader) -> None:
-        opened.append(source)
-        begin(source)
+    def record_restart(source: GzipArrayReader) -> None:
+        restarts.append(source)
+        restart(source)
 
-    monkeypatch.setattr(GzipArrayReader, "_begin", counted)
+    monkeypatch.setattr(GzipArrayReader, "_restart", record_restart)
     found = classify(shards[2], "--labels", "labels.gz", "--start", "150")
-    assert found["correct"] == found["compared"] - 6 == 644 and len(opened) == 1
+    assert found["correct"] == found["compared"] - 6 == 644 and len(restarts) == 1
     write_idx(Path("labels.gz"), np.full(800, 3, np.uint8))
     assert main(["classify", *BASE, "--out", "wrong", shards[2], "--labels", "labels.gz"]) == 2
     assert not list(Path("wrong").iterdir())
@@ -125,7 +123,7 @@ def test_compressed_labels_of_plain_images_are_read_once(
 
 def test_resume_classifies_only_what_is_missing(shards: list[str], classify: Classify) -> None:
     classify(*shards)
-    expected = results(shards)
+    expected = load_results(shards)
     Path("results/2-images-idx3-ubyte.json").unlink()
     with Path("results/4-images-idx3-ubyte.labels.npy").open("r+b") as file:
         file.truncate(200)
@@ -134,7 +132,7 @@ def test_resume_classifies_only_what_is_missing(shards: list[str], classify: Cla
     assert found["classified"]["images"] == 800 + 699 and found["correct"] == COUNT - COUNT // 100
     text = as_text(found)
     assert f"{COUNT:,} images in 7 shards" in text and "5 shards of an earlier run" in text
-    assert (results(shards) == expected).all()
+    assert (load_results(shards) == expected).all()
     again = classify(*shards, "--resume")
     assert again["classified"] is None and again["shards"]["kept"] == 7 and again["correct"] == found["correct"]
 
@@ -145,12 +143,12 @@ def test_ctrl_c_while_several_processes_wait_for_the_check_of_results(
     classify(*shards)
     checked = []
 
-    def interrupted(path: Path) -> str:
+    def interrupt_hashing(path: Path) -> str:
         checked.append(path)
         os.kill(os.getpid(), signal.SIGINT)
         return file_sha256(path)
 
-    monkeypatch.setattr(outputs, "file_sha256", interrupted)
+    monkeypatch.setattr(outputs, "file_sha256", interrupt_hashing)
     assert main(["classify", *BASE, "--out", "results", *shards, "--resume", "--workers", "2"]) == 2
     assert capsys.readouterr().err.startswith("error: interrupted") and len(checked) == 1
 
@@ -168,7 +166,7 @@ def test_resume_refuses_another_network_of_the_same_name(
 def test_unreadable_shards_are_named_and_the_others_finished(
     options: list[str], shards: list[str], classify: Classify, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By several processes, too, none of which ends for it."""
+    """With several processes, none may end because of an unreadable shard."""
     classify(*shards, "--logits", out="good")
     content = bytearray(Path(shards[3]).read_bytes())
     content[len(content) // 2] ^= 255
@@ -188,7 +186,7 @@ def test_unreadable_shards_are_named_and_the_others_finished(
     assert found["correct"] == found["images"] - 28 and found["shards"]["classified"] == len(left)
     for kind in ("labels", "logits"):
         assert len([*Path("results").glob(f"*.{kind}.npy")]) == len(left)
-        assert results(left, kind).tobytes() == results(left, kind, "good").tobytes()
+        assert load_results(left, kind).tobytes() == load_results(left, kind, "good").tobytes()
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,7 @@ def test_unreadable_shards_are_named_and_the_others_finished(
         ("0-images-idx3-ubyte --labels big", "big.* label 3, but the network has classes 0 to 2"),
     ],
 )
-def test_what_does_not_fit(words: str, wrong: str, shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_inputs_that_do_not_fit(words: str, wrong: str, shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     np.save("coloured.npy", np.zeros((2, 3, 5, 9), np.uint8))
     Path("coloured.npy").rename("coloured")
     np.save("fractions.npy", np.full((2, 5, 9), 0.3, np.float32))
@@ -222,7 +220,7 @@ def test_several_processes_need_dask(
     assert not Path("results").exists()
 
 
-def test_the_folder_of_results_is_no_file(shards: list[str], refuses: Refuses) -> None:
+def test_output_folder_that_cannot_be_made(shards: list[str], refuses: Refuses) -> None:
     Path("dangling").symlink_to("nowhere")
     refuses(["classify", *BASE, "--out", "dangling", *shards], "--out dangling is no folder that can be made")
 
@@ -230,7 +228,7 @@ def test_the_folder_of_results_is_no_file(shards: list[str], refuses: Refuses) -
 def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     shards: list[str], refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several GPUs take seconds to start."""
+    """The order matters, because several GPUs take seconds to start."""
     monkeypatch.setattr("app.classify.command.open_runner", Mock(side_effect=AssertionError("a device starts")))
     Path("results").mkdir()
     command = ["classify", *BASE, "--out", "results", *shards]
@@ -243,8 +241,8 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     assert [path.name for path in Path("results").iterdir()] == ["0-images-idx3-ubyte.json"]
 
 
-def test_the_disk_is_full(shards: list[str], refuses: Refuses, request: pytest.FixtureRequest) -> None:
-    """A limit of the system's on every file that is written stands for the disk."""
+def test_a_full_disk(shards: list[str], refuses: Refuses, request: pytest.FixtureRequest) -> None:
+    """The system's limit on the size of written files stands in for a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before))
     resource.setrlimit(resource.RLIMIT_FSIZE, (8000, before[1]))
@@ -257,8 +255,8 @@ def test_the_report_fits_the_terminal(shards: list[str], capsys: pytest.CaptureF
     assert "2,970 / 3,000 correct = 99.00%" in text and "limited by" in text
 
 
-def test_an_interruption_leaves_whole_files(place: Path) -> None:
-    """A shard that is finished, and one that takes minutes. Several processes get Ctrl-C in tests/cluster."""
+def test_an_interruption_leaves_only_complete_files(place: Path) -> None:
+    """One shard is finished, and one would take minutes. tests/cluster interrupts several processes."""
     save_weights(Path("own.h5"), GRAPH.parameters, network=FLAT)
     write_idx(Path("a"), IMAGES[:100, 0])
     with Path("b.npy").open("wb") as file:

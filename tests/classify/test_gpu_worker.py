@@ -1,4 +1,4 @@
-"""Workers on the card: the bits of a classifier's one pass, however images are cut; one error ends all feeders."""
+"""Test workers on a GPU: results to the bit those of one pass, however images are cut; an error ends all feeders."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from app.engine import feeding
 from app.engine.buffers import StreamBuffers
 from app.engine.classifier import Classifier
 from app.network.weights import save_weights
-from tests.classify.test_worker import classified, pieces, put_together, shards
+from tests.classify.test_worker import classify_piece, cut_all, join_results, write_shards
 from tests.support.networks_for_tests import ODD, random_graph, random_images
 
 pytestmark = pytest.mark.gpu
@@ -27,14 +27,14 @@ GRAPH = random_graph(ODD)
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many blocks of few images."""
+    """Let each run have many blocks of few images."""
     monkeypatch.setattr(feeding, "BLOCK", 100)
     monkeypatch.setattr(feeding, "COMPRESSED_BLOCK", 64)
 
 
 @pytest.mark.parametrize(("ending", "dtype"), [(".npy", "uint8"), (".npy", "float32"), (".gz", "uint8")])
 @pytest.mark.usefixtures("small_blocks")
-def test_the_bits_of_one_pass(ending: str, dtype: str, tmp_path: Path) -> None:
+def test_results_equal_one_pass_of_a_classifier(ending: str, dtype: str, tmp_path: Path) -> None:
     save_weights(tmp_path / "own.h5", GRAPH.parameters, network=ODD)
     images = random_images(ODD, COUNT)
     if dtype == "float32":
@@ -43,18 +43,18 @@ def test_the_bits_of_one_pass(ending: str, dtype: str, tmp_path: Path) -> None:
         labels, logits = classifier(images), classifier.logits
     settings = WorkerSettings(graph=GRAPH, dtype=dtype, device="cuda", logits=True, compressed=ending == ".gz")
     with Worker(settings) as worker:
-        assert worker.place.limit in ("bus", "kernels") and worker.place.device.startswith("cuda:")
-        cuts = pieces(shards(tmp_path, [1300, 2600], ending, images), 450)
-        found_labels, found_logits = put_together([*LocalRunner(worker).run(cuts)])
+        assert worker.device_info.limit in ("bus", "kernels") and worker.device_info.device.startswith("cuda:")
+        cuts = cut_all(write_shards(tmp_path, [1300, 2600], ending, images), 450)
+        found_labels, found_logits = join_results([*LocalRunner(worker).run(cuts)])
     assert (found_labels == labels).all() and found_logits.tobytes() == logits.tobytes()
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_threads_share_a_worker(tmp_path: Path) -> None:
-    (shard,) = shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
+    (shard,) = write_shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
     once = [*cut_pieces(0, shard, 0, COUNT, 300)]
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker, ThreadPoolExecutor(7) as pool:
-        labels = [result.labels for result in pool.map(partial(classified, worker), once * 10)]
+        labels = [result.labels for result in pool.map(partial(classify_piece, worker), once * 10)]
     assert all((one == first).all() for one, first in zip(labels, labels[: len(once)] * 10, strict=True))
 
 
@@ -63,15 +63,15 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
     before = threading.active_count()
     working, calls = StreamBuffers.enqueue, []
 
-    def enqueue(*arguments: Any, **settings: Any) -> None:
+    def fail_sixth_call(*arguments: Any, **settings: Any) -> None:
         calls.append(arguments)
         if len(calls) > 5:
             raise RuntimeError("a feeder fails")
         working(*arguments, **settings)
 
-    (shard,) = shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
+    (shard,) = write_shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker:
-        monkeypatch.setattr(StreamBuffers, "enqueue", enqueue)
+        monkeypatch.setattr(StreamBuffers, "enqueue", fail_sixth_call)
         with pytest.raises(RuntimeError, match="a feeder fails"):
             [*LocalRunner(worker).run(cut_pieces(0, shard, 0, COUNT, 300))]
         with pytest.raises(RuntimeError, match="a feeder fails"):

@@ -1,4 +1,4 @@
-"""Receipts, and results beside them, that contradict themselves prove nothing, whatever their hashes are."""
+"""Test receipts and results that contradict themselves although their hashes are right: they are not kept."""
 
 import json
 from collections.abc import Callable
@@ -19,8 +19,8 @@ RECEIPT, LABELS = Path("out", "a-images-idx3-ubyte.json"), Path("out", "a-images
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three images with their labels, classified."""
+def classified_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Classify three images, which have labels, in an empty folder; return the folder."""
     from app.cli import main
 
     monkeypatch.chdir(tmp_path)
@@ -30,16 +30,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def forge(**changes: object) -> None:
+def change_receipt(**changes: object) -> None:
     RECEIPT.write_text(json.dumps(json.loads(RECEIPT.read_text()) | changes))
 
 
 @pytest.mark.parametrize("labels", [True, False], ids=["with labels", "without"])
 @pytest.mark.parametrize("correct", [4, 10**9])
-def test_more_right_labels_than_images(correct: int, labels: bool, place: Path, refuses: Refuses) -> None:
+def test_more_right_labels_than_images(correct: int, labels: bool, classified_shard: Path, refuses: Refuses) -> None:
     if not labels:
         Path("a-labels-idx1-ubyte").unlink()
-    forge(correct=correct)
+    change_receipt(correct=correct)
     kept = RECEIPT.read_bytes()
     refuses(COMMAND, f"correct: {correct:,} of 3 images.*: it is no receipt of classify; move it")
     assert RECEIPT.read_bytes() == kept
@@ -56,16 +56,16 @@ OTHERS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_other_results_than_the_receipt_s_are_made_again(
-    other: str, place: Path, capsys: pytest.CaptureFixture[str]
+def test_results_that_are_not_the_array_are_computed_again(
+    other: str, classified_shard: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without true labels, as else counting reads the results."""
+    """Test it without true labels: to count right answers, the results would be read in any case."""
     from app.cli import main
 
     right = LABELS.read_bytes()
     Path("a-labels-idx1-ubyte").unlink()
     LABELS.write_bytes(OTHERS[other]())
-    forge(sha256={"labels": file_sha256(LABELS)}, correct=None)
+    change_receipt(sha256={"labels": file_sha256(LABELS)}, correct=None)
     capsys.readouterr()
     assert main(COMMAND) == 0
     assert "labels.npy is not what was written" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``classify`` on several processes, of the CPU or two GPUs, if something goes wrong: the same labels, or one error."""
+"""Test faults of ``classify`` on several processes, on the CPU or two GPUs: equal labels, or one error."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from tests.support.dask_processes import dask_cluster
 from tests.support.shell import Refuses
 
 ALONE = ["classify", "--device", "cpu", "--weights", "own.h5", "--out"]
-SLOW = 0.01 * core_count()  # seconds of a read: as many cores read at once
+SLOW = 0.01 * core_count()  # seconds that a read takes; all cores read at once
 
 
 @pytest.fixture
-def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of the test compute on the processor, block by block: a GPU has all seven shards at the same moment."""
+def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide all GPUs: a CPU finishes shards one after another, a GPU all seven at the same moment."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
@@ -34,8 +34,8 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The labels that one process gives."""
+def one_process_labels(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of labels that one process writes."""
     results = tmp_path_factory.mktemp("one")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shards)
@@ -45,24 +45,26 @@ def expected(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
-def test_workers_that_end_or_hang_change_no_byte(shards: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+def test_workers_that_end_or_hang_change_no_byte(
+    shards: Path, one_process_labels: dict[str, bytes], tmp_path: Path
+) -> None:
     faults = ("SIGKILL", "exit", "lost", "SIGSTOP")
     with Run(shards, tmp_path, "--workers", "2", *SHARDS, faults=faults, variables={"READS": "10"}) as run:
         code, _, err = run.end()
     assert code == 0, err
     check_notes(err, faults, r"cpu:\S+ \(\d\)")
-    assert labels(run.results) == expected
+    assert labels(run.results) == one_process_labels
 
 
-@pytest.mark.usefixtures("slowly")
+@pytest.mark.usefixtures("without_gpus")
 def test_the_scheduler_dies(
     shards: Path,
-    expected: dict[str, bytes],
+    one_process_labels: dict[str, bytes],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whole files stay; --resume finishes, also where a file was cut off since."""
+    """Complete files stay; --resume adds the others, and one that was truncated since."""
     with dask_cluster(tmp_path) as cluster:
         cluster.start_worker(slow=SLOW)
         with Run(shards, tmp_path, "--scheduler", cluster.address, *SHARDS) as run:
@@ -72,7 +74,7 @@ def test_the_scheduler_dies(
     assert (code, out) == (2, "")
     assert err == "error: the scheduler is gone: start it and its workers again, then run this again with --resume\n"
     kept = labels(run.results)
-    assert 2 <= len(kept) < 7 and kept.items() <= expected.items()
+    assert 2 <= len(kept) < 7 and kept.items() <= one_process_labels.items()
     with (run.results / "a.labels.npy").open("r+b") as file:
         file.truncate(5000)
     monkeypatch.chdir(shards)
@@ -80,10 +82,10 @@ def test_the_scheduler_dies(
     out, err = capsys.readouterr()
     assert re.fullmatch("note: .*a.labels.npy.*\n", err)
     assert json.loads(out)["shards"]["kept"] == len(kept) - 1
-    assert labels(run.results) == expected
+    assert labels(run.results) == one_process_labels
 
 
-@pytest.mark.usefixtures("slowly")
+@pytest.mark.usefixtures("without_gpus")
 def test_two_runs_on_one_folder_and_an_interruption(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
@@ -103,8 +105,8 @@ def test_two_runs_on_one_folder_and_an_interruption(
 
 
 @pytest.fixture(scope="module")
-def by_a_gpu(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The labels that one of two GPUs gives."""
+def one_gpu_labels(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of labels that one of two GPUs writes."""
     if len(visible_cards()) < 2:
         pytest.skip("needs two GPUs")
     with Run(shards, tmp_path_factory.mktemp("one"), "--device", "cuda:0", *SHARDS) as run:
@@ -117,18 +119,20 @@ def by_a_gpu(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 @pytest.mark.alone
 @pytest.mark.parametrize("faults", [(), ("SIGKILL", "exit", "SIGSEGV"), ("sticky", "SIGSTOP")])
 def test_workers_of_two_gpus_that_end_or_hang_change_no_byte(
-    shards: Path, by_a_gpu: dict[str, bytes], tmp_path: Path, faults: tuple[str, ...]
+    shards: Path, one_gpu_labels: dict[str, bytes], tmp_path: Path, faults: tuple[str, ...]
 ) -> None:
     with Run(shards, tmp_path, "--devices", "all", *SHARDS, faults=faults, variables={"READS": "2"}) as run:
         code, _, err = run.end()
     assert code == 0, err
     check_notes(err, faults, r"cuda:\d")
-    assert labels(run.results) == by_a_gpu and len(by_a_gpu) == len(SHARDS)
+    assert labels(run.results) == one_gpu_labels and len(one_gpu_labels) == len(SHARDS)
 
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_one_of_two_gpus_is_hidden(shards: Path, by_a_gpu: dict[str, bytes], tmp_path: Path) -> None:
+def test_cuda_visible_devices_hides_one_of_two_gpus(
+    shards: Path, one_gpu_labels: dict[str, bytes], tmp_path: Path
+) -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": visible_cards()[1].visible}
     with Run(shards, tmp_path, "--devices", "0,1", *SHARDS, variables=hidden) as run:
         code, out, err = run.end()
@@ -136,4 +140,4 @@ def test_one_of_two_gpus_is_hidden(shards: Path, by_a_gpu: dict[str, bytes], tmp
     assert err == "error: --devices 0,1: no cuda:1, there is one GPU, cuda:0\n"
     with Run(shards, tmp_path, "--devices", "all", *SHARDS, variables=hidden) as run:
         assert run.end()[0] == 0
-    assert labels(run.results) == by_a_gpu
+    assert labels(run.results) == one_gpu_labels

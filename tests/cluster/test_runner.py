@@ -1,4 +1,4 @@
-"""Pieces through a local cluster of two processes, and through one of Dask that runs already, or is of no use."""
+"""Test pieces of work on a cluster of two local processes, and on a running Dask cluster, usable or not."""
 
 import os
 import re
@@ -38,8 +38,8 @@ def runner() -> Iterator[ClusterRunner]:
         yield one
 
 
-def answers(runner: ClusterRunner, pieces: list[Piece]) -> dict[int, Answer]:
-    """The answer of every piece, each of which came once."""
+def run_and_check(runner: ClusterRunner, pieces: list[Piece]) -> dict[int, Answer]:
+    """Return number of piece → answer, after checking that each piece is answered once and rightly."""
     found = [(piece.number, answer) for piece, answer in runner.run(iter(pieces))]
     assert sorted(number for number, _ in found) == sorted(piece.number for piece in pieces)
     for number, answer in found:
@@ -48,7 +48,7 @@ def answers(runner: ClusterRunner, pieces: list[Piece]) -> dict[int, Answer]:
 
 
 def test_every_worker_has_its_name_its_environment_and_its_cores(runner: ClusterRunner) -> None:
-    found = answers(runner, [Piece(number) for number in range(40)])
+    found = run_and_check(runner, [Piece(number) for number in range(40)])
     assert {(one.name, one.variable, one.cores) for one in found.values()} == {
         (worker.name, worker.environment["STAND_IN"], frozenset(worker.cores)) for worker in WORKERS
     }
@@ -56,7 +56,7 @@ def test_every_worker_has_its_name_its_environment_and_its_cores(runner: Cluster
 
 
 def test_small_pieces_share_a_task(runner: ClusterRunner) -> None:
-    found = answers(runner, [Piece(number, seconds=0.004) for number in range(10)])
+    found = run_and_check(runner, [Piece(number, seconds=0.004) for number in range(10)])
     for task in ({0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}):
         assert len({found[number].pid for number in task}) == 1
 
@@ -64,12 +64,12 @@ def test_small_pieces_share_a_task(runner: ClusterRunner) -> None:
 def test_pieces_are_taken_as_there_is_room(runner: ClusterRunner) -> None:
     taken = []
 
-    def pieces() -> Iterator[Piece]:
+    def record_taken() -> Iterator[Piece]:
         for number in range(1000):
             taken.append(number)
             yield Piece(number)
 
-    for done, _ in enumerate(islice(runner.run(pieces()), 50), 1):
+    for done, _ in enumerate(islice(runner.run(record_taken()), 50), 1):
         assert len(taken) < done + 3 * len(WORKERS) + 1
     assert len(taken) < 60
 
@@ -102,10 +102,10 @@ def test_a_fault_of_this_machine_is_not_the_scheduler_s(tmp_path: Path, monkeypa
 
 
 def test_a_check_may_end_the_wait() -> None:
-    def check() -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), open_local_runner(open_engine, WORKERS[:1], check=check):
+    with pytest.raises(KeyboardInterrupt), open_local_runner(open_engine, WORKERS[:1], check=interrupt):
         raise AssertionError("it takes longer to start")
 
 
@@ -113,25 +113,25 @@ def test_a_check_may_end_the_wait() -> None:
 
 
 class CUDARuntimeError(Exception):
-    """As CuPy's: told by its name."""
+    """Stand-in for CuPy's exception, which is recognised by its name."""
 
     status = 700
 
 
 @pytest.mark.parametrize("opens", [False, True])
-def test_a_card_that_is_lost_ends_the_process(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the engine opens, and when it works: no later call of the process would succeed."""
+def test_a_fatal_gpu_error_ends_the_process(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error occurs when the engine opens, or when it computes; no later CUDA call would succeed."""
     engine = Mock(return_value=Mock(side_effect=CUDARuntimeError)) if opens else Mock(side_effect=CUDARuntimeError)
     opened = SimpleNamespace(wait_for_engine=engine)
     monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": opened}))
     monkeypatch.setattr(plugin.os, "_exit", Mock(side_effect=SystemExit))
     with pytest.raises(SystemExit):
         plugin.answer_pieces("name", [1])
-    plugin.os._exit.assert_called_once_with(plugin.LOST)  # type: ignore[attr-defined]
+    plugin.os._exit.assert_called_once_with(plugin.GPU_LOST)  # type: ignore[attr-defined]
 
 
 def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those that are in use, may be so soon, or are of others."""
+    """Folders that are in use, new or named differently stay, and so do links and pipes."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left, young, other, link = (tmp_path / name for name in (f"{PREFIX}left", f"{PREFIX}young", "other", f"{PREFIX}x"))
     for folder in (left, young, other):
@@ -152,31 +152,31 @@ def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A scheduler. Each test starts its workers, and leaves none."""
+    """Start a Dask scheduler. Each test starts its workers, and ends them."""
     with dask_cluster(tmp_path_factory.mktemp("dask")) as one:
         yield one
 
 
-def squares(address: str, deed: str = "") -> list[int]:
+def run_squares(address: str, deed: str = "") -> list[int]:
     pieces = (Piece(number, deed) for number in range(20))
     with open_cluster_runner(open_engine, address) as running:
         found = {piece.number: int(answer.square[0]) for piece, answer in running.run(pieces)}
     return [found[number] for number in range(20)]
 
 
-def on_workers(address: str, function: Callable[..., Any], *arguments: object) -> list[Any]:
-    """What the function returns on each worker."""
+def call_on_workers(address: str, function: Callable[..., Any], *arguments: object) -> list[Any]:
+    """Return what the function returns on each worker."""
     with Client(address, set_as_default=False) as client:
         return [*client.run(function, *arguments).values()]
 
 
-def plugins(dask_worker: Worker) -> list[str]:
+def plugin_names(dask_worker: Worker) -> list[str]:
     return sorted(dask_worker.plugins)
 
 
 def test_workers_must_have_this_version_of_this_package(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"^--scheduler {cluster.address} has no workers: start dask worker "):
-        squares(cluster.address)
+        run_squares(cluster.address)
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__init__.py").touch()
     cluster.start_worker(tmp_path)
@@ -185,28 +185,28 @@ def test_workers_must_have_this_version_of_this_package(cluster: Cluster, tmp_pa
         rf"has lenet5-inference 0\.0, this is {VERSION}: install the same everywhere$",
     ):
         with pytest.raises(UserError, match=rf"^worker tcp://127\.0\.0\.1:\d+ {reason}"):
-            squares(cluster.address)
-        on_workers(cluster.address, eval, "setattr(__import__('app'), 'VERSION', '0.0')")
+            run_squares(cluster.address)
+        call_on_workers(cluster.address, eval, "setattr(__import__('app'), 'VERSION', '0.0')")
     cluster.end_workers()
 
 
 def test_a_running_cluster_answers_and_keeps_nothing_until_its_last_worker_ends(
     cluster: Cluster, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    """Then the user is told at once, and the work ends when no other comes."""
+    """When the last worker ends, a note is printed, and the run fails if no other worker joins."""
     cluster.start_worker()
-    before = on_workers(cluster.address, plugins)
-    assert squares(cluster.address) == [number**2 for number in range(20)]
-    assert on_workers(cluster.address, plugins) == before
+    before = call_on_workers(cluster.address, plugin_names)
+    assert run_squares(cluster.address) == [number**2 for number in range(20)]
+    assert call_on_workers(cluster.address, plugin_names) == before
     capfd.readouterr()
-    request.getfixturevalue("impatient")
+    request.getfixturevalue("short_waits")
     with pytest.raises(UserError, match=r"^all workers have ended, for \d+ s now: see why, "):
-        squares(cluster.address, "SIGKILL")
+        run_squares(cluster.address, "SIGKILL")
     assert re.fullmatch(r"note: all workers have ended: waiting for \d s more\n", capfd.readouterr().err)
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cluster.runner.COUNT_SECONDS", 0.05)
     monkeypatch.setattr("app.cluster.runner.SILENT_SECONDS", 0.2)
     monkeypatch.setattr("app.cluster.runner.EMPTY_SECONDS", 1.0)
@@ -214,11 +214,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_scheduler_is_stopped(
-    cluster: Cluster, impatient: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    cluster: Cluster, short_waits: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In the middle of the work, and before it."""
+    """Expect an error that says so, first during a run, then before one."""
 
-    def pieces() -> Iterator[Piece]:
+    def stop_scheduler_after_first() -> Iterator[Piece]:
         yield Piece(0)
         cluster.scheduler.send_signal(signal.SIGSTOP)
         monkeypatch.setattr("app.cluster.clusters.CONNECT_SECONDS", 0.2)
@@ -229,10 +229,10 @@ def test_the_scheduler_is_stopped(
         pytest.raises(UserError, match=r"^the scheduler does not answer, for \d+ s now: see why, "),
         open_cluster_runner(open_engine, cluster.address) as running,
     ):
-        list(running.run(pieces()))
+        list(running.run(stop_scheduler_after_first()))
     assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)
     with pytest.raises(UserError, match=r"does not answer in 0\.2 s: start dask scheduler there"):
-        squares(cluster.address)
+        run_squares(cluster.address)
     cluster.scheduler.send_signal(signal.SIGCONT)
     cluster.end_workers()
 
@@ -246,7 +246,7 @@ def test_the_scheduler_is_stopped(
         ("what://127.0.0.1:9", r"is no address: give it as tcp://HOST:PORT$"),
     ],
 )
-def test_where_no_scheduler_is(monkeypatch: pytest.MonkeyPatch, address: str, reason: str) -> None:
+def test_addresses_without_a_scheduler(monkeypatch: pytest.MonkeyPatch, address: str, reason: str) -> None:
     monkeypatch.setattr("app.cluster.clusters.CONNECT_SECONDS", 0.2)
     with pytest.raises(UserError, match=f"^--scheduler {address} {reason}"):
-        squares(address)
+        run_squares(address)

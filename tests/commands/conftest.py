@@ -1,4 +1,4 @@
-"""Run the commands of these tests in an empty folder."""
+"""Define the empty folder in which the commands of these tests run."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, home and cache of the run."""
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder that is the working directory, home, cache and place of temporary files."""
     monkeypatch.chdir(tmp_path)
     for variable in ("HOME", "LENET_CACHE_DIR", "TMPDIR"):
         monkeypatch.setenv(variable, str(tmp_path))

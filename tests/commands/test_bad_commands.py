@@ -1,4 +1,4 @@
-"""Mistakes in commands and options, and in the names of kernels and networks: exit code 2 and one line."""
+"""Test mistakes in commands, options and the names of kernels and networks: exit code 2 and an error of one line."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
 
-# What is typed: what is wrong with it. Where to find help always follows.
+# Command → its error; the command that prints help follows in each.
 USAGE = {
     "--batch 0": "--batch: 0 is not between 1 and 1,000,000,000,000",
     "--batch 1e4": "--batch: '1e4' is not a whole number",
@@ -62,7 +62,7 @@ USAGE = {
     "train --smoothing 1.5": "--smoothing: 1.5 is not at least 0 and at most 1",
     "train --images 1": "--images: 1 is not between 2",
 }
-# What is wrong shows on every machine: names and values are looked at before a GPU is.
+# Command → its error on every machine: names and values are checked before a GPU is needed.
 CASES = {
     "predict a.npy --out labels.txt": "--out labels.txt has no known ending: let it end with one of .csv, .jsonl, .npy",
     "predict a.npy --out missing/labels.csv": "--out missing/labels.csv cannot be written: .*; name a file in",
@@ -176,7 +176,7 @@ UNWRITABLE = ("classify a.npy --out labels", "doctor", "cache", "kernels", "prof
 CASES |= {f"{one} --json missing/folder": "--json missing/folder cannot be written: .*; name a" for one in UNWRITABLE}
 OF_NETWORKS = ("accuracy", "bench", "export --out own.onnx", "ladder", "train")
 CASES |= {f"{command} --network vgg": "unknown network 'vgg': choose one of lenet5" for command in OF_NETWORKS}
-# These, too, are found before any data are fetched: none lie ready here, and no test may fetch them.
+# Command → its error, found before data are fetched: there are none here, and no test may fetch them.
 BEFORE_DATA = {
     "--device cpu --batch 10001": "--batch 10001 is more than the 10000 images of Fashion-MNIST test split: add",
     "--device cpu --batch 60001 --split train": "--batch 60001 is more than the 60000 images",
@@ -198,18 +198,18 @@ FROM_THE_SHELL = ("--batch 1e4", "bench --shape 1,2,3")
 @pytest.mark.parametrize(
     ("command", "program"), [*((each, main) for each in MISTAKES), *((each, in_a_shell) for each in FROM_THE_SHELL)]
 )
-def test_mistake(command: str, program: Callable[[list[str]], int], place: Path, refuses: Refuses) -> None:
+def test_mistake(command: str, program: Callable[[list[str]], int], workdir: Path, refuses: Refuses) -> None:
     words, wrong = command.removeprefix("data_tools "), MISTAKES[command]
     if command in USAGE:
         first = command.split()[0]
-        # Nothing is guessed where nothing is alike.
+        # No suggestion where no name is similar.
         wrong += rf"((?!did you mean).)*see main\.py{f' {first}' if first in COMMANDS else ''} --help"
     refuses(shlex.split(words), wrong, program if words == command else data_tools)
-    assert listing(place) == {}
+    assert listing(workdir) == {}
 
 
-def test_a_wish_that_can_be_met_would_fetch(outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
-    """So the tables above are not empty talk; and what tries to fetch is noticed."""
+def test_a_valid_command_tries_to_fetch(outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
+    """This shows that the commands above fail earlier, and that a test notices an attempt to fetch."""
     assert main(["--device", "cpu"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and "error: cannot get Fashion-MNIST: no source worked\n" in err and "FASHION_MNIST_DIR" in err
@@ -219,24 +219,24 @@ def test_a_wish_that_can_be_met_would_fetch(outside: Outside, capsys: pytest.Cap
     assert "apt-get" in tried
 
 
-def test_every_command_is_met() -> None:
+def test_every_command_has_a_case() -> None:
     assert {command.split()[0] for command in CASES} == set(COMMANDS)
 
 
-def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They do nothing, which the report says."""
-    write_good_files(place)
+def test_settings_for_the_gpu_on_the_cpu(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report says that they have no effect."""
+    write_good_files(workdir)
     given = ["--chunk", "5", "--streams", "2", "--no-fuse", "--warmup", "1"]
     for options, names in ((given, "--chunk, --streams, --no-fuse, --warmup"), (given[:2], "--chunk"), ([], "")):
         assert main(["--device", "cpu", "--wide", "--data", "images", "--labels", "none", *options]) == 0
-        told = capsys.readouterr().out
-        assert (f"note      {names}: for the GPU, without effect on the CPU" in told) == bool(options)
-        assert ("without effect" in told) == bool(options)
+        text = capsys.readouterr().out
+        assert (f"note      {names}: for the GPU, without effect on the CPU" in text) == bool(options)
+        assert ("without effect" in text) == bool(options)
 
 
-def test_folders_for_plots_that_cannot_be_written(place: Path, refuses: Refuses) -> None:
-    (place / "file").touch()
+def test_folders_for_plots_that_cannot_be_written(workdir: Path, refuses: Refuses) -> None:
+    (workdir / "file").touch()
     for command in ("bench", "sweep --conv shared-tile", "train --network mlp"):
         for folder in ("file", "file/below"):
             refuses(f"{command} --plot {folder}", "--plot file.* cannot be written")
-    assert list(listing(place)) == ["file"]
+    assert list(listing(workdir)) == ["file"]

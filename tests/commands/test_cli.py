@@ -38,13 +38,13 @@ pytestmark = pytest.mark.usefixtures("first_hundred")
 
 @pytest.fixture
 def fashion() -> tuple[np.ndarray, np.ndarray]:
-    """The first hundred test images, (100, 28, 28), and their labels."""
+    """Return the first hundred test images, (100, 28, 28) uint8, and their labels."""
     return open_split("test")[:2]
 
 
 @pytest.fixture
-def own(tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> tuple[str, ...]:
-    """The options that name these images and labels as the user's own, in another order."""
+def own_files(tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> tuple[str, ...]:
+    """Write these images and labels in reverse order as a user's files; return the options that name the files."""
     write_idx(tmp_path / "images.gz", fashion[0][::-1])
     write_idx(tmp_path / "labels", fashion[1][::-1])
     return "--data", str(tmp_path / "images.gz"), "--labels", str(tmp_path / "labels")
@@ -52,9 +52,9 @@ def own(tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> tuple[str, ..
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command line on the CPU; returns the exit code, the text and the JSON report."""
+    """Return a function that runs main.py on the CPU and returns the exit code, the text and the JSON report."""
 
-    def run_here(*arguments: str) -> tuple[int, str, Report]:
+    def run(*arguments: str) -> tuple[int, str, Report]:
         code = main([*CPU, "--json", str(tmp_path / "report.json"), "--overwrite", *arguments])
         out, err = capsys.readouterr()
         assert err == ""  # neither progress bars nor warnings where standard error is no terminal
@@ -62,11 +62,11 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         assert not mistakes(report)
         return code, out, report
 
-    return run_here
+    return run
 
 
-def original_format(path: Path, images: np.ndarray, labels: np.ndarray) -> str:
-    """Data as system 1 stored it. images: (N, 28, 28) in [0, 1]."""
+def write_hdf5_data(path: Path, images: np.ndarray, labels: np.ndarray) -> str:
+    """Write images, (N, 28, 28) in [0, 1], and labels as HDF5 datasets x and y, like system 1; return ``path``."""
     return str(write_hdf5(path, {"x": images.astype(np.float32)[..., None], "y": np.eye(10)[labels]}))
 
 
@@ -74,7 +74,7 @@ def original_format(path: Path, images: np.ndarray, labels: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
-def test_text(batch: int, run: Run, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+def test_text_and_report(batch: int, run: Run, fashion: tuple[np.ndarray, np.ndarray]) -> None:
     code, out, report = run("--batch", str(batch))
     reference = load_reference(load_weights(), LENET5)
     assert reference is not None
@@ -92,9 +92,9 @@ def test_training_images(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["agreement"]["reference"].startswith("recomputed") and report["agreement"]["compared"] == 50
 
 
-def test_cycle(run: Run, own: tuple[str, ...]) -> None:
-    first = [run(*own, "--batch", str(batch))[2]["accuracy"]["correct"] for batch in (100, 50)]
-    code, out, report = run(*own, "--batch", "250", "--cycle")
+def test_cycle(run: Run, own_files: tuple[str, ...]) -> None:
+    first = [run(*own_files, "--batch", str(batch))[2]["accuracy"]["correct"] for batch in (100, 50)]
+    code, out, report = run(*own_files, "--batch", "250", "--cycle")
     assert code == 0 and report["batch"] == report["accuracy"]["total"] == 250
     assert report["accuracy"]["correct"] == 2 * first[0] + first[1]
     assert "/ 250 correct" in out
@@ -102,22 +102,22 @@ def test_cycle(run: Run, own: tuple[str, ...]) -> None:
 
 def test_original_files(run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
     write_hdf5(tmp_path / "model.hdf5", load_weights().arrays)
-    data = original_format(tmp_path / "test100.hdf5", fashion[0] / 255, fashion[1])
+    data = write_hdf5_data(tmp_path / "test100.hdf5", fashion[0] / 255, fashion[1])
     code, out, report = run("--weights", str(tmp_path / "model.hdf5"), "--data", data)
     assert code == 0 and f"{PROMISED[100]} / 100 correct" in out
-    assert not any(name in out for name in CLASSES)  # for all we know these are digits
+    assert not any(name in out for name in CLASSES)  # user files may show anything, such as digits
     assert report["data"]["dtype"] == "uint8"  # they were pixels, divided by 255
 
 
 def test_floats_that_are_no_pixels(run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
-    data = original_format(tmp_path / "dim.hdf5", fashion[0] * (0.9 / 255), fashion[1])
+    data = write_hdf5_data(tmp_path / "dim.hdf5", fashion[0] * (0.9 / 255), fashion[1])
     code, _, report = run("--data", data)
     assert code == 0 and report["data"]["dtype"] == "float32"
 
 
 @pytest.mark.parametrize("more", [(), ("--batch", "150", "--cycle")])
-def test_unlabelled(more: tuple[str, ...], run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
-    data = original_format(tmp_path / "data.hdf5", fashion[0] / 255, fashion[1])  # its labels are not to be used
+def test_labels_none(more: tuple[str, ...], run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    data = write_hdf5_data(tmp_path / "data.hdf5", fashion[0] / 255, fashion[1])  # its labels are not to be used
     code, out, report = run("--data", data, "--labels", "none", *more)
     answers = report["accuracy"]
     assert code == 0 and report["passed"] and answers["correct"] is answers["passed"] is None
@@ -125,19 +125,19 @@ def test_unlabelled(more: tuple[str, ...], run: Run, tmp_path: Path, fashion: tu
 
 
 def test_images_without_labels_are_compared_with_nothing(
-    own: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    own_files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*CPU, *own[:2], "--json", "-"]) == 0
+    assert main([*CPU, *own_files[:2], "--json", "-"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith(f"note: {own[1]} has no labels: ") and err.count("\n") == 1
-    assert main([*CPU, *own[:2], "--labels", "none", "--json", "-"]) == 0
+    assert err.startswith(f"note: {own_files[1]} has no labels: ") and err.count("\n") == 1
+    assert main([*CPU, *own_files[:2], "--labels", "none", "--json", "-"]) == 0
     asked, nothing = capsys.readouterr()
     assert nothing == "" and json.loads(out)["accuracy"] == json.loads(asked)["accuracy"]
 
 
-def test_recheck(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recheck_compares_all_images(run: Run, own_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main_job, "RECHECKED", 5)
-    stored, sample, every = (run(*a)[2] for a in (("--batch", "100"), own, (*own, "--recheck")))
+    stored, sample, every = (run(*a)[2] for a in (("--batch", "100"), own_files, (*own_files, "--recheck")))
     assert stored["agreement"]["reference"] == "stored float64 reference"
     assert sample["agreement"]["reference"] == every["agreement"]["reference"] == "recomputed float64 reference"
     assert stored["accuracy"]["expected"] == PROMISED[100]
@@ -162,19 +162,19 @@ def test_stored_labels_that_differ(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert [difference["excused"] for difference in report["agreement"]["differences"]] == [False, True]
 
 
-def test_recomputed_labels_that_differ(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_labels_that_differ(run: Run, own_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     compute = main_job.compute_reference
 
-    def rolled(graph: Graph, images: np.ndarray) -> Reference:
+    def compute_wrong_labels(graph: Graph, images: np.ndarray) -> Reference:
         found = compute(graph, images)
         return replace(found, labels=(found.labels + 1) % 10)
 
-    monkeypatch.setattr(main_job, "compute_reference", rolled)
-    code, out, _ = run(*own)
+    monkeypatch.setattr(main_job, "compute_reference", compute_wrong_labels)
+    code, out, _ = run(*own_files)
     assert code == 1 and "FAILED: 100 of 100 labels differ" in out and "WRONG" in out
 
 
-def test_broken_promise(run: Run, tmp_path: Path) -> None:
+def test_fewer_correct_labels_than_the_weights_promise(run: Run, tmp_path: Path) -> None:
     promise = {100: PROMISED[100] + 1}
     path, arrays = tmp_path / "boast.h5", load_weights().arrays
     save_weights(path, arrays, network=LENET5, expected_correct=promise)
@@ -182,44 +182,46 @@ def test_broken_promise(run: Run, tmp_path: Path) -> None:
     assert code == 1 and f"{PROMISED[100]} correct where the weights file promises {PROMISED[100] + 1}" in out
 
 
-def test_unsteady_passes(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsteady_passes(run: Run, own_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     calls, classify = iter(range(100)), CpuEngine.run
 
-    def drift(*arguments: Any) -> Any:
+    def change_fourth_call(*arguments: Any) -> Any:
         outputs = classify(*arguments)
         outputs.labels[0] ^= next(calls) == 3  # the warm-up, the first pass and the second are as they should be
         return outputs
 
-    monkeypatch.setattr(CpuEngine, "run", drift)
-    code, out, _ = run(*own, "--batch", "300", "--cycle")
+    monkeypatch.setattr(CpuEngine, "run", change_fourth_call)
+    code, out, _ = run(*own_files, "--batch", "300", "--cycle")
     assert code == 1 and "1 passes over the data gave other labels than the first" in out
 
 
-# --- streams that are not what they might be
+# --- closed streams, and encodings without some characters
 
 
 @pytest.mark.parametrize(
     "arguments", [CPU, ("--help",), ("cache", "--json", "-"), ("predict", "--logits")], ids=" ".join
 )
-def test_reader_that_has_gone(arguments: tuple[str, ...], own: tuple[str, ...]) -> None:
-    """The code is that of cat or grep, as a shell reports it."""
+def test_reader_that_has_gone(arguments: tuple[str, ...], own_files: tuple[str, ...]) -> None:
+    """Expect the exit code that shells report for cat or grep if nobody reads their output."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:
-        files = own if arguments == CPU else own[1:2] if "predict" in arguments else ()
+        files = own_files if arguments == CPU else own_files[1:2] if "predict" in arguments else ()
         done = shell(*arguments, *files, stdout=pipe)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_closed_streams(own: tuple[str, ...]) -> None:
-    assert shell(*CPU, *own, prefix=("sh", "-c", 'exec "$@" >&- 2>&-', "sh")).returncode == 0
+def test_closed_streams(own_files: tuple[str, ...]) -> None:
+    assert shell(*CPU, *own_files, prefix=("sh", "-c", 'exec "$@" >&- 2>&-', "sh")).returncode == 0
 
 
-def test_characters_that_cannot_be_printed(own: tuple[str, ...], tmp_path: Path) -> None:
+def test_characters_that_cannot_be_printed(own_files: tuple[str, ...], tmp_path: Path) -> None:
     name = os.fsdecode(b"\xff\xe4.gz")  # not UTF-8
-    Path(own[1]).rename(tmp_path / name)
+    Path(own_files[1]).rename(tmp_path / name)
     before = listing(tmp_path)
-    done = shell(*CPU, "--data", name, *own[2:], "--json", "report", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    done = shell(
+        *CPU, "--data", name, *own_files[2:], "--json", "report", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"}
+    )
     assert (done.returncode, done.stderr) == (0, "") and r"\udcff\udce4.gz" in done.stdout
     assert f"Accuracy: {PROMISED[100]} / 100 correct" in done.stdout
     assert json.loads((tmp_path / "report").read_text())["data"]["source"] == name
@@ -227,8 +229,8 @@ def test_characters_that_cannot_be_printed(own: tuple[str, ...], tmp_path: Path)
 
 
 @pytest.mark.parametrize("count", [1, 129])
-def test_few_own_images(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fewer than a chunk, and a ragged last chunk."""
+def test_few_images(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Classify fewer images than a chunk, and a chunk and one more."""
     images = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)
     write_idx(tmp_path / "images", images)
     assert main(["--device", "cpu", "--data", str(tmp_path / "images"), "--labels", "none"]) == 0

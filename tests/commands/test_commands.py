@@ -1,4 +1,4 @@
-"""The commands beside the main job: their help, what graph, networks and kernels print, what measuring needs."""
+"""Test what graph, networks and kernels print, and that commands which measure need a GPU."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,7 @@ ptxas info    : Used 12 registers, used 0 barriers
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """pyproject.toml takes it from where the program does."""
+    """The program and pyproject.toml take it from one place."""
     with pytest.raises(SystemExit) as leaving:
         main(["--version"])
     assert leaving.value.code == 0 and capsys.readouterr().out == f"lenet5-inference {VERSION}\n"
@@ -69,12 +69,12 @@ NEEDS_A_GPU = (
     ],
 )
 def test_without_a_gpu(
-    command: str, wrong: str, place: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+    command: str, wrong: str, workdir: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, the reason in it, and no folder for plots."""
+    """Expect an error of one line with the reason, and no folder for plots."""
     monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda *_: "there is none")
     refuses(command, wrong)
-    assert listing(place) == {}
+    assert listing(workdir) == {}
 
 
 def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,10 +103,10 @@ def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert any(layers in line for line in lines)
     document = json.loads(target.read_text())
     assert not mistakes(document)
-    told = {row["name"]: row for row in document["networks"]}
-    assert told["lenet5"]["accuracy"] == {"weights": "lenet5_fashion.h5", "images": 10_000, "correct": correct}
-    assert told["minidnn86"]["layers"][0]["settings"] == {"size": 86}
-    assert told["k7"]["layers"][-1]["output"] == []
+    text = {row["name"]: row for row in document["networks"]}
+    assert text["lenet5"]["accuracy"] == {"weights": "lenet5_fashion.h5", "images": 10_000, "correct": correct}
+    assert text["minidnn86"]["layers"][0]["settings"] == {"size": 86}
+    assert text["k7"]["layers"][-1]["output"] == []
     assert main(["networks", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(target.read_text())
 
@@ -130,7 +130,7 @@ def test_networks_prints_one_network_and_its_toml(capsys: pytest.CaptureFixture[
 def test_networks_tell_what_the_shipped_weights_promise(
     promise: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Biases as they have them; '-' where there are none, or where they promise nothing."""
+    """The row has the parameters of the weights, here without biases, and no accuracy if they promise none."""
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     graph = random_graph(NETWORKS["mlp"], bias=False)
     path = shipped.weights_path("mlp")
@@ -146,10 +146,8 @@ def test_networks_tell_what_the_shipped_weights_promise(
 
 def test_a_network_without_a_recipe_is_listed_with_its_biases() -> None:
     network = replace(NETWORKS["mlp"], name="no_recipe")
-    assert (
-        networks.network_entry(network, None)["parameters"]
-        == networks.network_entry(NETWORKS["mlp"], None)["parameters"]
-    )
+    found, listed = (networks.network_entry(one, None)["parameters"] for one in (network, NETWORKS["mlp"]))
+    assert found == listed
 
 
 def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -157,10 +155,10 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     for variant in VARIANTS:
         line = next(line for line in out.splitlines() if variant.source in line)
         assert line.split()[:2] == [str(variant.step), variant.name]
-        for told in (*(SHORT.get(dtype, dtype) for dtype in variant.dtypes), f"sm_{variant.min_arch}", variant.system):
-            assert told in line
-        for told in (*variant.summary.split(), *variant.limits.split(), *variant.tunables):
-            assert told in out
+        for text in (*(SHORT.get(dtype, dtype) for dtype in variant.dtypes), f"sm_{variant.min_arch}", variant.system):
+            assert text in line
+        for text in (*variant.summary.split(), *variant.limits.split(), *variant.tunables):
+            assert text in out
     for kernel in TRAINING_KERNELS:
         line = next(line for line in out.splitlines() if kernel.source in line)
         assert kernel.summary in line and kernel.system in line
@@ -171,8 +169,8 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
     assert " ".join(out.split()).count("only for few images, or by name") == len(PRODUCTS), "plans take these, too"
     end = " ".join(out.splitlines()[-2:])
-    for told in ("--conv", "--fc", "--pool", "conv1=", "auto", "measured faster", "highest step"):
-        assert told in end
+    for text in ("--conv", "--fc", "--pool", "conv1=", "auto", "measured faster", "highest step"):
+        assert text in end
 
 
 def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -206,7 +204,7 @@ def test_every_kernel_has_an_example_that_it_serves() -> None:
         assert any(variant.refusal_reason(problem, "sm_90a") is None for problem in problems), variant.source
 
 
-def test_the_log_is_read_by_entry_point() -> None:
+def test_compiler_log_is_parsed_by_entry_point() -> None:
     assert resources.parse_log(LOG) == {
         "first": resources.CompiledFunction(126, 12_288, 16, 12, 20),
         "second": resources.CompiledFunction(12, 0, 0, 0, 0),

@@ -1,4 +1,4 @@
-"""``bench``, ``sweep`` and ``profile`` on the card, small: tables, JSON, pictures and timelines of every variant."""
+"""Test ``bench``, ``sweep`` and ``profile`` on a GPU with few images: tables, JSON, pictures and timelines."""
 
 import json
 from contextlib import suppress
@@ -33,21 +33,21 @@ LAYERS = {"conv": "conv2", "gemm": "fc1", "pool": "pool1"}
 
 
 @pytest.fixture(autouse=True)
-def own_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Results go to a folder of the test's own, and none that are shipped are known; compiled kernels stay cached."""
+def tuning_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Store tuning results in an empty folder, hide the shipped ones, and keep the cache of compiled kernels."""
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
     monkeypatch.setattr(tuning, "cache_dir", lambda: tmp_path)
     return tmp_path
 
 
-def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
-    """The kernels that bench will time."""
+def layer_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
+    """Return the kernels that bench times layer by layer."""
     cases = [Case(row, problem) for item in items for problem, row in item_variants(item, only)]
     return [case for case in cases if case.refusal is None]
 
 
-def node_cases(graph: Graph, settings: list[tuple[str, str]]) -> list[Case]:
-    """The kernels of the whole network, for each precision and convolution that serve it."""
+def network_cases(graph: Graph, settings: list[tuple[str, str]]) -> list[Case]:
+    """Return the kernels of the network's plans for each (precision, convolution kernel) that can compute it."""
     plans = []
     for precision, conv in settings:
         with suppress(UserError):  # bench gives the reason in the row
@@ -55,8 +55,10 @@ def node_cases(graph: Graph, settings: list[tuple[str, str]]) -> list[Case]:
     return cases_of(plans)
 
 
-def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot: bool = False) -> tuple[str, Any]:
-    """What the command printed and its JSON document; it must succeed."""
+def run_command(
+    capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot: bool = False
+) -> tuple[str, Any]:
+    """Run a command, which must succeed; return what it printed and its JSON document."""
     path = folder / "report.json"
     drawing = ["--plot", str(folder / "plots")] if plot else []
     code = main([*arguments, *drawing, "--json", str(path), "--overwrite"])
@@ -69,15 +71,15 @@ def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot:
     return captured.out, document
 
 
-def pictures(folder: Path) -> set[str]:
-    """Names of the pictures drawn; all must be whole."""
+def drawn_pictures(folder: Path) -> set[str]:
+    """Return the names of the pictures drawn; all must be complete SVG."""
     paths = list((folder / "plots").glob("*"))
     assert all(ElementTree.parse(path).getroot().tag.endswith("svg") for path in paths)
     return {path.name for path in paths}
 
 
 def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | None = None) -> None:
-    """A row for every variant in every type, each timed and right, or with its reason."""
+    """Check that each kernel has a row in each type, with a time and right results, or with the reason why not."""
     assert document["schema"] == "lenet5-inference/bench/1" and document["device"]["kind"] == "cuda"
     for item, table in zip(items, document["tables"], strict=True):
         rows = table["rows"]
@@ -96,12 +98,12 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
                 assert row["rates"]["tflops"] > 0 and row["rates"]["gbytes_per_s"] > 0
 
 
-def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
     graph = network_graph("lenet5")
     items = network_items(graph)
-    compile_all([*rung_cases(items), *node_cases(graph, precision_variant_pairs(graph, None))])
+    compile_all([*layer_cases(items), *network_cases(graph, precision_variant_pairs(graph, None))])
     arguments = ("bench", "--batches", "20,53", "--noise", "0.3", "--save-tuning")
-    text, document = ran(capsys, own_tuning, *arguments, plot=True)
+    text, document = run_command(capsys, tuning_folder, *arguments, plot=True)
     check_tables(document, items)
     assert document["images"] == 53 and [batch["images"] for batch in document["batches"]] == [20, 53]
     ops = [table for table in document["tables"] if table["is_op"]]
@@ -118,8 +120,8 @@ def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: 
     for name in ("Op times", "Whole program", *(row.name for row in variants("conv"))):
         assert name in text, name
     names = {f"{what}_{item}.svg" for what in ("ladder", "roofline") for item in ("conv1", "conv2")}
-    assert pictures(own_tuning) == names | {"ladder.svg", "batch_sizes.svg"}
-    # What it kept is what auto goes by.
+    assert drawn_pictures(tuning_folder) == names | {"ladder.svg", "batch_sizes.svg"}
+    # 'auto' chooses by the stored times.
     known = tuning.load(document["device"]["name"])
     for item, table in zip(items, document["tables"], strict=True):
         timed = {row["name"]: row["ms"] for row in table["rows"] if row["dtype"] == "float32" and row["ms"]}
@@ -128,32 +130,32 @@ def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: 
         assert chosen is None or chosen[0].name == min(automatic, key=lambda name: timed[name])
 
 
-def test_bench_of_a_shape(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+def test_bench_of_a_shape(capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
     items = parse_shape_items(SHAPE)
-    compile_all(rung_cases(items))
-    text, document = ran(
-        capsys, own_tuning, "bench", "--shape", SHAPE, "--batch", "31", "--noise", "0.3", "--l2", "warm"
+    compile_all(layer_cases(items))
+    text, document = run_command(
+        capsys, tuning_folder, "bench", "--shape", SHAPE, "--batch", "31", "--noise", "0.3", "--l2", "warm"
     )
     check_tables(document, items)
     assert not document["whole_program"] and "warm L2" in text
 
 
 @pytest.mark.parametrize("network", ["fa19", "k7", "minidnn86", "mlp"])
-def test_bench_of_other_networks(network: str, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+def test_bench_of_other_networks(network: str, capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
     only = {"direct", "register-patch", "tensor-core", "naive"}
     graph = network_graph(network)
     items = [item for item in network_items(graph) if item_variants(item, only)]
-    compile_all([*rung_cases(items, only), *node_cases(graph, precision_variant_pairs(graph, only))])
+    compile_all([*layer_cases(items, only), *network_cases(graph, precision_variant_pairs(graph, only))])
     arguments = ("bench", "--network", network, "--batch", "7", "--noise", "0.3", "--only", ",".join(sorted(only)))
-    check_tables(ran(capsys, own_tuning, *arguments)[1], items, only)
+    check_tables(run_command(capsys, tuning_folder, *arguments)[1], items, only)
 
 
 SWEPT = [row for operation in OPTIONS for row in variants(operation) if row.tunables]
 
 
 @pytest.mark.parametrize("row", SWEPT, ids=lambda row: row.source.removesuffix(".cu"))
-def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
-    """Two values of two parameters, the others at their defaults; the best point is kept, and found by auto."""
+def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
+    """Try two values of two parameters; the best point is stored, where 'auto' finds it."""
     graph, layer = network_graph("lenet5"), LAYERS[row.operation]
     precision = sweep_command.choose_sweep_precision(row, None)
     problem = sweep_command.layer_problem(graph, layer, row, architecture(), precision, fused=False)
@@ -164,7 +166,7 @@ def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Pat
         other = next(value for value in row.tunables[name] if value != default)
         settings += ["--set", f"{name}={default},{other}" if name in varied else f"{name}={default}"]
     arguments = ("sweep", OPTIONS[row.operation], row.name, "--layer", layer, "--batch", "31", *settings)
-    text, document = ran(capsys, own_tuning, *arguments, plot=True)
+    text, document = run_command(capsys, tuning_folder, *arguments, plot=True)
     assert document["schema"] == "lenet5-inference/sweep/1" and document["variant"] == row.name
     (found,) = document["layers"]
     assert document["finished"] == document["total"] >= 1 and not found["wrong"]
@@ -176,24 +178,24 @@ def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Pat
     assert kept.parameters == found["best"] and kept.images == 31
     if len(found["points"]) > 1:
         names = {f"sweep_{row.name}_lenet5_{layer}_heat.svg"}
-        assert pictures(own_tuning) == names
+        assert drawn_pictures(tuning_folder) == names
 
 
-def test_sweep_of_the_pipeline(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
-    text, document = ran(capsys, own_tuning, "sweep", "--pipeline", "--batch", "500", plot=True)
+def test_sweep_of_the_pipeline(capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
+    text, document = run_command(capsys, tuning_folder, "sweep", "--pipeline", "--batch", "500", plot=True)
     assert document["finished"] == document["total"] == 24  # chunks of 50, 250 and 500 on 1 to 8 streams
     assert all(point["ms"] > 0 for point in document["points"]) and document["best"] in document["points"]
     assert "best: --streams" in text
-    assert pictures(own_tuning) == {"sweep_pipeline_lenet5_heat.svg"}
+    assert drawn_pictures(tuning_folder) == {"sweep_pipeline_lenet5_heat.svg"}
 
 
 @pytest.mark.parametrize("row", [None, *variants("conv")], ids=lambda row: row.name if row else "auto")
-def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
-    """Every kernel and copy in the table; a timeline of whole events with one row a stream."""
-    path = own_tuning / "timeline.json"
+def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
+    """Expect every kernel and copy in the table, and a timeline of complete events with a row for each stream."""
+    path = tuning_folder / "timeline.json"
     named = ["--conv", f"conv2={row.name}" if row.instructions == "wgmma" else row.name] if row else []
     arguments = ("profile", "--batch", "200", "--chunk", "50", "--streams", "3", *named, "--trace", str(path))
-    text, document = ran(capsys, own_tuning, *arguments)
+    text, document = run_command(capsys, tuning_folder, *arguments)
     rows = document["rows"]
     assert {entry["kind"] for entry in rows} >= {"h2d", "kernel", "d2h"}
     of_kernels = "+".join(entry["layer"] for entry in rows if entry["kind"] == "kernel")
@@ -212,13 +214,13 @@ def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tu
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x", "int8"])
-def test_timeline(precision: str, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
-    """Every image is requested, staged and computed; every warpgroup of the multiprocessor shown does all phases."""
+def test_timeline(precision: str, capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
+    """Expect that each image is requested, staged and computed, and each warpgroup shown runs all phases."""
     if architecture() != "sm_90a":
         pytest.skip("the stamped kernels are for Hopper")
-    path, batch = own_tuning / "timeline.html", 2000
+    path, batch = tuning_folder / "timeline.html", 2000
     arguments = ("profile", "--batch", str(batch), "--precision", precision, "--timeline", str(path))
-    _, document = ran(capsys, own_tuning, *arguments)
+    _, document = run_command(capsys, tuning_folder, *arguments)
     timeline = document["timeline"]
     assert timeline["images_are"] == "read by the first kernel" and 500 < timeline["mhz"] < 3000
     assert [timeline["images"][curve][-1] for curve in ("requested", "staged", "computed")] == [batch] * 3
@@ -231,9 +233,9 @@ def test_timeline(precision: str, capsys: pytest.CaptureFixture[str], own_tuning
     assert path.read_text(encoding="utf-8").count("</svg>") == 2
 
 
-def test_profile_with_counters(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
-    """Rows where Nsight Compute is there and may count; else one line that says why there are none."""
-    _, document = ran(capsys, own_tuning, "profile", "--batch", "50", "--counters")
+def test_profile_with_counters(capsys: pytest.CaptureFixture[str], tuning_folder: Path) -> None:
+    """Expect rows if Nsight Compute may count here, otherwise a line that says why there are none."""
+    _, document = run_command(capsys, tuning_folder, "profile", "--batch", "50", "--counters")
     if document["counters"]:
         assert document["counters_note"] is None and all(row["bound"] for row in document["counters"])
     else:

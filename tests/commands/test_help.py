@@ -1,4 +1,4 @@
-"""Test what --help says of each command, that output fits a narrow terminal, and what the shells complete."""
+"""Test the help of each command, output on a narrow terminal, and completion in shells."""
 
 import os
 import pty
@@ -45,10 +45,10 @@ def test_help_has_examples_that_work_and_exit_codes(
      "predict images --top 3", "export weights.h5 --out new.npz"],
 )  # fmt: skip
 def test_a_narrow_terminal_is_filled_and_no_more(
-    command: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_good_files(place)
-    monkeypatch.chdir(place)
+    write_good_files(workdir)
+    monkeypatch.chdir(workdir)
     monkeypatch.setenv("COLUMNS", str(NARROWEST))
     assert main(command.split()) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "/" not in line]  # paths are not broken
@@ -56,9 +56,9 @@ def test_a_narrow_terminal_is_filled_and_no_more(
 
 
 def test_train_fits_the_terminal(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_good_files(place)
+    write_good_files(workdir)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("app.training.command._train_and_write", lambda *_: None)
     command = "train --network mlp --device cpu --data images --labels labels --validation 1"
@@ -81,7 +81,7 @@ TYPED = {
     "lenet5-inference train --opt": "lenet5-inference train --optimiser",
     "lenet5-inference predict --out ans": "lenet5-inference predict --out answers.csv",
 }
-# Each reads the script's path, then the line to complete, and prints the words, one a line.
+# Shell → program that gets the script's path and the line to complete, and prints the words, one a line.
 ASK = {
     "bash": """
         source "$1"
@@ -94,43 +94,43 @@ ASK = {
 }
 
 
-def test_fish_is_given_words_in_its_quotation_marks() -> None:
+def test_words_are_quoted_for_fish() -> None:
     assert _quote_for_shell(r"it's \ here") == r"'it\'s \\ here'"
 
 
 @pytest.fixture
-def program(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """The scripts, ``script.bash`` and so on, in a folder with one other file."""
+def scripts_folder(workdir: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Write the completion scripts, ``script.bash`` and so on, into a folder with one other file; return the folder."""
     for shell in SHELLS:
         with pytest.raises(SystemExit):
             main(["--completion", shell])
-        (place / f"script.{shell}").write_text(capsys.readouterr().out)
-    (place / "answers.csv").touch()
-    return place
+        (workdir / f"script.{shell}").write_text(capsys.readouterr().out)
+    (workdir / "answers.csv").touch()
+    return workdir
 
 
 @pytest.mark.parametrize("shell", ASK)
 @pytest.mark.parametrize("line", CASES)
-def test_words_are_completed(shell: str, line: str, program: Path) -> None:
+def test_words_are_completed(shell: str, line: str, scripts_folder: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    command = [shell, "-c", ASK[shell], *["-"] * (shell == "bash"), str(program / f"script.{shell}"), line]
-    done = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=60, check=True)
+    command = [shell, "-c", ASK[shell], *["-"] * (shell == "bash"), str(scripts_folder / f"script.{shell}"), line]
+    done = subprocess.run(command, cwd=scripts_folder, capture_output=True, text=True, timeout=60, check=True)
     assert (set(done.stdout.split()), done.stderr) == (CASES[line], "")
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_completes_what_is_typed(program: Path) -> None:
-    """A terminal of its own types the beginnings, each with a tab, and lets zsh print the lines that came of it."""
+def test_zsh_completes_what_is_typed(scripts_folder: Path) -> None:
+    """Type the beginning of each line and a tab in a terminal of zsh, and let zsh print the completed line."""
     typed = "".join(f"{line}\t\x01print -r -- '<\x05>'\n" for line in TYPED)
     keys = f"source script.zsh\n{typed}exit\n"
     child, terminal = pty.fork()
     if child == 0:
-        os.chdir(program)
+        os.chdir(scripts_folder)
         os.execvpe(
             "timeout",
             ["timeout", "--foreground", "60", "zsh", "-f", "-i"],
-            {**os.environ, "HOME": str(program), "TERM": "dumb", "PS1": ""},
+            {**os.environ, "HOME": str(scripts_folder), "TERM": "dumb", "PS1": ""},
         )
     os.write(terminal, keys.encode())
     shown = b""

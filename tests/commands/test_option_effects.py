@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.commands.parsers import COMMANDS, load_parser, make_request
 from app.terminal.console import Parser
-from app.terminal.options import add_options, option, options, read_request
+from app.terminal.options import add_options, option, options, request_from_values
 from data_tools.idx import write_idx
 from tests.support.shell import Refuses, check_error, write_good_files
 
@@ -23,8 +23,8 @@ PARTS = (
     *("settings", "data", "weights", "network", "layers", "accuracy"),
     *("batch", "precision", "device", "compare", "power"),
 )
-# Of the main job: option → what to give, and what it does on the CPU and on the GPU: the part of the report that it
-# changes, or a pattern of the note or error that says that it does nothing.
+# Option of the main job → its value, and its effects on the CPU and on the GPU: the part of the report that it changes,
+# or a pattern for the note or error that says that it has none.
 RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--batch": ("2", (EFFECT, "batch"), (EFFECT, "batch")),
     "--device": ("auto", (EFFECT, ""), (EFFECT, "")),
@@ -48,13 +48,13 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--warmup": ("1", (NOTE, "--warmup: for the GPU, without effect"), (EFFECT, "settings")),
     "--compare": ("fp16", (ERROR, "--compare fp16 is for the GPU: leave it out on the CPU"), (EFFECT, "compare")),
     "--power": ("", (ERROR, "--power is for the GPU: leave it out on the CPU"), (EFFECT, "power")),
-    "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
+    "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # a user's images are always compared with a new reference
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
     "--overwrite": ("", (ERROR, "--overwrite replaces files that are named: name one"), (ERROR, "--overwrite rep")),
     "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_terminal.py
 }
-BEFORE: dict[str, Any] = {}  # device → its report without the option; the tests' files are alike
+BEFORE: dict[str, Any] = {}  # device → its report without the option; all tests have equal files
 NO_JOB = {"-h", "--version", "--completion"}
 # Options that another option, or the CPU, leaves without effect.
 REFUSED = {
@@ -100,16 +100,16 @@ def test_every_option_of_the_main_job_has_an_entry() -> None:
 
 
 @pytest.fixture
-def files(place: Path) -> None:
-    """Images, labels and weights, and other ones."""
-    write_good_files(place)
-    (place / "weights.h5").rename(place / "other.h5")
-    write_good_files(place)
-    write_idx(place / "others", np.zeros((3, 28, 28), np.uint8))
+def two_sets_of_files(workdir: Path) -> None:
+    """Write images, labels and weights, and a second file of images and of weights."""
+    write_good_files(workdir)
+    (workdir / "weights.h5").rename(workdir / "other.h5")
+    write_good_files(workdir)
+    write_idx(workdir / "others", np.zeros((3, 28, 28), np.uint8))
 
 
-def report(arguments: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any, str]:
-    """Exit code, report (None without) and errors."""
+def run_main_job(arguments: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any, str]:
+    """Run the main job; return exit code, report (None if there is none) and errors. arguments: option → values."""
     words = [word for option, value in arguments.items() for word in (option, *value.split())]
     code = main([*words, "--json", "-"] if "--json" not in arguments else words)
     out, err = capsys.readouterr()
@@ -118,14 +118,16 @@ def report(arguments: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tup
 
 @pytest.mark.parametrize("option", RUN)
 @pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_what_an_option_does(option: str, where: str, files: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_option_does(
+    option: str, where: str, two_sets_of_files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     if (option, where) == ("--power", "cuda"):
         pytest.importorskip("pynvml", reason="nvidia-ml-py (the power extra) is not installed")
     given, on_cpu, on_gpu = RUN[option]
     kind, expected = on_cpu if where == "cpu" else on_gpu
     base = BASE | {"--device": where}
     changed = base | ({"--batch": "7", option: ""} if option == "--cycle" else {option: given})
-    code, found, err = report(changed, capsys)
+    code, found, err = run_main_job(changed, capsys)
     if kind == ERROR:
         check_error(code, "", err, expected)
         return
@@ -134,19 +136,21 @@ def test_what_an_option_does(option: str, where: str, files: None, capsys: pytes
         assert any(expected in note for note in found["notes"])
         return
     if where not in BEFORE:
-        BEFORE[where] = report(base, capsys)[1]
+        BEFORE[where] = run_main_job(base, capsys)[1]
     before = BEFORE[where]
-    differs = {part for part in PARTS if kernels(found[part]) != kernels(before[part])}
+    differs = {part for part in PARTS if comparable(found[part]) != comparable(before[part])}
     assert not expected or expected in differs, differs
 
 
-def kernels(part: Any) -> Any:
-    """The part without what differs from run to run."""
+def comparable(part: Any) -> Any:
+    """Return a part of the report without times, which differ from run to run."""
     return [(layer["name"], layer["kernel"]) for layer in part] if isinstance(part, list) else part
 
 
 @pytest.mark.parametrize(("command", "wrong"), REFUSED.items())
-def test_options_that_another_leaves_without_effect(command: str, wrong: str, files: None, refuses: Refuses) -> None:
+def test_options_that_another_leaves_without_effect(
+    command: str, wrong: str, two_sets_of_files: None, refuses: Refuses
+) -> None:
     refuses(command, wrong)
 
 
@@ -155,7 +159,7 @@ def test_options_that_another_leaves_without_effect(command: str, wrong: str, fi
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
-    """A group of options."""
+    """Example of a group of options."""
 
     depth: int = option("how deep {what} is", 3, type=int, once="--colour")
     fuse: bool = option("keep {what} apart", True, name="--no-fuse")
@@ -163,7 +167,7 @@ class Inner:
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    """A request."""
+    """Example of a request: the options of a command."""
 
     file_name: Path | None = option("a file")
     inner: Inner = options("the hole", what="the hole")
@@ -171,30 +175,30 @@ class Outer:
     blue: bool = option("paint it blue", False, exclusive=True)
 
 
-def parser() -> Parser:
+def example_parser() -> Parser:
     made = Parser(prog="dig")
     add_options(made, Outer)
     return made
 
 
-def read(line: str) -> Outer:
-    return read_request(Outer, vars(parser().parse_args(line.split())))
+def parse_request(line: str) -> Outer:
+    return request_from_values(Outer, vars(example_parser().parse_args(line.split())))
 
 
-def test_a_request_is_read_from_its_own_options() -> None:
-    assert read("") == Outer(file_name=None, inner=Inner(depth=3, fuse=True), red=False, blue=False)
-    assert read("--file-name a --depth 5 --no-fuse --blue") == Outer(
+def test_options_become_the_fields_of_a_request() -> None:
+    assert parse_request("") == Outer(file_name=None, inner=Inner(depth=3, fuse=True), red=False, blue=False)
+    assert parse_request("--file-name a --depth 5 --no-fuse --blue") == Outer(
         file_name=Path("a"), inner=Inner(depth=5, fuse=False), red=False, blue=True
     )
     with pytest.raises(UserError, match="not allowed with argument --red"):
-        read("--red --blue")
+        parse_request("--red --blue")
 
 
 def test_an_earlier_spelling_works_and_is_not_shown() -> None:
-    assert read("--colour 7").inner.depth == 7 == read("--depth 7").inner.depth
-    assert "--colour" not in parser().format_help()
+    assert parse_request("--colour 7").inner.depth == 7 == parse_request("--depth 7").inner.depth
+    assert "--colour" not in example_parser().format_help()
     with pytest.raises(UserError, match="argument --depth: given twice"):
-        read("--colour 7 --depth 7")
+        parse_request("--colour 7 --depth 7")
 
 
 @pytest.mark.parametrize(
@@ -202,14 +206,14 @@ def test_an_earlier_spelling_works_and_is_not_shown() -> None:
     [("train", "--output", "--out"), ("train", "--batch", "--batch-size"), ("predict", "--batch", "--chunk")],
 )
 def test_one_name_means_one_thing(command: str, earlier: str, name: str) -> None:
-    """--out is what a command writes, --batch how many images it works on; what they were called still works."""
+    """--out names what a command writes, --batch a number of images; earlier names of these options still work."""
     actions = load_parser(command)._option_string_actions
     assert actions[earlier] is actions[name] and actions[name].option_strings == [name]
 
 
-def test_help_has_the_groups_and_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_has_groups_and_replaced_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = parser().format_help().partition("options:")[2]
+    text = example_parser().format_help().partition("options:")[2]
     assert "how deep the hole is" in text and "--file-name FILE" in text
     places = [text.index(word) for word in ("the hole:", "--depth", "--no-fuse", "colours:", "--red")]
     assert places == sorted(places)
@@ -227,10 +231,10 @@ def test_every_command_has_a_frozen_request_that_its_types_describe(name: str) -
         "rank": ["records"],
     }
     line = {"sweep": ["--pipeline"], **needed}.get(name, [])
-    check(make_request(name, load_parser(name).parse_args(line)))
+    check_field_types(make_request(name, load_parser(name).parse_args(line)))
 
 
-def check(request: object) -> None:
+def check_field_types(request: object) -> None:
     hints = get_type_hints(type(request))
     for one in fields(request):  # type: ignore[arg-type]
         value = getattr(request, one.name)
@@ -240,4 +244,4 @@ def check(request: object) -> None:
         kinds = [get_origin(kind) or kind for kind in either]
         assert isinstance(value, tuple(kinds)), one.name
         if hasattr(value, "__dataclass_fields__"):
-            check(value)
+            check_field_types(value)

@@ -17,31 +17,31 @@ from tests.support.networks_for_tests import random_graph
 from tests.support.shell import Refuses, write_good_files
 
 SUMMARY = re.compile(r"(\d+) kernels of \w+ in ([\w, ]+) for (\w+): (\d+) were in the cache, (\d+) compiled; \d+\.\d s")
-Asked = list[tuple[str, tuple[str, ...]]]  # file and options of each kernel
+Requests = list[tuple[str, tuple[str, ...]]]  # file and options of each kernel
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache; the folder where compiled kernels will lie."""
+    """Use an empty cache; return the folder to which compiled kernels are written."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "kernels"
 
 
 @pytest.fixture
-def stub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """A compiler that only notes what it is asked for; the cache is empty."""
-    asked: Asked = []
+def compile_requests(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Requests:
+    """Use a compiler that only records its requests, and an empty cache; return the list of requests."""
+    requests: Requests = []
 
     def compile_nothing(_: object, source: str, __: object, flags: tuple[str, ...]) -> tuple[bytes, str]:
-        asked.append((source, flags))
+        requests.append((source, flags))
         return b"machine code", ""
 
     monkeypatch.setattr(compiler, "_compile", compile_nothing)
-    return asked
+    return requests
 
 
-def summary(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str, int, int]:
-    """Run the command: kernels, precisions, architecture, cached, compiled. Nothing on standard error."""
+def run_summary(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str, int, int]:
+    """Run the command without warnings; return kernels, precisions, architecture, and those cached and compiled."""
     assert main(["precompile", *options]) == 0
     out, err = capsys.readouterr()
     found = SUMMARY.fullmatch(" ".join(out.split()))
@@ -52,9 +52,9 @@ def summary(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str
 def test_an_empty_cache_is_filled_once(
     cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the real compiler: it needs no GPU. The network has no convolution, whose kernels compile longer."""
+    """The real compiler runs, without a GPU. Kernels of this network, which has no convolutions, compile fast."""
     options = ("--arch", "sm_80", "--precision", "fp32", "--network", "mlp")
-    total, precisions, arch, cached, compiled = summary(capsys, *options)
+    total, precisions, arch, cached, compiled = run_summary(capsys, *options)
     assert (precisions, arch, cached, compiled) == ("fp32", "sm_80", 0, total)
     files = list(cache.iterdir())
     assert len(files) == total and all(b"\x7fELF" in file.read_bytes() for file in files)
@@ -64,54 +64,58 @@ def test_an_empty_cache_is_filled_once(
 
     real = compiler._compile
     monkeypatch.setattr(compiler, "_compile", compile_again)
-    assert summary(capsys, *options)[3:] == (total, 0)
+    assert run_summary(capsys, *options)[3:] == (total, 0)
     monkeypatch.setattr(compiler, "_compile", real)
     files[0].write_bytes(files[0].read_bytes()[:100])  # damaged
-    assert summary(capsys, *options)[3:] == (total - 1, 1)
+    assert run_summary(capsys, *options)[3:] == (total - 1, 1)
 
 
-def test_a_network_needs_no_weights(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_needs_no_weights(compile_requests: Requests, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["precompile", "--arch", "sm_90a", "--network", str(ORIGINAL)]) == 0
-    assert stub and capsys.readouterr().err.startswith("note: no weights of network lenet5_original are shipped")
+    assert compile_requests and capsys.readouterr().err.startswith(
+        "note: no weights of network lenet5_original are shipped"
+    )
 
 
-def test_the_plain_run_has_one_plan(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is compiled for another precision that nobody asked for."""
+def test_the_plain_run_has_one_plan(compile_requests: Requests, capsys: pytest.CaptureFixture[str]) -> None:
+    """Expect no kernels of another precision."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices("auto"))
-    total, precisions, *_ = summary(capsys, "--arch", "sm_90a")
-    assert precisions == "auto" and total == len(stub) == len(set(needed_builds(execution)))
+    total, precisions, *_ = run_summary(capsys, "--arch", "sm_90a")
+    assert precisions == "auto" and total == len(compile_requests) == len(set(needed_builds(execution)))
 
 
-def test_fused_kernels_and_convolutions_alone(stub: Asked, cache: Path) -> None:
-    """One build a launch of the plan, one more for few images, and for each convolution that is also timed alone."""
+def test_fused_kernels_and_convolutions_alone(compile_requests: Requests, cache: Path) -> None:
+    """Expect a build for each launch, for each kernel for few images, and for each convolution that is timed alone."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices())
     builds = list(needed_builds(execution))
     assert len(builds) == len(execution.nodes) + sum(len(node.few) for node in execution.nodes) + 2
     assert len(set(builds)) == len(builds)
     assert main(["precompile", "--arch", "sm_90a", "--precision", "fp32"]) == 0
-    assert len(stub) == len(builds) == len(list(cache.iterdir()))
-    assert {source for source, _ in stub} == {path.name for path, _ in builds}
-    assert all("--gpu-architecture=sm_90a" in flags for _, flags in stub)
+    assert len(compile_requests) == len(builds) == len(list(cache.iterdir()))
+    assert {source for source, _ in compile_requests} == {path.name for path, _ in builds}
+    assert all("--gpu-architecture=sm_90a" in flags for _, flags in compile_requests)
 
 
-def test_other_options_are_other_kernels(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_options_are_other_kernels(compile_requests: Requests, capsys: pytest.CaptureFixture[str]) -> None:
     fp32 = ["--precision", "fp32"]
-    summary(capsys, "--arch", "sm_90a", *fp32)
+    run_summary(capsys, "--arch", "sm_90a", *fp32)
     for other in ([*fp32, "--conv", "direct"], [*fp32, "--no-fuse"], ["--precision", "fp16"]):
-        assert summary(capsys, "--arch", "sm_90a", *other)[4] > 0
-    assert "conv_02_direct.cu" in {source for source, _ in stub}
+        assert run_summary(capsys, "--arch", "sm_90a", *other)[4] > 0
+    assert "conv_02_direct.cu" in {source for source, _ in compile_requests}
 
 
-def test_every_precision(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    total, precisions, *_ = summary(capsys, "--arch", "sm_90a", "--all")
+def test_every_precision(compile_requests: Requests, capsys: pytest.CaptureFixture[str]) -> None:
+    total, precisions, *_ = run_summary(capsys, "--arch", "sm_90a", "--all")
     named = precisions.split(", ")
     assert {"fp32", "tf32", "fp16"} <= set(named) <= set(PRECISIONS)
     for precision in named:
-        assert summary(capsys, "--arch", "sm_90a", "--precision", precision)[4] == 0
-    assert len(stub) == total
+        assert run_summary(capsys, "--arch", "sm_90a", "--precision", precision)[4] == 0
+    assert len(compile_requests) == total
 
 
-def test_precisions_that_the_architecture_lacks_are_left_out(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_precisions_that_the_architecture_lacks_are_left_out(
+    compile_requests: Requests, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["precompile", "--arch", "sm_75", "--all"]) == 0
     out, err = capsys.readouterr()
     found = SUMMARY.fullmatch(" ".join(out.split()))
@@ -121,7 +125,7 @@ def test_precisions_that_the_architecture_lacks_are_left_out(stub: Asked, capsys
 
 
 def test_a_cache_that_cannot_be_written(
-    stub: Asked, tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+    compile_requests: Requests, tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")

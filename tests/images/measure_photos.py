@@ -1,6 +1,6 @@
-"""Measure how many labels photos keep on each kind of ground: ``python -m tests.images.measure_photos``.
+"""Measure how many labels photos keep on each kind of background: ``python -m tests.images.measure_photos``.
 
-The photos show Fashion-MNIST's test images (tests/support/pictures.py). It prints the rows of docs/predict.md.
+The photos show Fashion-MNIST's test images (tests/support/pictures.py). The output is a table of docs/predict.md.
 """
 
 import argparse
@@ -14,13 +14,16 @@ from app.base.clock import Timer
 from app.engine.classifier import Classifier
 from app.images.pictures.preparing import prepare_picture
 from app.images.predict.inputs import Part
-from app.images.predict.writers import Layout
+from app.images.predict.writers import AnswerLayout
 from data_tools.fashion_mnist import open_split
 from tests.support.pictures import GROUNDS, photo
 
 
-class Kept(NamedTuple):
-    """Shares of photos: kept the label of the original image, have the true label; and shares that carry a note."""
+class PhotoShares(NamedTuple):
+    """Shares of photos, and milliseconds to prepare one. kept: with the label of the original image.
+
+    true: with the true label. wrong_noted, kept_noted: with a note, of the photos whose label changed, or was kept.
+    """
 
     kept: float
     true: float
@@ -29,8 +32,10 @@ class Kept(NamedTuple):
     milliseconds: float
 
 
-def measure(images: np.ndarray, truth: np.ndarray, ground: str, count: int, seed: int, classifier: Classifier) -> Kept:
-    """Classify photos of ``count`` images, drawn from (N, 28, 28)."""
+def measure_photos(
+    images: np.ndarray, truth: np.ndarray, ground: str, count: int, seed: int, classifier: Classifier
+) -> PhotoShares:
+    """Return the shares of photos, on one kind of background, of ``count`` images drawn from (N, 28, 28)."""
     rng = np.random.default_rng([seed, list(GROUNDS).index(ground)])
     drawn = rng.choice(len(images), count, replace=False)
     files = [photo(images[index], ground, rng) for index in drawn]
@@ -41,16 +46,16 @@ def measure(images: np.ndarray, truth: np.ndarray, ground: str, count: int, seed
     wanted = classifier(images[drawn][:, None])
     part = Part([""] * count, [0] * count, np.stack([one.pixels for one in found]), True, [one.doubts for one in found])
     labels = classifier(part.images)
-    layout = Layout(None, 1, False, False, False, True, 0)
+    layout = AnswerLayout(None, 1, False, False, False, True, 0)
     columns = layout.make_columns(part, labels, classifier.logits, classifier.probabilities)
     noted, kept = np.array([*map(bool, columns["note"])]), labels == wanted
     wrong_noted = float(noted[~kept].mean()) if not kept.all() else 1.0
     true = float((labels == truth[drawn]).mean())
-    return Kept(float(kept.mean()), true, wrong_noted, float(noted[kept].mean()), milliseconds)
+    return PhotoShares(float(kept.mean()), true, wrong_noted, float(noted[kept].mean()), milliseconds)
 
 
 def main() -> None:
-    """Print a row for each ground."""
+    """Print a table row for each kind of background."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="photos of each ground")
     parser.add_argument("--seed", type=int, default=1)
@@ -60,7 +65,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     with Classifier(device="cpu") as classifier:
         for ground in GROUNDS:
-            kept = measure(images, truth, ground, options.count, options.seed, classifier)
+            kept = measure_photos(images, truth, ground, options.count, options.seed, classifier)
             print(
                 f"| {ground} | {' | '.join(f'{share:.1%}' for share in kept[:-1])} | {kept.milliseconds:.0f} |",
                 flush=True,

@@ -1,4 +1,4 @@
-"""The main job on the card, through the command line."""
+"""Test the main job on a GPU, through the command line."""
 
 import json
 from pathlib import Path
@@ -15,8 +15,8 @@ from tests.support.shell import check_error
 pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
 
 
-def report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """Run the main job on the GPU; it must pass its accuracy check."""
+def run_report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """Run the main job on the GPU and return its report; its accuracy check must pass."""
     path = tmp_path / "report.json"
     assert main(["--device", "cuda", "--repeat", "2", "--json", str(path), "--overwrite", *arguments]) == 0
     document: dict[str, Any] = json.loads(path.read_text())
@@ -24,9 +24,9 @@ def report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
-# Each variant, chosen for the whole application.
+# Options that choose each variant of a kernel for the whole application.
 BY_NAME = [
-    # Warpgroups read features, in fp32x such as another kernel scaled.
+    # In fp32x, kernels of warpgroups read features that another kernel scaled, so only conv2 or fc1 uses them.
     [
         option,
         f"{'conv2' if operation == 'conv' else 'fc1'}={row.name}" if row.instructions == "wgmma" else row.name,
@@ -49,8 +49,8 @@ COARSE = [["--precision", "fp16"], ["--precision", "tf32"], ["--precision", "fp1
 
 @pytest.mark.parametrize("options", [*OTHERS, *COARSE, *BY_NAME], ids=" ".join)
 def test_ten_thousand_images(options: list[str], tmp_path: Path) -> None:
-    """In fp32 every label equals the float64 reference's, whatever the kernel; every number of the report is there."""
-    found = report(tmp_path, "--batch", "10000", *options)
+    """Expect with every kernel in fp32 the labels of the float64 reference, and all figures of the report."""
+    found = run_report(tmp_path, "--batch", "10000", *options)
     accuracy, agreement = found["accuracy"], found["agreement"]
     assert accuracy["passed"] and agreement["passed"] and agreement["compared"] == 10_000
     if found["precision"] in ("fp32", "fp32x"):
@@ -67,15 +67,15 @@ def test_ten_thousand_images(options: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "other"), [("auto", "fp16"), ("auto", "fp32"), ("auto", "tf32"), ("fp16", "fp32x"), ("fp32", "fp16")]
+    ("precision", "other"), [("auto", "fp16"), ("auto", "fp32"), ("auto", "tf32"), ("fp16", "fp32x"), ("fp32", "fp16")]
 )
-def test_another_precision_beside_the_run(own: str, other: str, tmp_path: Path) -> None:
-    """It tells of the other precision what a run in it tells, and leaves the run's own answers as they are."""
-    mine = ["--batch", "10000", "--precision", own]
-    found, plain = report(tmp_path, *mine, "--compare", other), report(tmp_path, *mine)
+def test_compared_precision_equals_a_run_in_it(precision: str, other: str, tmp_path: Path) -> None:
+    """``--compare`` reports what a run in the other precision does, and does not change the run's answers."""
+    mine = ["--batch", "10000", "--precision", precision]
+    found, plain = run_report(tmp_path, *mine, "--compare", other), run_report(tmp_path, *mine)
     same = ("precision", "agreement", "accuracy", "first_labels", "settings")
     assert {name: found[name] for name in same} == {name: plain[name] for name in same}
-    alone = report(tmp_path, "--batch", "10000", "--precision", other)
+    alone = run_report(tmp_path, "--batch", "10000", "--precision", other)
     compare = found["compare"]
     assert compare["precision"] == other == alone["precision"] and compare["compared"] == 10_000
     assert compare["differences"] == alone["agreement"]["differences"]
@@ -96,7 +96,7 @@ def test_another_precision_beside_the_run(own: str, other: str, tmp_path: Path) 
         ("--precision fp16 --conv half2 --compare fp32", "--compare fp32: it would multiply as the run itself"),
     ],
 )
-def test_comparisons_that_cannot_be(options: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_comparisons_are_refused(options: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     check_error(main(["--device", "cuda", *options.split()]), *capsys.readouterr(), wrong)
 
 
@@ -106,30 +106,30 @@ def test_the_plain_run_plans_and_opens_one_engine(tmp_path: Path, monkeypatch: p
     opened: list[str] = []
     real = gpu_run.GpuEngine
 
-    def counted(execution: ExecutionPlan, **options: Any) -> Any:
+    def record_plan(execution: ExecutionPlan, **options: Any) -> Any:
         opened.append(execution.arithmetic)
         return real(execution, **options)
 
-    monkeypatch.setattr(gpu_run, "GpuEngine", counted)
-    report(tmp_path, "--batch", "100")
+    monkeypatch.setattr(gpu_run, "GpuEngine", record_plan)
+    run_report(tmp_path, "--batch", "100")
     assert opened == ["float16x2"]
-    report(tmp_path, "--batch", "100", "--compare", "fp16")
+    run_report(tmp_path, "--batch", "100", "--compare", "fp16")
     assert opened == ["float16x2", "float16x2", "float16"]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
 def test_small_batches(batch: int, tmp_path: Path) -> None:
-    assert report(tmp_path, "--batch", str(batch))["accuracy"]["total"] == batch
+    assert run_report(tmp_path, "--batch", str(batch))["accuracy"]["total"] == batch
 
 
 def test_training_images(tmp_path: Path) -> None:
-    found = report(tmp_path, "--batch", "60000", "--split", "train")
+    found = run_report(tmp_path, "--batch", "60000", "--split", "train")
     assert found["accuracy"]["total"] == 60_000 and found["accuracy"]["correct"] > 55_000
 
 
 def test_a_million_images_in_constant_memory(tmp_path: Path) -> None:
-    """Device memory is that of two passes; every pass gives the same labels."""
-    twice = report(tmp_path, "--batch", "20000", "--cycle")
-    many = report(tmp_path, "--batch", "1000000", "--cycle")
+    """Expect the device memory of two passes over the test images, and equal labels in every pass."""
+    twice = run_report(tmp_path, "--batch", "20000", "--cycle")
+    many = run_report(tmp_path, "--batch", "1000000", "--cycle")
     assert many["accuracy"]["correct"] == 50 * twice["accuracy"]["correct"]
     assert many["device_memory_bytes"] == twice["device_memory_bytes"]

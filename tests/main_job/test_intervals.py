@@ -1,4 +1,4 @@
-"""Overlap, shares and verdicts of timelines: cases worked by hand, and intervals drawn at random on a grid."""
+"""Test overlaps, shares and verdicts of traced runs: cases computed by hand, and random intervals on a grid."""
 
 from itertools import pairwise
 
@@ -18,28 +18,30 @@ from app.main_job.statistics import (
 )
 from app.records.report import Pipeline
 
-# Few places, so that intervals touch, nest, repeat, and take no time at all.
-SOME = st.lists(st.builds(lambda start, ms: (start, start + ms), st.integers(0, 30), st.integers(0, 9)), max_size=12)
+# On a small grid, so that intervals touch, nest and repeat, and some are empty.
+INTERVALS = st.lists(
+    st.builds(lambda start, ms: (start, start + ms), st.integers(0, 30), st.integers(0, 9)), max_size=12
+)
 
 
-def cells(intervals: list[Interval]) -> set[int]:
-    """The whole milliseconds that the intervals cover."""
+def covered_cells(intervals: list[Interval]) -> set[int]:
+    """Return the milliseconds, as whole numbers, that the intervals cover."""
     return {cell for start, stop in intervals for cell in range(int(start), int(stop))}
 
 
-@given(SOME, SOME)
-def test_what_intervals_cover(left: list[Interval], right: list[Interval]) -> None:
-    """What one side does twice counts once."""
+@given(INTERVALS, INTERVALS)
+def test_union_and_overlap(left: list[Interval], right: list[Interval]) -> None:
+    """Time that two intervals of one list cover counts once."""
     merged = merge_intervals(left)
-    assert cells(merged) == cells(left) and covered_ms(left) == len(cells(left))
+    assert covered_cells(merged) == covered_cells(left) and covered_ms(left) == len(covered_cells(left))
     assert all(start < stop for start, stop in merged) and all(a[1] < b[0] for a, b in pairwise(merged))
-    assert overlap_ms(left, right) == overlap_ms(right, left) == len(cells(left) & cells(right))
+    assert overlap_ms(left, right) == overlap_ms(right, left) == len(covered_cells(left) & covered_cells(right))
 
 
-@given(SOME)
+@given(INTERVALS)
 def test_no_two_copies_run_at_once(intervals: list[Interval]) -> None:
     trimmed = serialise_intervals(intervals)
-    assert len(trimmed) == len(intervals) and cells(trimmed) <= cells(intervals)
+    assert len(trimmed) == len(intervals) and covered_cells(trimmed) <= covered_cells(intervals)
     assert sum(stop - start for start, stop in trimmed) == covered_ms(trimmed)
 
 
@@ -52,20 +54,20 @@ def test_overlap_takes_iterators() -> None:
     [
         ([], []),
         ([(0, 1), (2, 3)], [(0, 1), (2, 3)]),
-        # Three copies may begin at once, but their engine does one after the other.
+        # Three copies may begin at once, but the copy engine does one after another.
         ([(0, 1), (0, 2), (0, 3)], [(0, 1), (1, 2), (2, 3)]),
-        # Whichever ends first was copied first, whenever it was let go.
+        # The copy that ends first was done first, whenever it was enqueued.
         ([(0, 4), (1, 2)], [(1, 2), (2, 4)]),
         ([(0, 2), (1, 5), (6, 7)], [(0, 2), (2, 5), (6, 7)]),
     ],
 )
-def test_one_at_a_time(intervals: list[Interval], expected: list[Interval]) -> None:
+def test_serialised_copies(intervals: list[Interval], expected: list[Interval]) -> None:
     assert serialise_intervals(intervals) == expected
 
 
 CHUNKS = range(100, 150, 10)
 USAGES = {
-    # Three streams: after the first copy in, kernels never stop; copies hide behind them save at both ends.
+    # Three streams: after the first copy in, kernels never stop; all but the first and last copies hide behind them.
     "compute": (
         Timeline(h2d=[(0, 1), (1, 2), (2, 3)], kernels=[(1, 4), (4, 7), (7, 10)], d2h=[(4, 5), (7, 8), (10, 11)]),
         (11, 3, 9, 3, 4 / 6, 9 / 11, 6 / 11, 0, 0, "compute"),
@@ -90,7 +92,7 @@ USAGES = {
         "by enqueueing: the device was idle 55% of the run, the host was enqueueing for 0% of it; larger chunks, fewer "
         "launches or a graph help",
     ),
-    # Let go at 0, but queued behind a copy that had to wait until 5: three milliseconds of copies, not eight.
+    # Enqueued at 0, but behind a copy that had to wait until 5: three milliseconds of copies, not eight.
     "queue": (
         Timeline(h2d=[(0, 8), (5, 6)], kernels=[(0, 5)], d2h=[(6, 9), (8, 8.5)]),
         (9, 3, 5, 1, 0, 5 / 9, 4 / 9, 0, 0, "compute"),
@@ -105,14 +107,14 @@ USAGES = {
 
 
 @pytest.mark.parametrize(("timeline", "expected", "told"), USAGES.values(), ids=USAGES)
-def test_usage(timeline: Timeline, expected: tuple[object, ...], told: str) -> None:
+def test_usage_of_the_pipeline(timeline: Timeline, expected: tuple[object, ...], told: str) -> None:
     found = pipeline_usage(timeline)
     assert (*found,) == (*Pipeline.__annotations__,) and (*found.values(),) == expected
     assert describe_bottleneck(found) == f"limited {told}"
 
 
-def test_a_device_that_is_done_when_the_host_is_waited_for_it() -> None:
-    """One chunk: its phases follow one another without a gap, however long the host took between them."""
+def test_a_run_limited_by_enqueueing() -> None:
+    """The device is never idle between phases, but finishes before the host has enqueued all of the run."""
     phases = {"h2d": [(0.0, 0.01)], "kernels": [(0.01, 0.05)], "d2h": [(0.05, 0.06)]}
     assert pipeline_usage(Timeline(**phases, enqueue_share=0.5))["limit"] == "compute"
     found = pipeline_usage(Timeline(**phases, enqueue_share=0.97))
@@ -125,12 +127,12 @@ def test_a_timeline_without_time_is_a_bug(kernels: list[Interval]) -> None:
         pipeline_usage(Timeline([], kernels, []))
 
 
-TIMES = st.lists(
+FLOAT_INTERVALS = st.lists(
     st.builds(lambda start, ms: (start, start + ms), st.floats(0, 1), st.floats(0.001, 0.1)), min_size=1, max_size=6
 )
 
 
-@given(TIMES, TIMES, TIMES)
+@given(FLOAT_INTERVALS, FLOAT_INTERVALS, FLOAT_INTERVALS)
 def test_shares_stay_within_bounds(h2d: list[Interval], kernels: list[Interval], d2h: list[Interval]) -> None:
     found = pipeline_usage(Timeline(h2d, kernels, d2h))
     for share in (found["overlap"], found["kernel_share"], found["copy_share"], found["idle_share"]):

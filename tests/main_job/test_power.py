@@ -1,4 +1,4 @@
-"""Power and energy by a fake NVML: units, steps of the counter, and what is missing."""
+"""Test the measurement of power and energy by a fake NVML: units, counter and samples, missing readings."""
 
 import json
 import re
@@ -19,23 +19,23 @@ from tests.test_report import CPU, GPU, report, wide
 
 
 class FakeError(Exception):
-    """As NVML's own."""
+    """Stand-in for NVML's exception."""
 
 
-class Fake:
-    """A card that draws 300 W and a clock that a run moves on; the counter, in mJ, moves every 20 ms."""
+class FakeNvml:
+    """Stand-in for pynvml: a card of 300 W, whose energy counter changes every 20 ms. lacks: functions that fail."""
 
     NVMLError, NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = FakeError, 1, 0
 
     def __init__(self, *lacks: str) -> None:
-        self.seconds, self.lacks, self.told = 0.0, lacks, list[str]()
+        self.seconds, self.lacks, self.called = 0.0, lacks, list[str]()
 
     def run(self) -> None:
         self.seconds += 0.003
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            self.told.append(name)
+            self.called.append(name)
             if name in self.lacks:
                 raise FakeError("Not Supported")
             return {
@@ -51,13 +51,13 @@ class Fake:
         return call
 
 
-def measured(fake: Fake) -> Power | None:
+def measure_fake(fake: FakeNvml) -> Power | None:
     return power.measure_power(nvml.NvmlDevice(fake, "handle"), fake.run, 1000, clock=lambda: fake.seconds)
 
 
-def test_energy_per_image_is_from_step_to_step() -> None:
-    """300 W and 1,000 images in 3 ms: 0.9 mJ, or 900 µJ an image; the steps cost less than a run's time."""
-    found = measured(Fake())
+def test_energy_is_measured_between_changes_of_the_counter() -> None:
+    """300 W and 1,000 images in 3 ms are 900 µJ for an image."""
+    found = measure_fake(FakeNvml())
     assert found is not None and found["source"] == power.COUNTED
     assert power.SECONDS <= found["seconds"] < power.SECONDS + 0.1
     assert found["watts"] == pytest.approx(300, rel=0.005)
@@ -66,10 +66,8 @@ def test_energy_per_image_is_from_step_to_step() -> None:
     assert found["joules"] == pytest.approx(300 * found["seconds"], rel=0.005)
     assert found["sm_clock_mhz"] == {"min": 1755, "median": 1980, "max": 1980}
     text = power.power_text(found)
-    assert (
-        re.search(r"\b(299|300|301) W, (89[6-9]|90[0-4]) J per million images", text)
-        and "SM clock 1,980 MHz (1,755 to 1,980)" in text
-    )
+    assert re.search(r"\b(299|300|301) W, (89[6-9]|90[0-4]) J per million images", text)
+    assert "SM clock 1,980 MHz (1,755 to 1,980)" in text
     assert all(len(line) <= WIDTH for line in paragraph(text, WIDTH))
 
 
@@ -82,52 +80,51 @@ def test_the_report_has_power_and_energy_per_image() -> None:
     assert report(CPU)["power"] is None and "million images" not in wide(report(CPU))
 
 
-def test_without_a_counter_readings_are_taken() -> None:
-    found = measured(Fake("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo"))
+def test_samples_of_power_replace_a_missing_counter() -> None:
+    found = measure_fake(FakeNvml("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo"))
     assert found is not None and found["source"] == power.INTEGRATED
     assert found["watts"] == 300 and found["microjoules_per_image"] == pytest.approx(900, rel=0.01)
     assert found["sm_clock_mhz"] is None and "SM clock" not in power.power_text(found)
 
 
-def test_a_counter_that_stands_still_is_not_believed() -> None:
-    fake = Fake()
+def test_a_counter_that_never_changes_is_not_used() -> None:
+    fake = FakeNvml()
     fake.__dict__["nvmlDeviceGetTotalEnergyConsumption"] = lambda handle: 7_000_000
-    found = measured(fake)
+    found = measure_fake(fake)
     assert found is not None and found["source"] == power.INTEGRATED
 
 
-def test_a_card_that_tells_nothing_costs_no_second() -> None:
-    fake = Fake("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
-    assert measured(fake) is None and fake.seconds < 0.1
+def test_without_any_reading_the_measurement_ends_at_once() -> None:
+    fake = FakeNvml("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
+    assert measure_fake(fake) is None and fake.seconds < 0.1
 
 
 def test_nvml_is_opened_by_address_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = Fake()
+    fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     with nvml.open_nvml(lambda: "0000:1b:00.0") as card:
         assert (card.power_mw(), card.sm_clock_mhz()) == (300_000, 1755)
-    assert fake.told[0] == "nvmlInit" and fake.told[-1] == "nvmlShutdown"
+    assert fake.called[0] == "nvmlInit" and fake.called[-1] == "nvmlShutdown"
 
 
 @pytest.mark.parametrize(
     ("library", "reason"),
     [
         (None, r"needs nvidia-ml-py: pip install 'nvidia-ml-py>="),
-        (Fake("nvmlInit"), "NVML does not start: Not Supported"),
-        (Fake("nvmlDeviceGetHandleByPciBusId"), "NVML does not know the card"),
+        (FakeNvml("nvmlInit"), "NVML does not start: Not Supported"),
+        (FakeNvml("nvmlDeviceGetHandleByPciBusId"), "NVML does not know the card"),
     ],
 )
 def test_without_nvml_there_is_a_reason(library: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library)
     with pytest.raises(nvml.UnavailableError, match=reason), nvml.open_nvml(lambda: "0000:1b:00.0"):
         raise AssertionError("opened")
-    assert library is None or isinstance(library, Fake)
 
 
 def test_the_current_card_is_measured_or_the_option_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "current_bus_id", lambda: "0000:1b:00.0")
     monkeypatch.setattr(power, "SECONDS", 0.01)
-    monkeypatch.setitem(sys.modules, "pynvml", Fake())
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     power.check_nvml_available()
     found = power.measure_current_gpu(lambda: None, 1000)
     assert found is not None and found["source"] == power.INTEGRATED and found["watts"] == pytest.approx(300)
@@ -137,19 +134,19 @@ def test_the_current_card_is_measured_or_the_option_refused(monkeypatch: pytest.
 
 
 @pytest.mark.gpu
-def test_on_the_card() -> None:
-    """A card that is busy draws power; where NVML is missing, the test says so."""
+def test_power_of_a_busy_gpu() -> None:
+    """Expect plausible watts and clocks while the GPU multiplies matrices."""
     import cupy
 
     a = cupy.ones((2048, 2048), cupy.float32)
 
-    def run() -> None:
+    def multiply() -> None:
         a @ a
         cupy.cuda.Device().synchronize()
 
     try:
         with nvml.open_nvml(nvml.current_bus_id) as card:
-            found = power.measure_power(card, run, 1)
+            found = power.measure_power(card, multiply, 1)
     except nvml.UnavailableError as reason:
         pytest.skip(str(reason))
     assert found is not None

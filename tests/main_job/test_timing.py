@@ -1,4 +1,4 @@
-"""Times: the two clocks, what start-up costs, the statistics of samples, and runs of two levels."""
+"""Test clocks, start-up times, imports that cost time, statistics of samples, and samples of two levels."""
 
 import json
 import sys
@@ -20,8 +20,8 @@ from app.engine.opening import cpu_engine_class
 from app.main_job.report import startup_ms_beyond_cupy
 from app.main_job.result import ComparedRun, Outcome, Timing, bimodality_warnings, layer_row
 from app.main_job.statistics import (
+    confidence_half_width,
     median,
-    median_half_width,
     nearest_rank,
     speedup,
     split_two_levels,
@@ -32,16 +32,16 @@ from tests.support.shell import listing, shell, write_good_files
 from tests.test_report import CPU, GPU, report
 
 
-def test_the_host_s_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_by_the_host_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    def call() -> str:
+    def take_two_ms() -> str:
         now[0] += 0.002
         return "result"
 
     monkeypatch.setattr("app.base.clock.now", lambda: now[0])
-    assert time_call(call) == ("result", pytest.approx(2.0))
-    assert time_by_host_clock(call, 3, warmup=2) == pytest.approx((2.0,) * 3)
+    assert time_call(take_two_ms) == ("result", pytest.approx(2.0))
+    assert time_by_host_clock(take_two_ms, 3, warmup=2) == pytest.approx((2.0,) * 3)
     assert now[0] == pytest.approx(6 * 0.002)
 
 
@@ -65,28 +65,28 @@ def test_events_are_recorded_around_what_is_enqueued(monkeypatch: pytest.MonkeyP
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.cuda import events
 
-    diary: list[tuple[str, Any]] = []
+    calls: list[tuple[str, Any]] = []
 
     class FakeEvent:
         def record(self, stream: str) -> None:
-            diary.append(("record", stream))
+            calls.append(("record", stream))
 
         def synchronize(self) -> None:
-            diary.append(("wait", self))
+            calls.append(("wait", self))
 
     fake = SimpleNamespace(Event=FakeEvent, get_elapsed_time=lambda first, last: (first, last))
     monkeypatch.setattr(events, "cupy", SimpleNamespace(cuda=fake))
     pair: Any = events.EventPair()
-    pair.record_around(lambda: diary.append(("enqueue", None)), "stream")
-    assert diary == [("record", "stream"), ("enqueue", None), ("record", "stream")]
+    pair.record_around(lambda: calls.append(("enqueue", None)), "stream")
+    assert calls == [("record", "stream"), ("enqueue", None), ("record", "stream")]
     pair.synchronize()
     before, after = pair.ms
-    assert before is not after and diary[-1] == ("wait", after)
+    assert before is not after and calls[-1] == ("wait", after)
 
 
 def test_laps_add_up() -> None:
     watch = Stopwatch()
-    assert watch.spent == {}  # the tests are not main.py
+    assert watch.spent == {}  # only main.py has an earlier start
     for name in ("one", "other", "one"):
         time.sleep(0.01)
         watch.lap(name)
@@ -95,27 +95,23 @@ def test_laps_add_up() -> None:
     assert sum(watch.spent.values()) <= watch.elapsed < sum(watch.spent.values()) + 1000
 
 
-def test_it_begins_where_the_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopwatch_starts_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(STARTED=time.perf_counter() - 0.2))
     monkeypatch.setattr(clock, "_process_age", lambda: 0.5)
     watch = Stopwatch()
     assert watch.spent == pytest.approx({"start": 300, "import": 200}, abs=50)
     assert watch.elapsed >= 500
-    monkeypatch.setattr(clock, "_process_age", lambda: 0.0)  # the system does not tell
+    monkeypatch.setattr(clock, "_process_age", lambda: 0.0)  # the system does not give it
     assert Stopwatch().spent["start"] == 0
 
 
-def test_what_any_program_on_cupy_spends_is_not_our_own() -> None:
-    assert (
-        startup_ms_beyond_cupy(
-            {"start": 1, "import": 2, "numpy": 4, "cupy": 8, "context": 16, "nvrtc": 32, "kernels": 64}
-        )
-        == 99
-    )
+def test_start_up_beyond_cupy() -> None:
+    spent = {"start": 1, "import": 2, "numpy": 4, "cupy": 8, "context": 16, "nvrtc": 32, "kernels": 64}
+    assert startup_ms_beyond_cupy(spent) == 1 + 2 + 32 + 64
 
 
-def test_a_process_of_its_own(tmp_path: Path) -> None:
-    """JSON stands alone on standard output; its parts of the time together are no more than the command took."""
+def test_one_off_times_of_a_whole_process(tmp_path: Path) -> None:
+    """The report is all of standard output, and its one-off times together are less than the command took."""
     write_good_files(tmp_path)
     files = listing(tmp_path)
     arguments = ("--device", "cpu", "--weights", "weights.h5", "--data", "images", "--labels", "none", "--json", "-")
@@ -148,10 +144,9 @@ def test_a_picture_is_classified_without_other_formats_and_processes(tmp_path: P
     assert "numpy" in loaded and not loaded & {"cupy", "tqdm", "app.interchange.npz", "app.files.child_process"}
 
 
-def test_the_main_job_loads_no_records_and_downloader_and_progress_bars_only_when_they_are_needed() -> None:
-    code = (
-        "import sys, app.main_job.job; sys.exit(bool({'tqdm', 'requests', 'cupy', 'app.records'} & set(sys.modules)))"
-    )
+def test_importing_the_main_job_loads_nothing_that_few_runs_need() -> None:
+    heavy = {"tqdm", "requests", "cupy", "app.records"}
+    code = f"import sys, app.main_job.job; sys.exit(bool({heavy} & set(sys.modules)))"
     assert shell(prefix=(sys.executable, "-c", code)).returncode == 0
 
 
@@ -167,7 +162,7 @@ def test_quantiles_of_too_few_samples_are_none() -> None:
     assert None not in summarise_samples([2.5] * 100).values()
 
 
-def test_a_timing_and_a_summary_are_of_one_definition() -> None:
+def test_timing_and_summary_have_equal_percentiles() -> None:
     for runs in range(1, 130):
         timing = Timing(tuple(float(ms) for ms in range(runs, 0, -1)))
         found = summarise_samples(timing.samples)
@@ -175,12 +170,12 @@ def test_a_timing_and_a_summary_are_of_one_definition() -> None:
         assert timing.median == found["p50"] == median(timing.samples) in timing.samples
 
 
-def test_half_width_covers_the_median() -> None:
+def test_confidence_interval_covers_the_median() -> None:
     rng = np.random.default_rng(0)
     misses = 0
     for _ in range(400):
         samples = rng.normal(10, 1, 40)
-        misses += bool(abs(np.median(samples) - 10) > median_half_width(samples.tolist()) * 1.3)
+        misses += bool(abs(np.median(samples) - 10) > confidence_half_width(samples.tolist()) * 1.3)
     assert misses < 40
 
 
@@ -189,13 +184,13 @@ def test_speedup() -> None:
     assert speedup(None, 2.0) is speedup(6.0, None) is None
 
 
-# --- runs of two levels: what is found, and how often samples of one level are taken for two
+# --- samples of two levels are found, and samples of one level are rarely taken for two
 
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
-def correlated(share: float) -> Draw:
+def correlated_samples(share: float) -> Draw:
     def draw(rng: np.random.Generator, count: int) -> np.ndarray:
         values = rng.standard_normal((1000, count))
         for at in range(1, count):
@@ -211,15 +206,15 @@ ONE_LEVEL: dict[str, Draw] = {
     "uniform": lambda rng, count: 1 + rng.random((1000, count)),
     "skewed": lambda rng, count: 1 + 0.5 * rng.exponential(1, (1000, count)),
     "far outliers": lambda rng, count: 1 + 0.1 * rng.pareto(1.5, (1000, count)),
-    "correlated": lambda rng, count: np.exp(0.1 * correlated(0.9)(rng, count)),
-    "correlated and skewed": lambda rng, count: 1 + 0.1 * np.exp(correlated(0.8)(rng, count)),
+    "correlated": lambda rng, count: np.exp(0.1 * correlated_samples(0.9)(rng, count)),
+    "correlated and skewed": lambda rng, count: 1 + 0.1 * np.exp(correlated_samples(0.8)(rng, count)),
     "steps of the clock": lambda rng, count: np.round(9 + rng.standard_normal((1000, count))) * 0.0005,
 }
 
 
 @pytest.mark.parametrize("name", ONE_LEVEL)
 def test_one_level_is_rarely_taken_for_two(name: str) -> None:
-    """Of 3,000 lists at most 0.3 %."""
+    """Expect two levels in at most 0.3 % of 3,000 lists of samples."""
     rng = np.random.default_rng(1)
     lists = [samples for count in (20, 30, 50) for samples in ONE_LEVEL[name](rng, count).tolist()]
     assert sum(split_two_levels(samples) is not None for samples in lists) <= 9
@@ -227,7 +222,7 @@ def test_one_level_is_rarely_taken_for_two(name: str) -> None:
 
 @pytest.mark.parametrize("slow", [4, 10, 16])
 def test_two_levels_are_found(slow: int) -> None:
-    """0.021 ms and 0.038 ms with 3 % of noise: in at least 99 of 100 lists, and cut between the levels."""
+    """Expect them in 99 of 100 lists of 20 samples around 0.021 ms and 0.038 ms, with 3 % of noise."""
     rng = np.random.default_rng(2)
     found = 0
     for _ in range(100):
@@ -250,39 +245,39 @@ def test_two_levels_are_found(slow: int) -> None:
         [],
     ],
 )
-def test_what_are_no_two_levels(samples: list[float]) -> None:
+def test_samples_that_form_no_two_levels(samples: list[float]) -> None:
     assert split_two_levels(samples) is None
 
 
-def notes(outcome: Outcome, **times: object) -> list[str]:
+def warnings_about(outcome: Outcome, **times: object) -> list[str]:
     return [*bimodality_warnings(replace(outcome, **times))]  # type: ignore[arg-type]
 
 
-def test_the_report_says_so_in_text_and_json() -> None:
+def test_the_report_notes_two_levels() -> None:
     alternating = Timing((0.175, 0.312, 0.312) * 10)
     told = report(replace(GPU, end_to_end=alternating))
     note = "end to end: the runs fall into two groups, 0.175 ms (10 runs) and 0.312 ms (20); measure again"
     assert told["notes"] == ["chunks were cut", note]
-    assert not notes(GPU) and not notes(CPU)
+    assert not warnings_about(GPU) and not warnings_about(CPU)
 
 
-def test_every_list_of_times_is_looked_at() -> None:
+def test_every_list_of_times_is_checked_for_two_levels() -> None:
     stepping = Timing((1.0,) * 12 + (2.0,) * 8)
     layer = layer_row("fc1", "naive", 1, stepping, int(8e9), int(6e6))
     assert (layer["gflop"], layer["tflops"], layer["gbytes_per_s"]) == (8.0, 8.0 / layer["ms"], 6.0 / layer["ms"])
     compared = ComparedRun("fp16", "float16", stepping, GPU.labels)
     times = {"end_to_end": stepping, "on_card": stepping, "raw_copy": stepping, "layers": (layer,)}
-    found = notes(GPU, **times, op_times=(layer,), compared=compared)
+    found = warnings_about(GPU, **times, op_times=(layer,), compared=compared)
     group = "the runs fall into two groups, 1.000 ms (12 runs) and 2.000 ms (8), one group after the other"
     names = ("end to end", "end to end in fp16", "on the card", "raw copy", "fc1", "fc1 alone")
     assert found == [f"{name}: {group}; measure again" for name in names]
-    assert notes(CPU, layers=(layer,), op_times=(layer,)) == [f"fc1: {group}; measure again"]
+    assert warnings_about(CPU, layers=(layer,), op_times=(layer,)) == [f"fc1: {group}; measure again"]
 
 
 @pytest.mark.parametrize(("ms", "told"), [(0.03, False), (0.031, True), (0.001, False)])
 def test_a_pass_that_disagrees_with_its_layers(ms: float, told: bool) -> None:
     layers = tuple(layer_row(name, "naive", 1, Timing((0.01,)), 1, 1) for name in ("fc1", "fc2"))
-    found = notes(GPU, on_card=Timing((ms,)), layers=layers)
+    found = warnings_about(GPU, on_card=Timing((ms,)), layers=layers)
     assert bool(found) is told
     assert not told or found[0].startswith("on the card: the pass takes 1.6 × as long as its layers timed one by one")
-    assert not notes(GPU, on_card=Timing((ms,)), layers=({**layers[0], "ms": 0.0},))
+    assert not warnings_about(GPU, on_card=Timing((ms,)), layers=({**layers[0], "ms": 0.0},))

@@ -23,7 +23,7 @@ from app.cuda import device
 from app.files.writing import STALE_SECONDS
 from app.terminal.text import WIDTH, format_age, format_bytes
 from app.tools import cache, doctor, machine
-from tests.main_job.test_power import Fake
+from tests.main_job.test_power import FakeNvml
 from tests.support.outside import Outside
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
@@ -105,7 +105,7 @@ def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     assert pip_install_command("pictures") in " ".join(text.split())
 
 
-@pytest.mark.parametrize("library", [Fake(), None])
+@pytest.mark.parametrize("library", [FakeNvml(), None])
 def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = SimpleNamespace(
         memGetInfo=lambda: (60 << 30, 80 << 30),

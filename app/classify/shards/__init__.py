@@ -1,4 +1,4 @@
-"""Read shards by position within constant memory. A shard is a file of images of any size.
+"""Read files of images (shards) of any size, at any position, in constant memory.
 
 ``find_shards`` lists the files, ``open_shard`` reads their headers, ``Shard.open_reader`` reads images and labels.
 """

@@ -22,7 +22,7 @@ from data_tools.dataset import RANKS, channel_dimension, check_type, no_images_e
 from data_tools.idx import read_layout
 
 MAX_LIST_BYTES = 64 << 20
-IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"  # parts of Fashion-MNIST's file names
+IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"  # in Fashion-MNIST's file names
 
 
 def find_shards(arguments: Iterable[str]) -> list[Path]:
@@ -59,7 +59,7 @@ def _files_matching(argument: str) -> list[Path]:
     return paths
 
 
-def find_labels_beside(path: Path) -> Path | None:
+def find_labels_file_beside(path: Path) -> Path | None:
     """Return the labels file beside an IDX file of images, by Fashion-MNIST's names; None if there is none.
 
     The file may be gzipped: ``t10k-images-idx3-ubyte.gz`` has its labels in ``t10k-labels-idx1-ubyte.gz``.
@@ -71,7 +71,7 @@ def find_labels_beside(path: Path) -> Path | None:
     return next((path.with_name(each) for each in (name, other) if may_exist(path.with_name(each))), None)
 
 
-MAX_BAND_BYTES = 256 << 20  # most bytes in a row of HDF5 chunks, which is held in memory
+MAX_BAND_BYTES = 256 << 20  # of all chunks with the same images, which are held in memory at once
 
 
 def open_shard(
@@ -100,7 +100,7 @@ def open_shard(
 
 
 def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[StoredArray, StoredArray | None]:
-    """Return the images, and their labels if they are stored in or beside the file."""
+    """Return the array of images in a file, and that of their labels if it is in or beside the file and is wanted."""
     with open_regular(path) as stream:
         if _file_kind(stream) == "an HDF5 file":
             names, found = _read_hdf5_headers(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
@@ -108,7 +108,7 @@ def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tu
                 raise no_images_error(path, names)
             return _validate_images(found["x"]), _validate_labels(found["y"]) if "y" in found else None
         images = _validate_images(_read_header(path, stream, RANKS))
-    beside = find_labels_beside(path) if with_labels else None
+    beside = find_labels_file_beside(path) if with_labels else None
     return images, None if beside is None else _open_labels(beside, hdf5)
 
 
@@ -167,7 +167,7 @@ def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored
 def _read_hdf5_headers(
     path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
 ) -> tuple[list[str], dict[str, StoredArray]]:
-    """Return the names in the root of an HDF5 file, and the wanted datasets as arrays in the file."""
+    """Return the names in the root of an HDF5 file, and by name those of the wanted datasets that exist."""
     status = os.fstat(stream.fileno())
     names, described = hdf5.describe(path, stream, wanted)
     found = {}
@@ -190,6 +190,6 @@ def _read_hdf5_headers(
 def _describe_stored_array(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
 ) -> StoredArray:
-    """Return how an array is stored in a file. layout: further fields of ``StoredArray``."""
+    """Return a ``StoredArray``, with the size and time of the file's ``status``. layout: further fields of it."""
     name = f"{layout['dataset']} in {path}" if "dataset" in layout else str(path)
     return StoredArray(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)

@@ -1,4 +1,4 @@
-"""Define a shard, which is one file's images and their labels, and read both by position, as the engine takes them."""
+"""Define a shard, the images of one file and their labels, and read both in the form that the engine needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from data_tools.dataset import channel_dimension, check_fractions, class_labels
 
 
 class ShardError(UserError):
-    """A shard was written meanwhile, or its labels cannot be read. Other shards are not affected."""
+    """A file of images was written during the run, or its labels cannot be read. Other files are not affected."""
 
 
 class Shard(Frozen):
@@ -47,7 +47,7 @@ class Shard(Frozen):
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the type of the images as read: uint8, or float32 in [0, 1] if the file contains floats.
+        """Return the type in which images are read: uint8, or float32 in [0, 1] if the file contains floats.
 
         Floats stay floats even if all are k/255, which is known only at the end of the file.
         """
@@ -55,7 +55,7 @@ class Shard(Frozen):
 
     @property
     def bytes_per_image(self) -> int:
-        """Return the bytes per image as read."""
+        """Return the bytes of an image in the type in which it is read."""
         channels, height, width = self.image_shape
         return channels * height * width * self.dtype.itemsize
 
@@ -71,9 +71,9 @@ class Shard(Frozen):
 
     @property
     def labels_readable_by_piece(self) -> bool:
-        """Return whether the labels of one piece can be read alone: they are uncompressed, or the shard is one piece.
+        """Return whether the labels of a piece (a range of images) can be read without those before it.
 
-        Compressed labels would have to be read from the beginning for each piece.
+        Compressed labels would have to be read from the beginning for each piece; a compressed shard is one piece.
         """
         return self.truth is not None and (self.truth.storage_form == "plain" or self.is_sequential)
 
@@ -98,7 +98,7 @@ class Shard(Frozen):
                 raise ShardError(f"{written}: run again when nothing writes it")
 
 
-CONVERTED_BYTES = 4 << 20  # rows converted at a time
+CONVERTED_BYTES = 4 << 20  # converted at a time
 
 
 class ShardReader(AbstractContextManager["ShardReader"]):

@@ -1,4 +1,4 @@
-"""Read the bytes of arrays in files: at any position, or in order if the file is compressed."""
+"""Read the bytes of arrays in NPY, IDX and HDF5 files: at any position, or in order if the file is compressed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from data_tools.inflate import GzipReader, faults_as_user_errors
 
 
 class StoredArray(Frozen):
-    """A C-contiguous array in a file. Frozen and picklable, so that other processes can read the array.
+    """Where and how a C-contiguous array is stored in a file. Picklable, so that other processes can read the array.
 
     path: absolute path. name: what errors call the array. shape: (N, ...). dtype: type in the byte order of the file.
     size, mtime_ns: size and time of the file. offset: position in bytes at which the array begins, in the file or in
@@ -48,7 +48,7 @@ class StoredArray(Frozen):
 
     @property
     def row_bytes(self) -> int:
-        """Return the number of bytes of one item of the first dimension."""
+        """Return the bytes of one item along the first dimension, such as an image."""
         return prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
@@ -57,12 +57,12 @@ class StoredArray(Frozen):
         return self.shape[0] * self.row_bytes
 
 
-SKIP_BYTES = 1 << 20
-BAND_BYTES = 16 << 20  # rows that HDF5 reads at a time; at least one row of chunks
+SKIP_BYTES = 1 << 20  # decompressed at a time on the way to a position
+BAND_BYTES = 16 << 20  # read at a time from HDF5 chunks; at least the rows of one chunk
 
 
 class ArrayReader(AbstractContextManager["ArrayReader"]):
-    """Reader of an array's bytes. Raises UserError if the file has changed since its header was read."""
+    """Base class of readers of an array's bytes. Raises UserError if the size of the file is not ``stored.size``."""
 
     def __init__(self, stored: StoredArray) -> None:
         self.stored = stored
@@ -91,7 +91,7 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
 
 
 def open_array(stored: StoredArray, hdf5: hdf5_process.Reader) -> ArrayReader:
-    """Return a reader of the array, to be closed. Raise UserError if the file cannot be opened or has another size.
+    """Return a reader of the array, a context manager. Raises UserError if the file is unreadable or its size changed.
 
     hdf5: process that reads HDF5 chunks; it ends with the thread that first asks for one.
     """
@@ -101,7 +101,7 @@ def open_array(stored: StoredArray, hdf5: hdf5_process.Reader) -> ArrayReader:
 
 
 class PlainReader(ArrayReader):
-    """Reader of an uncompressed array, for any number of threads in parallel, by position."""
+    """Reader of an uncompressed array, at any position. Any number of threads may call it in parallel."""
 
     def __init__(self, stored: StoredArray) -> None:
         super().__init__(stored)
@@ -123,17 +123,17 @@ class PlainReader(ArrayReader):
 
 
 class GzipArrayReader(ArrayReader):
-    """Reader of an array in a gzip file, which is decompressed in order; going back restarts at the beginning.
+    """Reader of an array in a gzip file, which is decompressed in order; an earlier position restarts at the beginning.
 
-    The reader checks the checksum and the length at the end of the array.
+    At the end of the array it compares the checksum and the length with those in the file.
     """
 
     def __init__(self, stored: StoredArray) -> None:
         super().__init__(stored)
         self._lock = threading.Lock()
-        self._begin()
+        self._restart()
 
-    def _begin(self) -> None:
+    def _restart(self) -> None:
         self.stream.seek(0)
         self._content, self._at = GzipReader(self.stream, self.stored.size), 0
 
@@ -142,7 +142,7 @@ class GzipArrayReader(ArrayReader):
         with self._lock, faults_as_user_errors(self.stored.path):
             start = at + self.stored.offset
             if start < self._at:
-                self._begin()
+                self._restart()
             found, self._at = self._at, sys.maxsize  # a fault leaves the position unknown: restart then
             skipped = np.empty(min(SKIP_BYTES, start - found), np.uint8)
             while found < start:
@@ -161,7 +161,7 @@ class GzipArrayReader(ArrayReader):
 
 
 class ChunkReader(ArrayReader):
-    """Reader of a chunked HDF5 dataset, in bands of whole chunks."""
+    """Reader of a chunked HDF5 dataset. It keeps the last rows read, a multiple of the rows of a chunk (a band)."""
 
     def __init__(self, stored: StoredArray, hdf5: hdf5_process.Reader) -> None:
         super().__init__(stored)
@@ -186,7 +186,7 @@ class ChunkReader(ArrayReader):
 
     def _read_band(self, first: int) -> None:
         stored = self.stored
-        self._band = np.empty(0, np.uint8)  # free the old band before reading the new one
+        self._band = np.empty(0, np.uint8)  # free its memory before the next one is read
         shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
         rows = self._hdf5.read_rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
         self.check_unchanged()

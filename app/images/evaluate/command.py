@@ -28,15 +28,15 @@ PER_CALL = 1000  # images classified between two updates of the progress bar
 
 def evaluate(request: EvaluateRequest) -> int:
     """Classify the images, evaluate the answers and publish them. Return 0. Raises UserError."""
-    asked = NetworkRequest(
+    wanted = NetworkRequest(
         network=request.network, weights=request.weights, precision=request.precision, sparse=request.sparse
     )
     with ExitStack() as stack:
-        classifier = stack.enter_context(Classifier.from_request(asked, request.device))
+        classifier = stack.enter_context(Classifier.from_request(wanted, request.device))
         other = None
         if request.against is not None:
-            other = stack.enter_context(_comparison_classifier(asked, classifier.device, request.against))
-            _check_classes(classifier, other, request.against)
+            other = stack.enter_context(_comparison_classifier(wanted, classifier.device, request.against))
+            _check_same_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
             print_to_stderr(f"note: running on the CPU: {classifier.why_cpu}")
         data = _load_dataset(request, classifier, other)
@@ -55,20 +55,20 @@ def evaluate(request: EvaluateRequest) -> int:
     return 0
 
 
-def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
+def _comparison_classifier(wanted: NetworkRequest, device: str, against: str) -> Classifier:
     """Return the classifier to compare with. against: a precision, a network or a weights file. Raises UserError."""
     if against not in PRECISIONS:
-        other = replace(network_request(against, asked.precision), sparse=asked.sparse)
+        other = replace(network_request(against, wanted.precision), sparse=wanted.sparse)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
             what = f"--against: unknown network or precision '{against}'"
             raise UserError(f"{what}: {choices_hint(against, (*NETWORKS, *PRECISIONS))}, or a file")
         return Classifier.from_request(other, device)
     if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
-    return Classifier.from_request(replace(asked, precision=against), device)
+    return Classifier.from_request(replace(wanted, precision=against), device)
 
 
-def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
+def _check_same_classes(one: Classifier, other: Classifier, against: str) -> None:
     """Raise UserError if the two classifiers differ in the number or the names of their classes."""
     if one.graph.class_count != other.graph.class_count or (
         one.classes and other.classes and one.classes != other.classes
@@ -79,7 +79,7 @@ def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
 def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
     """Return the requested images and labels. Raises UserError without labels, unless two networks are compared."""
 
-    def check(data: Dataset) -> None:
+    def check_size_and_labels(data: Dataset) -> None:
         if request.batch is not None and request.batch > len(data.images):
             raise UserError(f"--batch {request.batch} is more than the {len(data.images)} images of {data.source}")
         if data.labels is None and other is None:
@@ -88,8 +88,8 @@ def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Class
                 "networks with --against OTHER"
             )
 
-    data, _ = load_images(request.images, classifier.graph, check, None)
-    check(data)
+    data, _ = load_images(request.images, classifier.graph, check_size_and_labels, None)
+    check_size_and_labels(data)
     if other is not None:
         graph_for_images(other.graph, data)
     if data.labels is None:
@@ -114,10 +114,10 @@ def _classify_images(classifier: Classifier, images: np.ndarray) -> Answers:
             f"the scores of {lost} images are beyond the range of {classifier.precision}: "
             "choose a finer --precision, or mend the weights"
         )
-    return Answers(_subject_record(classifier), labels, probabilities)
+    return Answers(_network_record(classifier), labels, probabilities)
 
 
-def _subject_record(classifier: Classifier) -> EvaluatedNetwork:
+def _network_record(classifier: Classifier) -> EvaluatedNetwork:
     network, weights = classifier.graph.network, classifier.weights
     return {
         "network": {"name": network.name, "input_shape": [*network.input_shape]},

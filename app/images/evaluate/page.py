@@ -1,4 +1,4 @@
-"""Build the HTML page of ``evaluate`` with its charts."""
+"""Build the HTML page that ``evaluate`` writes: confusion matrix, reliability diagram, mistakes and tables."""
 
 import base64
 import math
@@ -28,7 +28,7 @@ from app.records.evaluate import Answers, Evaluate, Mistake, OtherNetwork
 
 MOST_NUMBERS = 20  # the most classes for which a confusion matrix shows counts as text
 RIGHT, WRONG = "c1 full", "c2 full"
-COLUMNS = 5  # of mistakes side by side
+COLUMNS = 5  # mistakes side by side
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's colour type of grey and of RGB
 
@@ -39,22 +39,22 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
     classes = len(counts)
     side = max(8, min(44, 660 // classes))
     left, top, size = 100, 84, side * classes
-    classes_are = [class_name(names, label) for label in range(classes)]
+    class_names = [class_name(names, label) for label in range(classes)]
     parts = [svg.bar(left, top, size, size, "ground")]
-    for row, name in enumerate(classes_are if side >= 12 else ()):
+    for row, name in enumerate(class_names if side >= 12 else ()):
         middle = row * side + side / 2
         parts += [
             svg.text(_shorten_name(name), left - 8, top + middle + 4, anchor="end", title=name),
             svg.text(_shorten_name(name), left + middle + 4, top - 6, turned=-40, title=name),
         ]
 
-    def cell(row: int, column: int) -> Cell | None:
+    def matrix_cell(row: int, column: int) -> Cell | None:
         count, support = counts[row][column], sum(counts[row])
-        told = f"{classes_are[row]} taken for {classes_are[column]}: {count:,} of {support:,}"
-        kind, said = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
-        return Cell(math.sqrt(count / support), said, told, kind) if count else None
+        tooltip = f"{class_names[row]} taken for {class_names[column]}: {count:,} of {support:,}"
+        kind, text = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
+        return Cell(math.sqrt(count / support), text, tooltip, kind) if count else None
 
-    grid = [[cell(row, column) for column in range(classes)] for row in range(classes)]
+    grid = [[matrix_cell(row, column) for column in range(classes)] for row in range(classes)]
     summary = (
         f"Confusion matrix of {classes} classes, a row per label and a column per answer: "
         f"{answers['correct']:,} of {sum(map(sum, counts)):,} are right. The table lists each class."
@@ -64,7 +64,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
 
 
 def draw_reliability_diagram(answers: Answers) -> str:
-    """Return as SVG the share of correct answers by probability, and below it the number of answers."""
+    """Return as SVG the share of correct answers by their probability, and below it the number of answers."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot
@@ -79,15 +79,15 @@ def draw_reliability_diagram(answers: Answers) -> str:
         if right is None or confidence is None:
             continue
         start, width = x(one["low"]) + 1, (one["high"] - one["low"]) * size - 2
-        told = (
+        tooltip = (
             f"probability {one['low']:.0%} to {one['high']:.0%}: {one['images']:,} answers, "
             f"{format_percent(right)} right, mean probability {format_percent(confidence)}"
         )
         end, high = y(right), one["images"] / most * foot
         parts += [
-            svg.bar(start, end, width, y(0) - end, f"{RIGHT} faint", told),
-            svg.bar(start, bottom - high, width, high, "c0 full", told),
-            svg.dot(x(confidence), end, "point", told),
+            svg.bar(start, end, width, y(0) - end, f"{RIGHT} faint", tooltip),
+            svg.bar(start, bottom - high, width, high, "c0 full", tooltip),
+            svg.dot(x(confidence), end, "point", tooltip),
         ]
     parts += [
         svg.path(f"M{x(0):g} {y(0):g}L{x(1):g} {y(1):g}", "mark dashed"),
@@ -110,9 +110,9 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
     for place, one in enumerate(listed):
         left, top = place % COLUMNS * width, place // COLUMNS * height
         answer, label = (class_name(names, one[name]) for name in ("answer", "label"))
-        told = f"image {one['image']}: {answer} with {format_percent(one['probability'])}, but it is {label}"
+        tooltip = f"image {one['image']}: {answer} with {format_percent(one['probability'])}, but it is {label}"
         parts += [
-            f"<g><title>{escape(told)}</title>",
+            f"<g><title>{escape(tooltip)}</title>",
             f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{_data_uri(images[one["image"]])}"/>',
             svg.text(f"{_shorten_name(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
             svg.text(f"is {_shorten_name(label)} · {one['image']}", left, top + side + 32),
@@ -133,16 +133,14 @@ def _data_uri(image: np.ndarray) -> str:
 
 
 def _encode_png(image: np.ndarray) -> bytes:
-    """Return an image as a PNG file, encoded without a library."""
+    """Return an image as the bytes of a PNG file, encoded without a library. image: as for ``_data_uri``."""
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     channels, height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
     # A byte before each row names its filter; 0 is none.
     rows = np.pad(pixels.transpose(1, 2, 0).reshape(height, width * channels), ((0, 0), (1, 0)))
-    chunks = (
-        _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + _png_chunk(b"IEND", b"")
-    )
-    return SIGNATURE + chunks
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
+    return SIGNATURE + b"".join(_png_chunk(kind, content) for kind, content in chunks)
 
 
 def _png_chunk(kind: bytes, content: bytes) -> bytes:
@@ -153,7 +151,7 @@ CHANGES = 100  # the most rows of the table of changed answers
 
 
 def build_html_page(document: Evaluate, images: np.ndarray) -> str:
-    """Return the page. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
+    """Return the page as HTML. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
     parts = [html_fields(evaluated_fields(document))]
     answers, against, names = document["answers"], document["against"], document["classes"]
     if answers is not None:

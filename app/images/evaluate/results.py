@@ -1,7 +1,7 @@
 """Compute metrics of a classifier's answers, and build the JSON document of ``evaluate`` from them.
 
-For N images, truth and answers are (N,) integers from 0, and probabilities are (N, classes) and finite. The share of
-something among zero images is None. docs/evaluate.md describes the document.
+For N images, truth (correct labels) and answers are (N,) integers from 0, and probabilities are (N, classes) and
+finite. A share of zero images is None. docs/evaluate.md describes the document.
 """
 
 import math
@@ -16,11 +16,11 @@ from app.records.evaluate import Bin, Calibration, ClassAnswers, Evaluate, Evalu
 from app.records.parts import Card, Processor
 from data_tools.dataset import Dataset
 
-BINS = 15  # of equal width, in a calibration
+BINS = 15  # of a calibration, of equal width
 EXACT: Final = "exact binomial"
 APPROXIMATE: Final = "chi-square with continuity correction"
-# Number of images correct for only one of two classifiers up to which the test is exact; there both tests differ by 0.1
-# % at p = 0.05.
+# The most images that only one of two classifiers has right for which the exact test is used; there the two tests
+# differ by 0.1 % at p = 0.05.
 MOST_EXACT = 1000
 
 
@@ -34,7 +34,7 @@ def confusion_matrix(truth: np.ndarray, answers: np.ndarray, classes: int) -> np
 
 
 def class_scores(matrix: np.ndarray) -> list[ClassAnswers]:
-    """Return counts and scores of each class, computed from a confusion matrix, (classes, classes) integers."""
+    """Return counts, precision, recall and F1 of each class. matrix: confusion matrix, (classes, classes) integers."""
     sums = zip(matrix.sum(axis=1).tolist(), matrix.sum(axis=0).tolist(), matrix.diagonal().tolist(), strict=True)
     return [
         {
@@ -50,7 +50,7 @@ def class_scores(matrix: np.ndarray) -> list[ClassAnswers]:
 
 
 def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
-    """Return averages over the classes that occur as truth or answer; an undefined share counts as 0."""
+    """Return averages of the scores over the classes that occur as truth or answer; an undefined score counts as 0."""
     occurring = [score for score in scores if score["f1"] is not None]
     rows = ((score["precision"] or 0.0, score["recall"] or 0.0, score["f1"] or 0.0) for score in occurring)
     precision, recall, f1 = (sum(column) / len(occurring) for column in zip(*rows, strict=True))
@@ -58,7 +58,7 @@ def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
 
 
 def second_choices(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return the most probable class other than the answer, (N,) int64; the lowest of equally probable ones.
+    """Return each image's most probable class but the answer, (N,) int64; of equally probable ones the lowest.
 
     If there is only one class, return the answer. probabilities: (N, classes) float. answers: (N,) integers.
     """
@@ -68,12 +68,12 @@ def second_choices(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray
 
 
 def confidences(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return each answer's probability, (N,) float64. probabilities: of all classes, (N, classes)."""
+    """Return the probability of each answer, (N,) float64. probabilities: (N, classes). answers: (N,) integers."""
     return np.take_along_axis(probabilities, answers[:, None].astype(np.intp), axis=1)[:, 0].astype(np.float64)
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> tuple[list[Bin], Calibration]:
-    """Return bins of answers by probability, and how far probability and accuracy differ.
+    """Return the answers in bins by probability, and how far probability and accuracy differ (calibration errors).
 
     confidence: (N,) float in [0, 1]. right: (N,) bool. N is at least 1. bins: number of equally wide bins.
     """
@@ -93,9 +93,9 @@ def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
 
 
 def worst_mistakes(confidence: np.ndarray, right: np.ndarray, most: int) -> np.ndarray:
-    """Return the indices, (n,) int64, of up to ``most`` wrong answers: the most confident first, then the lowest index.
+    """Return the indices, (n,) int64, of up to ``most`` wrong answers, the most confident first.
 
-    confidence: (N,) float. right: (N,) bool.
+    confidence: probability of each answer, (N,) float. right: (N,) bool.
     """
     wrong = np.flatnonzero(~right)
     return wrong[np.argsort(-confidence[wrong], kind="stable")[:most]]
@@ -116,7 +116,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 
 
 def two_sided_p_value(one: int, other: int) -> tuple[float, Test]:
-    """Return the two-sided p-value of two counts that are equally likely a priori, and the name of the test."""
+    """Return the two-sided p-value of two counts whose events are equally likely, and the name of the test."""
     tosses = one + other
     if tosses <= MOST_EXACT:
         tail = sum(math.comb(tosses, count) for count in range(min(one, other) + 1))
@@ -129,14 +129,14 @@ def _share_or_none(part: float, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-MISTAKES = 25
-CHANGES = 1000  # the most that the document lists
+MISTAKES = 25  # the most that the document lists
+CHANGES = 1000  # the most changed answers that the document lists
 
 
 class Answers(Frozen):
     """A classifier's answers for N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
 
-    about: the document's record of network, weights and precision.
+    about: network, weights and precision, as in the document.
     """
 
     about: EvaluatedNetwork
@@ -147,9 +147,9 @@ class Answers(Frozen):
 def build_document(
     device: Mapping[str, Any], data: Dataset, names: Sequence[str] | None, found: Answers, other: Answers | None
 ) -> Evaluate:
-    """Return the document. data: images, and labels if any. names: of the classes. other: answers to compare with.
+    """Return the JSON document of ``evaluate``; without labels, its field ``answers`` is None.
 
-    Without labels, its field ``answers`` is None.
+    data: images, and labels if any. names: of the classes. found: answers to evaluate. other: answers to compare with.
     """
     truth = data.labels
     return {

@@ -6,7 +6,7 @@ from app.cuda import device
 from app.records.evaluate import Answers, Evaluate, EvaluatedNetwork, McNemar, OtherNetwork, Summary
 from app.terminal.text import UNLIMITED, WIDTH, Column, fields, paragraph, table
 
-SHOWN = 10  # of the mistakes and changes
+SHOWN = 10  # mistakes, and changed answers
 MACRO = {"precision": "precision", "recall": "recall", "f1": "F1"}
 Names = Sequence[str] | None  # of the classes
 
@@ -33,7 +33,7 @@ def describe_significance(mcnemar: McNemar) -> str:
 
 
 def as_text(document: Evaluate, width: int = WIDTH) -> str:
-    """Return the document as text without colours. width: columns of a line."""
+    """Return the document as text without colours. width: of a line, in characters."""
     answers, against, names = document["answers"], document["against"], document["classes"]
     images = document["data"]["images"]
     blocks = [[*paragraph(headline(document), width), *fields(evaluated_fields(document), width)]]
@@ -67,7 +67,7 @@ def headline(document: Evaluate) -> str:
 
 
 def evaluated_fields(document: Evaluate) -> list[tuple[str, str]]:
-    """Return (name, value) of each thing that was evaluated: device, data, networks."""
+    """Return (name, value) pairs that say what was evaluated: device, weights and images."""
     compared: dict[str, EvaluatedNetwork] = {"": document}
     if document["against"] is not None:
         compared["other "] = document["against"]
@@ -82,7 +82,7 @@ def evaluated_fields(document: Evaluate) -> list[tuple[str, str]]:
 
 
 def summary_figures(answers: Summary, images: int) -> list[tuple[str, str]]:
-    """Return (name, value) of each figure that fits on one line: top 1, top 2, averages, calibration."""
+    """Return (name, value) pairs of the summary: top-1 and top-2 accuracy, class averages, calibration error."""
     error, macro = answers["calibration"], answers["macro"]
     return [
         ("top 1", f"{answers['correct']:,} / {images:,} correct = {answers['accuracy']:.2%}"),
@@ -102,7 +102,7 @@ def _class_table_lines(answers: Answers, names: Names, width: int) -> list[str]:
 
 
 def class_rows(answers: Answers, names: Names) -> list[list[str]]:
-    """Return the cells of each class: name, images, scores, and the most frequent wrong answer for its images."""
+    """Return a table row for each class: name, images, scores, and the most frequent wrong answer for its images."""
     return [
         [
             numbered_class_name(names, label),
@@ -127,7 +127,7 @@ def _most_frequent_mistake(row: Sequence[int], label: int, names: Names) -> str:
 
 
 def _confusion_matrix_lines(counts: Sequence[Sequence[int]], names: Names, width: int) -> list[str]:
-    """Return the lines of the confusion matrix, or a line that says that it does not fit."""
+    """Return the lines of the confusion matrix, or one that says that the matrix is too wide for the terminal."""
     heading = "Confusion matrix (rows: labels; columns: answers)"
     columns = [Column("", left=True), *(Column(str(label)) for label in range(len(counts)))]
     rows = [
@@ -172,7 +172,7 @@ def _mistake_lines(answers: Answers, names: Names, width: int) -> list[str]:
 
 
 def _titled_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the lines of a table with a title; none without rows."""
+    """Return the lines of a title and a table; no lines if there are no rows."""
     return [title, *table(columns, rows, width)] if rows else []
 
 
@@ -181,7 +181,7 @@ def _omitted_line(count: int, where: str) -> list[str]:
 
 
 def comparison_fields(other: OtherNetwork, images: int) -> list[tuple[str, str]]:
-    """Return (name, value) of the other network's accuracy and of McNemar's counts; empty without labels."""
+    """Return (name, value) pairs of the other network's summary and of McNemar's test; none without labels."""
     test = other["mcnemar"]
     if other["answers"] is None or test is None:
         return []
@@ -198,7 +198,7 @@ def _class_change_lines(other: OtherNetwork, names: Names, width: int) -> list[s
 
 
 def class_change_rows(other: OtherNetwork, names: Names) -> list[list[str]]:
-    """Return the cells of each class with changes: name, answers of both networks, gained and lost answers."""
+    """Return a table row for each class with changed answers: name, both networks' answers, those lost and gained."""
     return [
         [numbered_class_name(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(other["classes"])

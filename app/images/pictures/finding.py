@@ -15,7 +15,7 @@ from app.files.reading import START_BYTES, read_file, recognise_file_kind
 LIST_ENDING = ".txt"
 MAX_LIST_BYTES = 64 << 20
 STANDARD_INPUT = "standard input"
-BINARY = re.compile(rb"[\x01-\x08\x0e-\x1f]")  # pictures begin with such bytes, file names hardly ever
+BINARY = re.compile(rb"[\x01-\x08\x0e-\x1f]")  # bytes at the beginning of pictures, but hardly ever in file names
 # Endings of the files that are taken from a folder.
 READABLE_ENDINGS = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm")
 # Pictures that cannot be read. They are found, so that reading reports them.
@@ -23,7 +23,7 @@ UNREADABLE_ENDINGS = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2"
 
 
 def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
-    """Return the picture files that these paths name, in the order given; a file named twice comes twice.
+    """Return the picture files that the paths name, in their order; a file named twice is returned twice.
 
     A folder stands for the pictures in it and its subfolders, recognised by suffix: in natural order (2 before 10),
     without hidden files and folders. A .txt file lists files and folders, one a line, or separated by zero bytes
@@ -101,7 +101,7 @@ def _decode_file_names(lines: Iterable[bytes], separator: bytes | None) -> Itera
 
 
 def _find_in_folder(path: Path) -> Iterator[Path]:
-    """Yield the path itself, or the pictures in and below the folder."""
+    """Yield the path itself, or, if it is a folder, the pictures in it and its subfolders. Raises UserError."""
     if not _is_folder(path):
         yield path
         return

@@ -1,4 +1,4 @@
-"""Separate the object on a picture from its ground: a smooth surface with noise or a pattern, folds and shadows.
+"""Separate the object on a picture from its background, called ground: a smooth surface with noise, folds, shadows.
 
 docs/predict.md, "How well it works", gives the measured figures behind the constants.
 """
@@ -13,34 +13,34 @@ from app.base.frozen import Frozen
 
 TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it; JPEG noise stays below
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
-DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
+DEVIATIONS = 4.5  # of the ground's variation: pixels that differ less belong to it
 FEW = 0.03  # of the edge's pixels: fewer that show a shadow or a line may be an object
-NOISE, SAME = 2, 1  # of 255: the edge's median difference from one colour; blurred, without noise
-ROUGH = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is rough
-EVEN = 6  # of 255: beyond it for 2 % of the blurred border, a ground is not plain
-LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight: lighter parts are dropped
+NOISE, SAME = 2, 1  # of 255: the most median difference of the edge from one colour; of the blurred edge
+ROUGH = 4  # of 255: a ground is rough if the border's median difference from a smooth surface is greater
+EVEN = 6  # of 255: a ground is not plain if more than 2 % of the blurred border differ more from the surface
+LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest connected part: lighter ones are dropped
 
 # The surface: cubic splines through a grid of knots, fitted to averages of blocks.
 FITTED = 64  # blocks along the longer edge
 KNOTS = 9  # along each edge
-STIFF_AT_BORDER, STIFF = 1e-1, 1e-4  # the weight of its bending, beside a square of the differences from the blocks
+STIFF_AT_BORDER, STIFF = 1e-1, 1e-4  # weights of its bending against the squared differences from the blocks
 NEAR = 3.0  # of 255: blocks that differ less from the surface are ground, if they join ground
 MOST_GROWTH_STEPS = 40  # the most steps of growth
 
 # Only where the border is not even. Sizes in pixels; a picture has at most 256 along an edge (preparing.py).
 BLUR = 2  # radius: patterns become weaker, objects hardly
 LINE = 7  # lines as thin as this, as seams and creases, are no objects
-SHADE, SLOPE, HUE = (0.5, 1.6), 6.0, 12.0  # shadows: their brightness of the ground's, change a pixel, colours' change
-NECK = 9  # shadows join the border's ground at least as wide as this
-# Of the squared differences from the ground: if shadows leave less, they are taken for the object.
+SHADE, SLOPE, HUE = (0.5, 1.6), 6.0, 12.0  # shadows: brightness ÷ ground's, change a pixel, change of colours
+NECK = 9  # shadows are joined with the ground at the border by strips at least as wide
+# Share of the squared differences from the ground: if less remains without shadows, they are kept as object.
 LEAST_WITHOUT_SHADOWS = 0.4
 
 
 class SeparatedPicture(Frozen):
-    """A picture, separated into its background (the ground) and its object.
+    """A picture that is separated into its background (the ground) and its object.
 
     ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: pixels of the object,
-    (h, w) bool. plain: whether nearly all of the border follows the modelled ground. rough: whether most of it does
+    (h, w) bool. plain: whether nearly all of the border follows the smooth ground. rough: whether most of it does
     not.
     """
 
@@ -51,26 +51,29 @@ class SeparatedPicture(Frozen):
 
 
 def separate_object(picture: np.ndarray) -> SeparatedPicture:
-    """Separate the object on a picture, (h, w, 3) float32 RGB from 0 to 255, from the ground.
+    """Separate the object on a picture, (h, w, 3) float32 RGB from 0 to 255, from the background.
 
-    The mask is empty if nothing differs from the ground.
+    The mask of the object is empty if nothing differs from the background.
     """
     ring = border_mask(picture.shape[:2])
     blurred = _blur(picture)
     ground = np.broadcast_to(np.median(picture[frame_mask(picture.shape[:2], 1)], axis=0), picture.shape)
     mask = _exceeds_tolerance(picture, ground)
-    if _is_one_colour(mask, picture, blurred, ground):
+    if _has_one_colour_background(mask, picture, blurred, ground):
         return SeparatedPicture(ground, mask, plain=True, rough=False)
     ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
     plain = float(np.quantile(blurred_away, 0.98)) <= EVEN
     if plain:
-        mask = _keep_filled_heavy_parts(*_object_mask_and_weight(picture - ground, ring), LEAST_PART)
+        mask, weight = _object_mask_and_weight(picture - ground, ring)
+        least = LEAST_PART
     else:
         mask, weight = _object_mask_and_weight(blurred - ground, ring)
         mask = _drop_thin_lines(_drop_shadows(mask, blurred, ground, ring))
         mask &= _exceeds_tolerance(picture, ground)  # blurred edges are wider
-        mask = _keep_filled_heavy_parts(mask, weight, LEAST_PART_IN_PATTERN)
+        least = LEAST_PART_IN_PATTERN
+    if mask.any():
+        mask = _fill_holes(_keep_heavy_parts(mask, weight, least))
     return SeparatedPicture(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
 
 
@@ -84,10 +87,10 @@ def _greatest_difference(picture: np.ndarray, other: np.ndarray | int) -> np.nda
     return np.maximum(np.maximum(red, green), blue)
 
 
-def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
-    """Return whether the outermost pixels have the ground's one colour, apart from faint noise and objects.
+def _has_one_colour_background(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
+    """Return whether the outermost pixels have one colour, apart from noise and objects; shadows and lines are neither.
 
-    Shadows and lines at the edge are not objects. mask: pixels that differ from the ground, (h, w) bool.
+    mask: pixels that differ from the colour, (h, w) bool. blurred: of the picture. ground: the colour, (h, w, 3).
     """
     edge = frame_mask(mask.shape, 1)
     sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
@@ -102,36 +105,36 @@ def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, g
 
 
 def border_mask(shape: tuple[int, ...]) -> np.ndarray:
-    """Return the pixels that count as the border of a picture of ``shape`` (h, w): (h, w) bool."""
+    """Return a mask, (h, w) bool, of the border of a picture of ``shape`` (h, w), which is taken for background."""
     return frame_mask(shape, max(1, round(RING * min(shape))))
 
 
 def frame_mask(shape: tuple[int, ...], width: int) -> np.ndarray:
-    """Return the outermost ``width`` pixels of a picture of ``shape`` (h, w) on each side: (h, w) bool."""
+    """Return a mask, (h, w) bool, of the outermost ``width`` pixels on each side of a picture of ``shape`` (h, w)."""
     found = np.ones(shape, bool)
     found[width:-width, width:-width] = False
     return found
 
 
 def _fit_surface(picture: np.ndarray) -> np.ndarray:
-    """Return a surface, (h, w, 3), fitted to the border, then repeatedly to the adjoining pixels that are near it."""
+    """Return a surface, (h, w, 3), fitted to the border, then repeatedly to adjoining pixels of nearly its colour."""
     height, width = picture.shape[:2]
-    step = -(-max(height, width) // FITTED)
-    blocks = _block_means(picture, step)
-    starts = [np.arange(0, edge, step) for edge in (height, width)]
+    side = -(-max(height, width) // FITTED)
+    blocks = _block_means(picture, side)
+    starts = [np.arange(0, edge, side) for edge in (height, width)]
     down, across = (
         _bspline_values((at + np.append(at[1:], edge)) / 2 / edge)
         for at, edge in zip(starts, (height, width), strict=True)
     )
     ring = border_mask(blocks.shape[:2])
     chosen, surface = ring, np.broadcast_to(np.median(blocks[ring], axis=0), blocks.shape)
-    for turn in range(MOST_GROWTH_STEPS):
+    for step in range(MOST_GROWTH_STEPS):
         away = _greatest_difference(blocks, surface)
         near = away <= max(NEAR, 2.5 * float(np.median(away[chosen])))
-        before, chosen = chosen, near & (ring if turn < 3 else dilate(chosen, 5))
-        if turn > 3 and np.array_equal(before, chosen):
+        before, chosen = chosen, near & (ring if step < 3 else dilate(chosen, 5))
+        if step > 3 and np.array_equal(before, chosen):
             break
-        knots = _fit_knots(blocks, chosen, down, across, STIFF_AT_BORDER if turn < 3 else STIFF)
+        knots = _fit_knots(blocks, chosen, down, across, STIFF_AT_BORDER if step < 3 else STIFF)
         surface = _evaluate_surface(knots, down, across)
     return _evaluate_surface(knots, *(_bspline_values((np.arange(edge) + 0.5) / edge) for edge in (height, width)))
 
@@ -144,7 +147,7 @@ def _block_means(picture: np.ndarray, step: int) -> np.ndarray:
 
 
 def _bspline_values(at: np.ndarray) -> np.ndarray:
-    """Return the values of the cubic B-splines of all knots at (n,) places from 0 to 1: (n, KNOTS)."""
+    """Return the values of the cubic B-splines of all knots, (n, KNOTS), at positions ``at``, (n,) from 0 to 1."""
     away = np.abs(at[:, None] * (KNOTS - 3) + 1 - np.arange(KNOTS))
     return np.where(away < 1, 2 / 3 - away**2 + away**3 / 2, (2 - away).clip(0) ** 3 / 6)
 
@@ -156,10 +159,10 @@ def _evaluate_surface(knots: np.ndarray, down: np.ndarray, across: np.ndarray) -
 def _fit_knots(
     blocks: np.ndarray, chosen: np.ndarray, down: np.ndarray, across: np.ndarray, stiff: float
 ) -> np.ndarray:
-    """Fit a surface to blocks (y, x, 3) by penalised least squares (P-splines: Eilers and Marx, 1996).
+    """Return the knots, (KNOTS, KNOTS, 3), of a surface fitted to blocks (y, x, 3) by penalised least squares.
 
     chosen: blocks to fit, (y, x) bool. down, across: values of the splines at the blocks, (y, KNOTS), (x, KNOTS).
-    stiff: factor of the penalty. Return the knots, (KNOTS, KNOTS, 3). The terms of a block are products of one spline
+    stiff: factor of the penalty (P-splines: Eilers and Marx, 1996). The terms of a block are products of one spline
     down and one across, so two small products sum those of all blocks (Currie, Durbán and Eilers, 2006).
     """
     weight = chosen / chosen.sum()
@@ -172,9 +175,9 @@ def _fit_knots(
 
 @cache
 def _bending_energy() -> np.ndarray:
-    """Return the quadratic form of the knots that measures the surface's curvature and, a little, its slope.
+    """Return the quadratic form that measures a surface's curvature by its knots, (KNOTS², KNOTS²).
 
-    The slope makes the fit of tiny pictures unique.
+    It includes a little of the slope, which makes the fit of tiny pictures unique.
     """
     level, slope, curve = (part.T @ part for part in (np.diff(np.eye(KNOTS), order, axis=0) for order in range(3)))
     curvature = np.kron(curve, level) + 2 * np.kron(slope, slope) + np.kron(level, curve)
@@ -189,19 +192,19 @@ def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.nd
     """
     far = _mahalanobis_distances(rest, sample)
     mask = (_greatest_difference(rest, 0) > TOLERANCE) & (far > DEVIATIONS)
-    solid = _drop_specks(mask)  # specks weigh nothing
+    solid = _drop_specks(mask)  # specks have no weight
     return mask, far.clip(0, 30) * (solid if solid.any() else mask)
 
 
 def _drop_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Return the mask without shadows and folds; unchanged if little would remain, as for an object with soft edges."""
+    """Return the mask without shadows and folds, or unchanged if little would remain, as of objects with soft edges."""
     left = mask & ~_shadow_mask(mask, picture, ground, ring)
     squares = np.square(picture - ground).max(axis=2)
     return left if squares[left].sum() > LEAST_WITHOUT_SHADOWS * squares[mask].sum() else mask
 
 
 def _shadow_mask(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Return the pixels that are connected with the border by soft changes of brightness and have the ground's hue."""
+    """Return a mask of pixels of the ground's hue that soft changes of brightness connect with the border, ``ring``."""
     brightness = (picture * ground).sum(axis=2) / np.square(ground).sum(axis=2).clip(1)
     same_hue = _greatest_difference(picture, brightness[..., None] * ground) < HUE
     level = brightness * ground.max(axis=2)
@@ -216,13 +219,8 @@ def _drop_thin_lines(mask: np.ndarray) -> np.ndarray:
     return mask & dilate(~dilate(~mask, LINE), LINE + 2)
 
 
-def _keep_filled_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
-    """Return the connected parts with at least ``least`` times the weight of the heaviest one, their holes filled."""
-    return _fill_holes(_keep_heavy_parts(mask, weight, least)) if mask.any() else mask
-
-
 def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """Return the Mahalanobis distances from the ground, (h, w): differences that the ground itself has count less."""
+    """Return the Mahalanobis distances of ``rest``, (h, w, 3), by the covariance in the pixels of ``sample`` (bool)."""
     values = rest[sample]
     sizes = np.abs(values).max(axis=1)
     usual = values[sizes <= max(3.0, 3 * float(np.median(sizes)))]
@@ -230,8 +228,8 @@ def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rest @ np.linalg.cholesky(np.linalg.inv(covariance)), axis=2)
 
 
-def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
-    """Return the connected parts of the mask with at least ``weak`` times the weight of the heaviest one.
+def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
+    """Return the connected parts of the mask with at least ``least`` times the weight of the heaviest one.
 
     weight: of each pixel, (h, w). Parts along the border have a tenth of their pixels' weight.
     """
@@ -240,7 +238,7 @@ def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.n
     weights = np.bincount(at, weight.ravel())
     along_border = np.bincount(at, (mask & border_mask(mask.shape)).ravel()) > 0.1 * np.bincount(at)
     weights *= np.where(along_border, 0.1, 1) * (parts > 0)
-    return (weights >= weak * weights.max())[at].reshape(mask.shape) & mask
+    return (weights >= least * weights.max())[at].reshape(mask.shape) & mask
 
 
 def _fill_holes(mask: np.ndarray) -> np.ndarray:
@@ -249,7 +247,7 @@ def _fill_holes(mask: np.ndarray) -> np.ndarray:
 
 
 def _spread_maximum(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return values in which the pixels of each connected part of the mask have the part's greatest value."""
+    """Return values, (h, w), in which all pixels of a connected part of the mask have the part's greatest value."""
     while True:
         spread = _spread_maximum_along_rows(_spread_maximum_along_rows(values, mask).T, mask.T).T
         if np.array_equal(spread, values):
@@ -258,7 +256,7 @@ def _spread_maximum(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _spread_maximum_along_rows(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    apart = np.pad(mask, ((0, 0), (0, 1))).ravel()  # a column more keeps the rows' ends apart
+    apart = np.pad(mask, ((0, 0), (0, 1))).ravel()  # the added column separates the rows
     starts = np.flatnonzero(np.diff(apart, prepend=~apart[:1]))
     flat = np.pad(values, ((0, 0), (0, 1))).ravel()
     greatest = np.repeat(np.maximum.reduceat(flat, starts), np.diff(starts, append=flat.size))

@@ -1,4 +1,4 @@
-"""Draw the prepared pictures as one PNG, and warn if their brightness differs from Fashion-MNIST's images."""
+"""Draw prepared pictures and their answers as one PNG, and warn if they are unlike Fashion-MNIST in brightness."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from app.files.writing import replace_atomically
 
 MOST_SHOWN = 400  # the most pictures in a grid
 CELL, LINE, GAP = 96, 12, 6  # pixels: an image's edge at least, a line's height, the space between cells
-LETTERS = 16  # the most in a line
+LETTERS = 16  # the most characters in a line
 PAPER, INK = (64, 72, 88), "white"
 
 MEAN = 72.94  # mean brightness of Fashion-MNIST's training images, of 255
-# Where the mean of a training image lies: 1 % are darker, 1 % brighter. And where means of many of them lie: between
-# sandals alone (34.9) and coats alone (98.3), with a margin of 3.
+# Range of the mean of one training image: 1 % are darker, 1 % brighter. Range of the mean of many images: from sandals
+# alone (34.9) to coats alone (98.3), with a margin of 3.
 MEANS_OF_ONE, MEANS_OF_MANY = (16, 146), (32, 101)
 
 
 def save_grid(
     path: Path, images: Sequence[np.ndarray], names: Sequence[str], answers: Sequence[str], overwrite: bool = True
 ) -> None:
-    """Write a PNG of prepared images, each (C, H, W) uint8 and all of one shape, with their names and answers below.
+    """Write a PNG of the first 400 images, each (C, H, W) uint8 and all of one shape, with names and answers below.
 
-    At most the first 400 are drawn. Raises UserError if the file cannot be written, or exists without ``overwrite``.
+    Raises UserError if the file cannot be written, or if it exists and ``overwrite`` is False.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -43,7 +43,7 @@ def save_grid(
         picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
         grid.paste(picture.resize((factor * width, factor * height), Image.Resampling.NEAREST), (left, top))
         text = "\n".join(printable_line(line, LETTERS).replace("…", "...") for line in lines)
-        text = text.encode("ascii", "replace").decode()  # the font has no more
+        text = text.encode("ascii", "replace").decode()  # the font has no other characters
         draw.multiline_text((left, top + factor * height + 1), text, INK, font, spacing=1)
     with replace_atomically(path, overwrite=overwrite) as temporary:
         grid.save(temporary, "PNG")

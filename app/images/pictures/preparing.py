@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels."""
 MODES = {1: "L", 3: "RGB"}
-TRIMMED_AT = 256  # the most pixels of the longer edge where the object is looked for: averaging removes noise
+TRIMMED_AT = 256  # the object is located on an averaged picture of at most so many pixels along its longer edge
 SHARPENED = 50  # percent of the difference from a Gaussian blur of radius 1
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # the weights with which Pillow makes grey of colours
 LIGHT, DARK = 170, 85  # of 255: grounds on which few objects are lighter, or darker
-LITTLE = 0.1  # of the squared differences from the ground
-EMPTY = 0.005  # of the picture's area
-CUT = 0.02  # of the picture's outermost pixels
+LITTLE = 0.1  # of the squared differences from the ground: less does not decide whether an object is dark
+EMPTY = 0.005  # of the picture's area: a smaller object is doubtful
+CUT = 0.02  # of the outermost pixels: an object that covers more of them is cut off
 
 
 class PreparedPicture(Frozen):
     """A picture as a network's input. pixels: (C, H, W) uint8. inverted: whether the pixels were negated.
 
-    doubts: why the answer may be wrong, as in the column ``note`` of ``predict``.
+    doubts: reasons for which the network's answer may be wrong, as in the column ``note`` of ``predict``.
     """
 
     pixels: np.ndarray
@@ -44,10 +44,10 @@ class PreparedPicture(Frozen):
 def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> PreparedPicture:
     """Convert an image of mode L or RGB to a network's input of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
 
-    The object is separated from its ground and scaled to fit by area averaging, slightly sharpened, and centred. It is
-    negated if ``invert`` is "yes", or "auto" and the object is darker than its ground; "auto" never negates for a
-    network with colours. Grey images are then stretched so that the ground is black. An image that already has the
-    network's size is only converted to grey or colours, and negated if its border is light.
+    The object is separated from the background and scaled to fit by area averaging, slightly sharpened, and centred. It
+    is negated if ``invert`` is "yes", or "auto" and the object is darker than the background; "auto" never negates for
+    a network with colours. Grey images are then stretched so that the background is black. An image that already has
+    the network's size is only converted to grey or colours, and negated if its border is light.
 
     Raises UserError for another number of channels.
     """
@@ -64,12 +64,12 @@ def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "
     found = separate_object(reduced)
     box = _bounding_box(found.mask)
     border = np.median(found.ground[border_mask(found.mask.shape)], axis=0)
-    inverted = invert == "yes" or (automatic and _is_darker_than_ground(reduced @ LUMA, found))
+    inverted = invert == "yes" or (automatic and _is_darker_than_background(reduced @ LUMA, found))
     content = _scale_box(box, factor, image.size)
     small = _to_channels_first(_crop_and_scale(image, content, (width, height)).convert(mode))
     ground = np.rint(border @ LUMA if channels == 1 else border).astype(np.uint8).reshape(-1, 1, 1)
     if channels == 1 and (automatic or (ground.item() >= 128) == inverted):
-        small, ground = _stretch_from_ground(small[0], found, box, inverted)[None], np.zeros_like(ground)
+        small, ground = _stretch_contrast(small[0], found, box, inverted)[None], np.zeros_like(ground)
     elif inverted:
         small, ground = 255 - small, 255 - ground
     pixels = np.empty(shape, np.uint8)
@@ -86,7 +86,7 @@ def _has_light_border(image: Picture) -> bool:
 
 
 def _bounding_box(mask: np.ndarray) -> Box:
-    """Return the smallest box around the mask; the whole picture if the mask is empty."""
+    """Return the smallest box around a mask, (h, w) bool; the whole picture if the mask is empty."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     if not rows.size:
         return 0, 0, mask.shape[1], mask.shape[0]
@@ -98,11 +98,11 @@ def _scale_box(box: Box, factor: int, size: tuple[int, int]) -> Box:
     return left, top, min(right, size[0]), min(bottom, size[1])
 
 
-def _is_darker_than_ground(grey: np.ndarray, found: SeparatedPicture) -> bool:
-    """Return whether the object is darker than its ground, by the squared differences of its darker and lighter pixels.
+def _is_darker_than_background(grey: np.ndarray, found: SeparatedPicture) -> bool:
+    """Return whether the object is darker than the background, by squared differences of its darker and lighter pixels.
 
-    Few objects are lighter than a light ground, so there a smaller sum of darker pixels decides; on a dark ground, a
-    smaller sum of lighter pixels decides.
+    Few objects are lighter than a light background, so there a smaller sum of the darker pixels decides; on a dark
+    background, a smaller sum of the lighter pixels decides.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))
@@ -115,8 +115,8 @@ def _is_darker_than_ground(grey: np.ndarray, found: SeparatedPicture) -> bool:
     return darker >= lighter if typical >= DARK else lighter < LITTLE * darker
 
 
-def _stretch_from_ground(grey: np.ndarray, found: SeparatedPicture, box: Box, inverted: bool) -> np.ndarray:
-    """Return (h, w) bytes in which the modelled ground is 0 and white, or black if ``inverted``, is 255."""
+def _stretch_contrast(grey: np.ndarray, found: SeparatedPicture, box: Box, inverted: bool) -> np.ndarray:
+    """Return grey content of ``box``, uint8, so that the background is 0, and white (black if ``inverted``) is 255."""
     from PIL.Image import Resampling, fromarray
 
     size = grey.shape[::-1]
@@ -128,7 +128,7 @@ def _stretch_from_ground(grey: np.ndarray, found: SeparatedPicture, box: Box, in
 
 
 def _find_doubts(found: SeparatedPicture, small: bool) -> tuple[str, ...]:
-    """Return the reasons for which the answer is doubtful: the ground, or the object's size or position."""
+    """Return reasons to doubt the answer: background, position or size. small: the object is smaller than the input."""
     doubts = {
         "ground not plain": not found.plain,
         "nearly empty": found.mask.mean() < EMPTY,
@@ -139,7 +139,7 @@ def _find_doubts(found: SeparatedPicture, small: bool) -> tuple[str, ...]:
 
 
 def _crop_and_scale(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
-    """Crop to the box, scale as large as fits in ``most`` (width, height), and sharpen."""
+    """Return the content of the box, scaled as large as fits in ``most`` (width, height), and sharpened."""
     from PIL import ImageFilter
     from PIL.Image import Resampling
 

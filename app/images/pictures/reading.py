@@ -24,15 +24,15 @@ MAX_BYTES = 1 << 30
 # or run other programs.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM")
 DECODED = 1024
-"""Pixels of a JPEG's longer edge, at least, that are decoded. While decoding, Pillow can average to a half, a quarter
-or an eighth: that saves most of the time for photos, and every network's input is smaller."""
+"""The least pixels of a JPEG's longer edge after decoding. Pillow can average to a half, a quarter or an eighth while
+it decodes: that saves most of the time for photos, and every network's input is smaller."""
 LARGE = 1 << 24
-"""Pixels above which only one picture is decoded at a time, however many threads read: each takes some 100 MB."""
+"""Pictures of more pixels are decoded one at a time, however many threads read: each takes some 100 MB."""
 _one_large = Lock()
 
 
 class UnreadablePicture(UserError):  # noqa: N818
-    """A file is not a picture, damaged, too large or of an unsupported kind. Other pictures may still be readable."""
+    """A file is no picture, damaged, too large or of an unsupported kind. Other pictures may be readable."""
 
 
 def require_pillow() -> None:
@@ -97,7 +97,7 @@ def _too_many_pixels_text(max_pixels: int) -> str:
 
 
 def _describe_unknown_file(path: Path) -> str:
-    """Return what kind of file it is that Pillow does not recognise, and what to do."""
+    """Return what a file is that Pillow does not recognise, and the remedy, for an error after ``NAME is``."""
     start = read_first_bytes(path, START_BYTES)
     if not start:
         return "empty: copy it again"
@@ -110,7 +110,7 @@ def _describe_unknown_file(path: Path) -> str:
 
 
 def _convert_picture_mode(image: Picture, name: str) -> Picture:
-    """Convert a picture of any mode to L or RGB, with transparency on white."""
+    """Return a picture of any mode as L (grey) or RGB, on white where it is transparent. name: for the error."""
     from PIL import Image
 
     if image.mode.startswith("I"):  # 16 bits; Pillow's conversion would clip them at 255

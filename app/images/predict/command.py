@@ -20,8 +20,8 @@ from app.files.reading import may_exist
 from app.images.pictures.finding import stream_stdin_names
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.inputs import Input, Part, Tally, cut_into_parts, gather_inputs, image_count, prepare_or_fault
-from app.images.predict.writers import STDOUT, WRITERS, Layout, Write, check_output_suffix, open_writer
+from app.images.predict.inputs import Input, Part, Tally, gather_inputs, image_count, split_inputs, try_prepare_picture
+from app.images.predict.writers import STDOUT, WRITERS, AnswerLayout, Write, check_output_suffix, open_writer
 from app.main_job.images import graph_for_images
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
@@ -31,7 +31,7 @@ from app.terminal.text import fields, terminal_width
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 
-TABLE = 40  # images that standard output shows as a table
+TABLE = 40  # the most images that standard output shows as a table
 GPU_BATCH = 4096
 BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
 
@@ -39,7 +39,7 @@ BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
 def predict(request: PredictRequest) -> int:
     """Classify the inputs, write the answers and report. Return 0.
 
-    Raises UserError before it writes anything, or at the end for unreadable pictures.
+    Raises UserError for wrong options or inputs before it writes anything, and at the end for unreadable pictures.
     """
     if request.answers_each_line:
         require_pillow()
@@ -70,32 +70,32 @@ def _open_classifier(request: PredictRequest) -> Classifier:
         return Classifier.from_request(network, request.device)
 
 
-def _answer_columns(
+def _answer_layout(
     request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool, notes: bool
-) -> Layout:
-    """Return the layout of the answers. Raises UserError for options that the network's classes do not allow."""
+) -> AnswerLayout:
+    """Return which columns the answers have. Raises UserError for options that the network's classes do not allow."""
     graph = classifier.graph
     if request.top > graph.class_count:
         raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.class_count} classes")
     least = request.min_confidence
     if least and classifier.classes is None:
         raise UserError(f"--min-confidence {least:g} replaces names of classes, and these weights have none")
-    return Layout(classifier.classes, request.top, request.logits, paths, numbers, notes, least)
+    return AnswerLayout(classifier.classes, request.top, request.logits, paths, numbers, notes, least)
 
 
 def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> int:
     """Write a line of JSON for each picture that standard input names, before it reads the next name; then report.
 
-    Raises UserError as ``predict`` does, and BrokenPipeError if nobody reads the lines.
+    Raises UserError at the end if pictures were unreadable, and BrokenPipeError if nobody reads the lines.
     """
-    seen, layout, seconds = Tally(), _answer_columns(request, classifier, paths=True, numbers=False, notes=True), 0.0
+    seen, layout, seconds = Tally(), _answer_layout(request, classifier, paths=True, numbers=False, notes=True), 0.0
     channels, height, width = shape = classifier.graph.network.input_shape
-    classifier(np.zeros((1, *shape), np.uint8))  # opens the engine while the first name is on its way
+    classifier(np.zeros((1, *shape), np.uint8))  # opens the engine before the first name arrives
     out = sys.stdout.buffer
     with WRITERS[f".{JSONL}"](out) as write:
         for name in stream_stdin_names():
             timer = Timer()
-            found = prepare_or_fault(Path(name), (channels, height, width), request.invert or "auto")
+            found = try_prepare_picture(Path(name), (channels, height, width), request.invert or "auto")
             if (prepared := seen.count_picture(found)) is None:
                 fault: Unreadable = {"path": name, "error": str(found)}
                 out.write(json.dumps(fault).encode() + b"\n")
@@ -103,7 +103,7 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
                 part = Part([name], [0], prepared.pixels[None], True, [prepared.doubts])
                 _classify_part(part, classifier, layout, write, seen)
             out.flush()
-            seconds += timer.seconds  # without the waiting for names
+            seconds += timer.seconds  # the wait for names does not count
     if seen.images:
         _print_report(request, classifier, seen, _build_document(request, classifier, seen, seconds))
     if seen.unreadable:
@@ -112,12 +112,12 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
 
 
 def _classify_part(
-    part: Part, classifier: Classifier, layout: Layout, write: Write, seen: Tally, show: bool = False
+    part: Part, classifier: Classifier, layout: AnswerLayout, write: Write, seen: Tally, show: bool = False
 ) -> None:
     labels = classifier(part.images)
     columns = layout.make_columns(part, labels, classifier.logits, classifier.probabilities)
     write(columns)
-    seen.add(part, columns, show)
+    seen.add_answers(part, columns, show)
 
 
 def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:
@@ -130,7 +130,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
     numbers = any(isinstance(one, Dataset) for one in inputs)
     notes = any(isinstance(one, list) for one in inputs)
-    layout = _answer_columns(request, classifier, paths=not alone, numbers=numbers, notes=notes)
+    layout = _answer_layout(request, classifier, paths=not alone, numbers=numbers, notes=notes)
     batch = request.chunk or min(_default_batch_size(classifier), max(1, BATCH_BYTES // prod(shape)))
     seen = Tally()
     timer = Timer()
@@ -141,11 +141,11 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
         open_writer(request.out, overwrite=overwrite, form=request.format or CSV, width=columns) as write,
         progress_bar(total, unit=" images", unit_scale=True) as progress,
     ):
-        for part in cut_into_parts(inputs, shape, request.invert or "auto", batch, seen, progress):
+        for part in split_inputs(inputs, shape, request.invert or "auto", batch, seen, progress):
             if len(part.images):
                 _classify_part(part, classifier, layout, write, seen, show=request.show is not None)
         if not seen.images:
-            raise _no_images_error(seen)
+            raise _no_readable_image_error(seen)
         if request.show is not None:
             save_grid(request.show, seen.shown, seen.names, seen.answers, overwrite)
     seconds = timer.seconds
@@ -156,7 +156,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
         path = None if request.output.json == STDOUT else Path(request.output.json)
         write_json(document, path, overwrite=overwrite)
     if seen.unreadable:
-        _list_faults(seen)
+        _print_faults(seen)
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read; the others are classified")
     return 0
 
@@ -169,19 +169,19 @@ def _check_pictures_not_overwritten(show: Path, inputs: Sequence[Input]) -> None
 
 
 def _default_batch_size(classifier: Classifier) -> int:
-    # On the CPU a full chunk for every core: sums are then those of one call with all images, to the bit.
+    # On the CPU a full chunk for every core: results then equal those of one call with all images, to the bit.
     return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * core_count()
 
 
-def _no_images_error(seen: Tally) -> UserError:
-    """List the faults of the pictures if there are several; return the error for a run without a readable image."""
+def _no_readable_image_error(seen: Tally) -> UserError:
+    """Return the error of a run without a readable image. If there are several pictures, print the reasons."""
     if seen.unreadable == 1:
         return UserError(seen.faults[0])
-    _list_faults(seen)
+    _print_faults(seen)
     return UserError(f"none of the {seen.unreadable:,} pictures can be read; nothing is written")
 
 
-def _list_faults(seen: Tally) -> None:
+def _print_faults(seen: Tally) -> None:
     for fault in seen.faults:
         print_to_stderr(f"unreadable: {fault}")
     if seen.unreadable > len(seen.faults):
@@ -223,14 +223,14 @@ def _print_report(request: PredictRequest, classifier: Classifier, seen: Tally, 
         "written": ", ".join(document["written"]),
     }
     print_to_stderr(head)
-    for line in fields([(name, told) for name, told in about.items() if told], terminal_width(request.output.wide)):
+    for line in fields([(name, text) for name, text in about.items() if text], terminal_width(request.output.wide)):
         print_to_stderr(line)
 
 
 def _picture_notes(request: PredictRequest, seen: Tally, channels: int) -> dict[str, str]:
-    """Return notes about the pictures by name, each with the number that it concerns; "" if it concerns none.
+    """Return name → note about the pictures, such as how many were negated; "" if the note concerns none.
 
-    channels: of the network, on which the rule for negating depends.
+    channels: of the network's input; only grey pictures are negated automatically.
     """
     readable = seen.pictures - seen.unreadable
     automatic = "those darker than their ground" if channels == 1 else "never for a network with colours"

@@ -1,4 +1,4 @@
-"""Read the user's arrays and pictures in order, cut into parts that fit in memory."""
+"""Read the user's arrays and pictures in order, in parts that fit in memory."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
 if TYPE_CHECKING:
     from app.files.hdf5_process import Reader
 
-NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name
+NAMES = ("x", "images")  # names for images in an NPZ file; its only array may have any name
 
 
 def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
-    """Return the images of an array file, or None if ``path`` is a picture or cannot be read. Raises UserError."""
+    """Return the images in a file of arrays; None if ``path`` is another file or cannot be read. Raises UserError."""
     try:
         start = read_first_bytes(path, START_BYTES)
     except (UserError, OSError):
@@ -78,7 +78,7 @@ def _check_shape_and_type(shape: tuple[int, ...], dtype: np.dtype, name: str) ->
 
 
 def _as_dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
-    """Return images as (N, C, H, W), given (H, W), (N, H, W), or images with 1 or 3 channels. Raises UserError."""
+    """Return images as (N, C, H, W). array: (H, W), (N, H, W), or with 1 or 3 channels. Raises UserError."""
     _check_shape_and_type(array.shape, array.dtype, name)
     images = channels_first(array, name) if array.ndim == 4 else array.reshape(-1, 1, *array.shape[-2:])
     return Dataset(copy_pixels_or_floats(images, name), None, None, str(path), None)
@@ -92,23 +92,23 @@ READERS: dict[str | None, Callable[[Path], Dataset]] = {
 }
 
 
-LISTED = 10  # pictures whose fault is told; the others are only counted
+LISTED = 10  # unreadable pictures whose fault is printed; the others are only counted
 
 PictureShape = tuple[int, int, int]
 """Channels, height, width."""
 Input = Dataset | list[Path]
-"""An array file's images, or pictures that follow each other."""
+"""The images of one file of arrays, or consecutive picture files."""
 Columns = dict[str, list[str] | np.ndarray]
-"""Name → a value per image: path, number (int64), label (uint8), class, probability (float32) and so on."""
+"""Column → its value for each image: path, number (int64), label (uint8), class, probability (float32) and so on."""
 PictureOrFault = tuple[PreparedPicture, int] | UnreadablePicture
-"""A prepared picture and the number of its frames, or why it is none."""
+"""A prepared picture and the number of frames in its file, or the error that says why the file is unreadable."""
 
 
 class Part(Frozen):
-    """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1].
+    """Some of the images to classify: (n, C, H, W) uint8, or float32 in [0, 1].
 
-    paths, numbers: file of each image, and its index in the file. pictures: whether each image is a separate file.
-    doubts: why the answer for each picture may be wrong.
+    paths, numbers: file of each image, and its index in the file. pictures: whether each image is a picture file.
+    doubts: for each image, reasons for which its answer may be wrong.
     """
 
     paths: list[str]
@@ -125,12 +125,12 @@ class Part(Frozen):
 
 @dataclass
 class Tally:
-    """Counts and faults of the pictures and images that were processed so far.
+    """Counts and faults of the images and pictures that a run has processed so far.
 
-    blank: pictures of one colour after preparation. faults: a line for each of the first unreadable pictures. images,
-    brightness: number of classified images, and the sum of their mean pixels. doubtful: pictures with a note. shown,
-    names, answers: for --show, the first images, their names, and their probabilities and classes, with "?" if there is
-    a note.
+    inverted: pictures that were negated. animated: files of several frames. blank: pictures of one colour. faults: a
+    line for each of the first unreadable pictures. images, brightness: number of classified images, and sum of their
+    mean pixels. doubtful: pictures with a note. shown, names, answers: for --show, the first images, their names, and
+    their probabilities and classes, with "?" if there is a note.
     """
 
     pictures: int = 0
@@ -147,7 +147,7 @@ class Tally:
     answers: list[str] = field(default_factory=list)
 
     def count_picture(self, found: PictureOrFault) -> PreparedPicture | None:
-        """Count a picture; return it if it is readable."""
+        """Count a picture; return it, or None if it is unreadable."""
         self.pictures += 1
         if isinstance(found, UnreadablePicture):
             self.unreadable += 1
@@ -160,8 +160,8 @@ class Tally:
         self.blank += bool(prepared.pixels.min() == prepared.pixels.max())
         return prepared
 
-    def add(self, part: Part, columns: Columns, show: bool) -> None:
-        """Count the images of a part; keep the first ones for --show if they have the size of the very first one.
+    def add_answers(self, part: Part, columns: Columns, show: bool) -> None:
+        """Count the classified images of a part. show: keep the first 400 images of one size for ``--show``.
 
         columns: the answers for the images.
         """
@@ -180,12 +180,12 @@ class Tally:
 
 
 def gather_inputs(paths: Iterable[str]) -> list[Input]:
-    """Read the array files among the paths, and find the pictures. Raises UserError."""
+    """Return the images of the files of arrays among the paths, and the picture files, in order. Raises UserError."""
     inputs: list[Input] = []
     with ExitStack() as opened:
 
         @cache
-        def reader() -> "Reader":
+        def hdf5_reader() -> "Reader":
             from app.files.hdf5_process import Reader
 
             return opened.enter_context(Reader())  # one process for all HDF5 files
@@ -193,7 +193,7 @@ def gather_inputs(paths: Iterable[str]) -> list[Input]:
         for path in paths:
             if not path:  # Path("") is this folder
                 raise UserError("an empty PATH names nothing: give '.' for this folder")
-            images = None if path == "-" else read_images(Path(path), lambda *asked: reader().read(*asked))
+            images = None if path == "-" else read_images(Path(path), lambda *asked: hdf5_reader().read(*asked))
             if images is not None:
                 inputs.append(images)
                 continue
@@ -212,8 +212,8 @@ def image_count(source: Input) -> int:
     return len(source) if isinstance(source, list) else len(source.images)
 
 
-def prepare_or_fault(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
-    """Return a picture prepared for ``shape``, or the error that makes it unreadable, without raising it."""
+def try_prepare_picture(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
+    """Return a picture prepared for ``shape`` and its number of frames; if it is unreadable, return the error."""
     try:
         picture = read_picture(path, MAX_PIXELS)
     except UnreadablePicture as error:
@@ -221,23 +221,20 @@ def prepare_or_fault(path: Path, shape: PictureShape, invert: str) -> PictureOrF
     return prepare_picture(picture, shape, invert), picture.info["frames"]
 
 
-def cut_into_parts(
-    inputs: Iterable[Input],
-    shape: PictureShape,
-    invert: str,
-    most: int,
-    seen: Tally,
-    progress: Callable[[int], object],
+def split_inputs(
+    inputs: Iterable[Input], shape: PictureShape, invert: str, most: int, seen: Tally, progress: Callable[[int], object]
 ) -> Iterator[Part]:
-    """Yield the images in parts of ``most``; the last part of an input includes the rest, so no part is much smaller.
+    """Yield the images in parts of ``most``; the last part of an input has the rest, too, so that no part is small.
 
-    Threads prepare later pictures for ``shape`` in advance. seen: counts the pictures as they are read. progress:
-    called with the number of images when they are read, for an array when its part is complete. A part is empty if none
-    of its pictures can be read.
+    A part is empty if none of its pictures can be read. Threads prepare pictures for a network's input of ``shape`` in
+    advance. invert: as for ``try_prepare_picture``. seen: counts the pictures. progress: called with a number of images
+    when they are read, or, for an array, when they are classified.
     """
     for one in inputs:
         if isinstance(one, list):
-            yield from _cut_pictures(one, partial(prepare_or_fault, shape=shape, invert=invert), most, seen, progress)
+            yield from _split_pictures(
+                one, partial(try_prepare_picture, shape=shape, invert=invert), most, seen, progress
+            )
             continue
         # Fractions stay together: whether images are k/255, and so become bytes, is a property of the whole file.
         parts = max(1, len(one.images) // most) if one.images.dtype == np.uint8 else 1
@@ -248,9 +245,9 @@ def cut_into_parts(
             progress(len(numbers))
 
 
-def _cut_pictures(
+def _split_pictures(
     paths: Sequence[Path],
-    made: Callable[[Path], PictureOrFault],
+    prepare: Callable[[Path], PictureOrFault],
     most: int,
     seen: Tally,
     progress: Callable[[int], object],
@@ -261,7 +258,7 @@ def _cut_pictures(
         ahead: deque[tuple[Path, Future[PictureOrFault]]] = deque()
         while True:
             # While a part is classified, the next one is read.
-            ahead.extend((path, pool.submit(made, path)) for path in islice(left, 2 * most - len(ahead)))
+            ahead.extend((path, pool.submit(prepare, path)) for path in islice(left, 2 * most - len(ahead)))
             if not ahead:
                 return
             count = most if len(ahead) == 2 * most else len(ahead)

@@ -20,15 +20,15 @@ from app.images.predict.inputs import Columns, Part
 from app.terminal.text import Column, table
 
 UNSURE = "unsure"
-DOUBTED = 0.6  # probabilities of pictures below this one are noted: docs/predict.md, "How well it works"
+DOUBTED = 0.6  # pictures with a lower probability get a note: docs/predict.md, "How well it works"
 
 
-class Layout(Frozen):
-    """The columns of the answers. classes: names; None if the weights name none, and then no column has them.
+class AnswerLayout(Frozen):
+    """Which columns the answers have. classes: names of the classes; None: no column has names.
 
     top: number of classes, the likeliest first; the second has columns label_2, class_2 and probability_2. logits: adds
-    logit_0, logit_1 and so on. paths, numbers: add the file of each image, and its index in the file. notes: adds why
-    answers for pictures may be wrong. least: probability below which the first class is ``UNSURE``.
+    logit_0, logit_1 and so on. paths, numbers: add the file of each image, and its index in the file. notes: adds
+    reasons for which an answer may be wrong. least: probability below which the first class is named ``UNSURE``.
     """
 
     classes: Sequence[str] | None
@@ -40,7 +40,7 @@ class Layout(Frozen):
     least: float
 
     def make_columns(self, part: Part, labels: np.ndarray, logits: np.ndarray, probabilities: np.ndarray) -> Columns:
-        """Return the columns of a part. labels: (n,) uint8. logits, probabilities: (n, classes) float32."""
+        """Return the columns for some images. labels: (n,) uint8. logits, probabilities: (n, classes) float32."""
         found: Columns = {}
         if self.paths:
             found["path"] = part.paths
@@ -65,7 +65,7 @@ class Layout(Frozen):
 
 
 def _doubt_notes(part: Part, chances: np.ndarray) -> list[str]:
-    """Return why each answer about a picture may be wrong; empty for answers without doubt, and for arrays."""
+    """Return for each image the reasons for which its answer may be wrong, or an empty text. chances: probabilities."""
     low = part.pictures & ~(chances >= DOUBTED)  # NaN is low
     return [
         "; ".join([*doubts, *["low probability"] * bool(one)]) for doubts, one in zip(part.doubts, low, strict=True)
@@ -82,17 +82,18 @@ def likeliest_classes(labels: np.ndarray, logits: np.ndarray, top: int) -> np.nd
 
 
 Write = Callable[[Columns], object]
-"""Takes the columns of some images; each time the same columns, of the next images."""
+"""Writes the columns of some images; each call has the same columns, for the next images."""
 STDOUT = "-"
 PARQUET = ".parquet"
 
 
 @contextmanager
 def open_writer(out: str | None, *, overwrite: bool, form: str, width: int | None) -> Iterator[Write]:
-    """Yield a function that takes the columns of all images, part by part; write them when the block ends.
+    """Yield a function that takes the answers part by part; write them to a file when the block ends.
 
-    out: a file, or ``-`` or None for standard output, which gets a table of ``width`` columns, or without a width the
-    ``form`` csv or jsonl. If the block raises, nothing is written. Raises UserError if the file cannot be written.
+    out: a file, whose suffix names the format; ``-`` or None: standard output in the format ``form``, csv or jsonl, or
+    for None, if ``width`` is given, as a table with lines of so many characters. If the block raises, nothing is
+    written. Raises UserError if the file cannot be written.
     """
     if out is None and width is not None:
         with _collecting_writer(lambda part: print("\n".join(_answer_table(part, width)))) as write:
@@ -138,58 +139,58 @@ def csv_field(text: str) -> str:
     return text
 
 
-def _shortest_numerals(column: np.ndarray) -> list[str]:
-    """Return numbers in the fewest digits that distinguish them from all other numbers of their type."""
+def _shortest_decimals(column: np.ndarray) -> list[str]:
+    """Return numbers as texts in the fewest digits that distinguish them from all other numbers of their type."""
     found: list[str] = column.astype(str).tolist()
     return found
 
 
 @contextmanager
 def _csv_writer(file: Any) -> Iterator[Write]:
-    """Yield a function that writes a line per image after a head line, quoted as in RFC 4180, with Unix line ends.
+    """Yield a function that writes CSV: a line of names, then a line per image; quoted as in RFC 4180, Unix line ends.
 
     The encoding is UTF-8; bytes of names that are not UTF-8 stay unchanged.
     """
     begun = False
 
-    def write(part: Columns) -> None:
+    def write_csv_lines(part: Columns) -> None:
         nonlocal begun
         cells = [
-            map(csv_field, column) if isinstance(column, list) else _shortest_numerals(column)
+            map(csv_field, column) if isinstance(column, list) else _shortest_decimals(column)
             for column in part.values()
         ]
         rows = chain(() if begun else [part], zip(*cells, strict=True))
         file.writelines(f"{','.join(row)}\n".encode("utf-8", "surrogateescape") for row in rows)
         begun = True
 
-    yield write
+    yield write_csv_lines
 
 
 @contextmanager
 def _json_lines_writer(file: Any) -> Iterator[Write]:
     r"""Yield a function that writes a JSON object per line in ASCII; bytes that are not UTF-8 become ``\udcXX``."""
 
-    def write(part: Columns) -> None:
+    def write_json_lines(part: Columns) -> None:
         values = [column if isinstance(column, list) else _json_numbers(column) for column in part.values()]
         for row in zip(*values, strict=True):
             file.write(json.dumps(dict(zip(part, row, strict=True)), allow_nan=False).encode() + b"\n")
 
-    yield write
+    yield write_json_lines
 
 
 def _json_numbers(column: np.ndarray) -> list[Any]:
-    """Return numbers for JSON, with null for NaN and infinity."""
+    """Return numbers for JSON, with None (null) for NaN and infinity."""
     if column.dtype.kind != "f":
         return list(column.tolist())
     return [
         float(text) if finite else None
-        for text, finite in zip(_shortest_numerals(column), np.isfinite(column), strict=True)
+        for text, finite in zip(_shortest_decimals(column), np.isfinite(column), strict=True)
     ]
 
 
 @contextmanager
 def _collecting_writer(write: Write) -> Iterator[Write]:
-    """Yield a function that collects parts; when the block ends, call ``write`` once with all, if there are any."""
+    """Yield a function that collects columns of images; when the block ends, call ``write`` once with all of them."""
     parts: list[Columns] = []
     yield parts.append
     if parts:
@@ -203,32 +204,32 @@ def _concatenate_pieces(pieces: Sequence[list[str] | np.ndarray]) -> list[str] |
 
 
 def _npy_writer(file: Any) -> AbstractContextManager[Write]:
-    """Yield a function that writes one array with a field per column."""
+    """Yield a function that writes an NPY file: one structured array with a field per column."""
 
-    def write(part: Columns) -> None:
+    def write_npy(part: Columns) -> None:
         arrays = {name: np.asarray(column) for name, column in part.items()}
         rows = np.empty(len(next(iter(arrays.values()))), [(name, array.dtype) for name, array in arrays.items()])
         for name, array in arrays.items():
             rows[name] = array
         np.save(file, rows, allow_pickle=False)
 
-    return _collecting_writer(write)
+    return _collecting_writer(write_npy)
 
 
 def _npz_writer(file: Any) -> AbstractContextManager[Write]:
-    """Yield a function that writes one array per column."""
+    """Yield a function that writes an NPZ file: one array per column."""
     return _collecting_writer(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
 
 
 @contextmanager
 def _parquet_writer(file: Any) -> Iterator[Write]:
-    r"""Yield a function that writes a row group per part. Bytes of names that are not UTF-8 become ``\udcXX``."""
+    r"""Yield a function that writes Parquet, a row group per call. Bytes of names outside UTF-8 become ``\udcXX``."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
     opened: list[ParquetWriter] = []
 
-    def write(part: Columns) -> None:
+    def write_row_group(part: Columns) -> None:
         plain = {
             name: [text.encode("utf-8", "backslashreplace").decode() for text in column]
             if isinstance(column, list)
@@ -241,7 +242,7 @@ def _parquet_writer(file: Any) -> Iterator[Write]:
         opened[0].write_table(rows)
 
     try:
-        yield write
+        yield write_row_group
     finally:
         for one in opened:
             one.close()
@@ -257,7 +258,7 @@ WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
 
 
 def _answer_table(part: Columns, width: int) -> list[str]:
-    """Return a line per image: its name, its class or label and the probability, then the next likeliest classes."""
+    """Return the lines of a table of answers: image, class or label, probability, then the next likeliest classes."""
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
         if name in part:

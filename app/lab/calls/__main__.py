@@ -18,7 +18,7 @@ from app.lab.document import utc_date
 from app.records.calls import Calls
 from app.records.parts import Card
 from app.terminal.console import Parser, run_guarded, whole_number_type
-from app.terminal.options import add_options, option, options, read_request
+from app.terminal.options import add_options, option, options, request_from_values
 from app.terminal.output import Output, check_outputs, publish_report
 
 PROGRAM = f"python -m {__package__}"
@@ -125,7 +125,7 @@ def main() -> int:
     """Run the program; return its exit code."""
     found = vars(command_parser().parse_args())
     check_outputs(found)
-    return run(read_request(CallsRequest, found))
+    return run(request_from_values(CallsRequest, found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shards that cannot be opened, or fail while they are read: one line with the file and the remedy."""
+"""Test shards that cannot be opened or read: the error is one line with the file and the remedy."""
 
 import gzip
 import os
@@ -13,58 +13,58 @@ import pytest
 from app.base.errors import UserError
 from app.classify.shards import Shard, find_shards, open_shard, opening, sources
 from data_tools.idx import write_idx
-from tests.classify.shards.test_reading import FLOATS, GREY, LABELS, content, hdf5, npy
+from tests.classify.shards.test_reading import FLOATS, GREY, LABELS, hdf5_file, npy_file, raw_file
 from tests.fuzz.idx import idx, old
 from tests.support.shell import user_error
 
 ZIPPED = gzip.compress(idx(GREY), mtime=0)
 
 
-def short_npy(path: Path) -> None:
-    npy(GREY)(path)
+def write_short_npy(path: Path) -> None:
+    npy_file(GREY)(path)
     os.truncate(path, path.stat().st_size - 1)
 
 
-def group(path: Path) -> None:
+def write_group(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_group("x")
         file["images"] = GREY
 
 
-def unwritten(path: Path) -> None:
+def write_unallocated_dataset(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("x", GREY.shape, "u1")
 
 
-def elsewhere(path: Path) -> None:
+def write_external_dataset(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("x", GREY.shape, "u1", external=[("secret", 0, GREY.nbytes)])
 
 
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nothing": (content(b""), "is empty; get a fresh copy"),
-    "a picture": (content(b"\x89PNG\r\n\x1a\n" + bytes(20)), "is a PNG picture, not an IDX file; store"),
-    "too short": (content(idx(GREY)[:-1]), "is too short: 1749 of the 1750 bytes that its header declares; get"),
-    "too long": (content(idx(GREY) + b"x"), "is too long: data follows the 1750 bytes that its header declares; get"),
-    "another count": (content(idx(GREY, (51, 5, 7))), r"declares 1785 bytes of content, more than its 1766 bytes can"),
-    "an old header": (content(old(GREY)[:-1]), "starts with four zero bytes, as old files do, but its content is not"),
-    "gzip of less than it can be": (content(gzip.compress(idx(GREY, (2**31, 5, 7)))), "declares .* more than its"),
-    "gzip, cut in its header": (content(ZIPPED[:15]), "is a truncated gzip file; get a fresh copy"),
-    "labels": (content(idx(LABELS)), "is an IDX file of rank 1, where rank 3 or 4 is needed; images must be"),
-    "integers": (npy(GREY.astype("i4")), "is int32; store it as uint8, or as float32 or float64"),
-    "one image": (npy(GREY[0]), r"has shape \(5, 7\); it must be \(N, H, W\) or"),
-    "no channels": (npy(np.zeros((4, 5, 6, 7), np.uint8)), r"has shape \(4, 5, 6, 7\); it must be .* 1 or 3 channels"),
-    "by columns": (npy(np.asfortranarray(GREY)), r"is stored by columns; save it again with numpy.ascontiguousarray"),
-    "npy, too short": (short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a fresh copy"),
-    "npy of objects": (content(b"\x93NUMPY\1\0\x10\0{'descr': '|O'}\n"), ": it is no array: .*; save it again"),
-    "other names": (hdf5(GREY), "contains images, but no dataset x; store the images as x"),
-    "a group": (group, "contains images, but no dataset x; store the images as x"),
-    "in another file": (elsewhere, "dataset 'x' keeps its data in another file; store it"),
-    "hdf5, never written": (unwritten, "stores 0;"),
-    "hdf5, nothing": (hdf5(GREY[:0]), r"has shape \(0, 5, 7\); it must be .* at least one image"),
-    "hdf5 of words": (hdf5(GREY.astype("u2")), "is uint16; store it as uint8"),
-    "labels in three": (hdf5(GREY, np.zeros((50, 2, 2))), r"is float64 \(50, 2, 2\); it must be \(N, classes\)"),
-    "other labels": (hdf5(GREY, LABELS[:9]), "shard has 9 labels but .*shard has 50 images; name files that belong"),
+    "nothing": (raw_file(b""), "is empty; get a fresh copy"),
+    "a picture": (raw_file(b"\x89PNG\r\n\x1a\n" + bytes(20)), "is a PNG picture, not an IDX file; store"),
+    "too short": (raw_file(idx(GREY)[:-1]), "is too short: 1749 of the 1750 bytes that its header declares; get"),
+    "too long": (raw_file(idx(GREY) + b"x"), "is too long: data follows the 1750 bytes that its header declares; get"),
+    "another count": (raw_file(idx(GREY, (51, 5, 7))), r"declares 1785 bytes of content, more than its 1766 bytes can"),
+    "an old header": (raw_file(old(GREY)[:-1]), "starts with four zero bytes, as old files do, but its content is not"),
+    "gzip of less than it can be": (raw_file(gzip.compress(idx(GREY, (2**31, 5, 7)))), "declares .* more than its"),
+    "gzip, cut in its header": (raw_file(ZIPPED[:15]), "is a truncated gzip file; get a fresh copy"),
+    "labels": (raw_file(idx(LABELS)), "is an IDX file of rank 1, where rank 3 or 4 is needed; images must be"),
+    "integers": (npy_file(GREY.astype("i4")), "is int32; store it as uint8, or as float32 or float64"),
+    "one image": (npy_file(GREY[0]), r"has shape \(5, 7\); it must be \(N, H, W\) or"),
+    "no channels": (npy_file(np.zeros((4, 5, 6, 7), "u1")), r"has shape \(4, 5, 6, 7\); it must be .* 1 or 3 channels"),
+    "columns": (npy_file(np.asfortranarray(GREY)), "is stored by columns; save it again with numpy.ascontiguousarray"),
+    "short": (write_short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a fresh copy"),
+    "npy of objects": (raw_file(b"\x93NUMPY\1\0\x10\0{'descr': '|O'}\n"), ": it is no array: .*; save it again"),
+    "other names": (hdf5_file(GREY), "contains images, but no dataset x; store the images as x"),
+    "a group": (write_group, "contains images, but no dataset x; store the images as x"),
+    "in another file": (write_external_dataset, "dataset 'x' keeps its data in another file; store it"),
+    "hdf5, never written": (write_unallocated_dataset, "stores 0;"),
+    "hdf5, nothing": (hdf5_file(GREY[:0]), r"has shape \(0, 5, 7\); it must be .* at least one image"),
+    "hdf5 of words": (hdf5_file(GREY.astype("u2")), "is uint16; store it as uint8"),
+    "labels in three": (hdf5_file(GREY, np.zeros((50, 2, 2))), r"is float64 \(50, 2, 2\); it must be \(N, classes\)"),
+    "few labels": (hdf5_file(GREY, LABELS[:9]), "shard has 9 labels but .*shard has 50 images; name files that belong"),
 }
 
 
@@ -80,8 +80,8 @@ def test_a_shard_that_cannot_be_opened(case: str, tmp_path: Path) -> None:
         open_shard(path)
 
 
-def refusal(shard: Shard, first: int = 0, count: int | None = None) -> str:
-    """Why the images cannot be read."""
+def read_error(shard: Shard, first: int = 0, count: int | None = None) -> str:
+    """Return the error of reading ``count`` images, by default all, from image ``first`` on."""
     out = np.empty((shard.count if count is None else count, *shard.image_shape), shard.dtype)
 
     def read() -> None:
@@ -91,8 +91,8 @@ def refusal(shard: Shard, first: int = 0, count: int | None = None) -> str:
     return user_error(read)
 
 
-def flipped(content: bytes, at: int) -> bytes:
-    """The content with another bit in one byte."""
+def flip_bit(content: bytes, at: int) -> bytes:
+    """Return the content with the lowest bit of the byte at ``at`` inverted."""
     data = bytearray(content)
     data[at] ^= 1
     return bytes(data)
@@ -100,9 +100,9 @@ def flipped(content: bytes, at: int) -> bytes:
 
 DAMAGED = "is a damaged gzip file (Error -3 while decompressing data: "
 GZIPPED = {
-    "corrupt in the middle": (flipped(ZIPPED, len(ZIPPED) // 2), DAMAGED),
-    "another checksum": (flipped(ZIPPED, -6), DAMAGED),
-    "another length": (flipped(ZIPPED, -2), DAMAGED),
+    "corrupt in the middle": (flip_bit(ZIPPED, len(ZIPPED) // 2), DAMAGED),
+    "another checksum": (flip_bit(ZIPPED, -6), DAMAGED),
+    "another length": (flip_bit(ZIPPED, -2), DAMAGED),
     "too short": (
         gzip.compress(idx(GREY, (51, 5, 7))),
         "is too short: 1750 of the 1785 bytes that its header declares",
@@ -116,13 +116,13 @@ def test_a_gzip_file_that_fails_while_it_is_read(case: str, tmp_path: Path) -> N
     content, message = GZIPPED[case]
     path = tmp_path / "shard"
     path.write_bytes(content)
-    assert refusal(open_shard(path)).startswith(f"{path} {message}")
+    assert read_error(open_shard(path)).startswith(f"{path} {message}")
 
 
 def test_the_images_before_the_fault_can_be_read(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 256, (2000, 28, 28), np.uint8)
     path, zipped = tmp_path / "shard", gzip.compress(idx(images))
-    path.write_bytes(flipped(zipped, len(zipped) * 3 // 4))
+    path.write_bytes(flip_bit(zipped, len(zipped) * 3 // 4))
     shard, out = open_shard(path), np.empty((1000, 1, 28, 28), np.uint8)
     with shard.open_reader() as reader:
         reader.read(0, out)
@@ -133,20 +133,19 @@ def test_the_images_before_the_fault_can_be_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(out[:, 0], images[:1000])
 
 
-def test_a_file_that_is_no_longer_what_was_opened(tmp_path: Path) -> None:
+def test_a_file_that_changed_after_its_header_was_read(tmp_path: Path) -> None:
     path = tmp_path / "shard"
-    for write in (content(idx(GREY)), content(ZIPPED), npy(GREY), hdf5(GREY)):
+    for write in (raw_file(idx(GREY)), raw_file(ZIPPED), npy_file(GREY), hdf5_file(GREY)):
         write(path)
         shard = open_shard(path)
         size = path.stat().st_size
         os.truncate(path, size - 1)
         expected = f"{path} has {size - 1:,} bytes where it had {size:,} when its header was read: run again"
-        assert refusal(shard).startswith(expected)
-        assert (
-            user_error(shard.check_unchanged) == f"{path} was written during the run: run again when nothing writes it"
-        )
+        assert read_error(shard).startswith(expected)
+        written = f"{path} was written during the run: run again when nothing writes it"
+        assert user_error(shard.check_unchanged) == written
         path.unlink()
-        assert refusal(shard).startswith(f"{path} does not exist")
+        assert read_error(shard).startswith(f"{path} does not exist")
         assert user_error(shard.check_unchanged).startswith(f"{path} is gone (No such file")
 
 
@@ -154,7 +153,8 @@ def test_a_file_that_is_no_longer_what_was_opened(tmp_path: Path) -> None:
 def test_a_file_that_is_written_while_it_is_read(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "BAND_BYTES", 1)
     path = tmp_path / "shard"
-    {"idx": content(idx(GREY)), "gzip": content(ZIPPED), "hdf5": hdf5(GREY, chunks=(10, 5, 7))}[form](path)
+    writers = {"idx": raw_file(idx(GREY)), "gzip": raw_file(ZIPPED), "hdf5": hdf5_file(GREY, chunks=(10, 5, 7))}
+    writers[form](path)
     shard, out = open_shard(path), np.empty((20, 1, 5, 7), np.uint8)
     with shard.open_reader() as reader:
         reader.read(0, out)
@@ -164,46 +164,46 @@ def test_a_file_that_is_written_while_it_is_read(form: str, tmp_path: Path, monk
     assert message.startswith(str(path)) and any(one in message for one in known)
 
 
-def test_floats_that_are_no_fractions(tmp_path: Path) -> None:
-    """Only where they lie: what is before can be read."""
+def test_floats_outside_0_to_1(tmp_path: Path) -> None:
+    """Expect an error only for the images that contain them."""
     path = tmp_path / "shard"
     for value, found in ((1.5, "in 0.0"), (np.nan, "that are not finite"), (-0.5, "in -0.5 … ")):
         floats = FLOATS.copy()
         floats[40, 0, 0, 0] = value
         for dtype in ("<f4", ">f4", "f8"):
-            npy(floats.astype(dtype))(path)
+            npy_file(floats.astype(dtype))(path)
             shard = open_shard(path)
             with shard.open_reader() as reader:
                 reader.read(0, np.empty((40, 1, 5, 7), np.float32))
-            assert refusal(shard, 40, 5).startswith(f"{path} contains values {found}")
+            assert read_error(shard, 40, 5).startswith(f"{path} contains values {found}")
 
 
 def test_a_chunk_that_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "shard"
-    hdf5(GREY, chunks=(10, 5, 7), compression="gzip")(path)
+    hdf5_file(GREY, chunks=(10, 5, 7), compression="gzip")(path)
     with h5py.File(path) as file:
         place = file["x"].id.get_chunk_info(3).byte_offset
-    path.write_bytes(flipped(path.read_bytes(), place + 20))
-    assert "dataset 'x' lacks some of its chunks, or parts of them" in refusal(open_shard(path))
+    path.write_bytes(flip_bit(path.read_bytes(), place + 20))
+    assert "dataset 'x' lacks some of its chunks, or parts of them" in read_error(open_shard(path))
 
 
 def test_chunks_across_too_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "MAX_BAND_BYTES", 20 * 35 - 1)
     path = tmp_path / "shard"
-    hdf5(GREY, chunks=(20, 1, 1))(path)
+    hdf5_file(GREY, chunks=(20, 1, 1))(path)
     assert user_error(lambda: open_shard(path)).startswith(
         f"x in {path} has chunks across 20 rows, 700 bytes: store it in chunks of whole images"
     )
 
 
-def test_labels_without_a_dataset(tmp_path: Path) -> None:
+def test_labels_file_without_dataset_y(tmp_path: Path) -> None:
     write_idx(tmp_path / "images", GREY)
-    hdf5(GREY)(tmp_path / "c")
+    hdf5_file(GREY)(tmp_path / "c")
     error = user_error(lambda: open_shard(tmp_path / "images", tmp_path / "c"))
     assert error.startswith(f"{tmp_path / 'c'} has no dataset y; ")
 
 
-def test_finding_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_and_lists_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("b.npy", "a.npy", "c[1].npy", ".hidden.npy", "day/x.npy", "day/more/y.npy"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Shards of every format: what is read at any position is what the file holds there."""
+"""Test that images and labels are read from shards of every format, at any position, as the file holds them."""
 
 import gzip
 import os
@@ -27,7 +27,7 @@ LABELS = RNG.integers(0, 10, 50, np.uint8)
 ONE_HOT = np.eye(10)[LABELS]
 
 
-def npy(array: np.ndarray) -> Callable[[Path], object]:
+def npy_file(array: np.ndarray) -> Callable[[Path], object]:
     def write(path: Path) -> None:
         with path.open("wb") as file:
             np.save(file, array)
@@ -35,11 +35,11 @@ def npy(array: np.ndarray) -> Callable[[Path], object]:
     return write
 
 
-def content(data: bytes) -> Callable[[Path], object]:
+def raw_file(data: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(data)
 
 
-def hdf5(x: np.ndarray, y: np.ndarray | None = None, **options: Any) -> Callable[[Path], object]:
+def hdf5_file(x: np.ndarray, y: np.ndarray | None = None, **options: Any) -> Callable[[Path], object]:
     def write(path: Path) -> None:
         with h5py.File(path, "w") as file:
             file.create_dataset("x", data=x, **options)
@@ -49,8 +49,8 @@ def hdf5(x: np.ndarray, y: np.ndarray | None = None, **options: Any) -> Callable
     return write
 
 
-def odd_bits(path: Path) -> None:
-    """Bytes of seven bits, the lowest of which stays unused: what lies in the file is not what they say."""
+def write_seven_bit_hdf5(path: Path) -> None:
+    """Write numbers of seven bits above an unused lowest bit, so that the bytes in the file are not the numbers."""
     kind = h5py.h5t.STD_U8LE.copy()
     kind.set_precision(7)
     kind.set_offset(1)
@@ -59,7 +59,7 @@ def odd_bits(path: Path) -> None:
         h5py.Dataset(h5py.h5d.create(file.id, b"x", kind, space)).write_direct(GREY // 2)
 
 
-def in_the_header(path: Path) -> None:
+def write_compact_hdf5(path: Path) -> None:
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_layout(h5py.h5d.COMPACT)
     with h5py.File(path, "w") as file:
@@ -72,33 +72,33 @@ members = gzip.compress(idx(GREY)[:9]) + gzip.compress(idx(GREY)[9:1000]) + gzip
 
 # name → how its file is written, the images (N, C, H, W) in it, whether they are read in order.
 FORMS: dict[str, tuple[Callable[[Path], object], np.ndarray, bool]] = {
-    "idx": (content(idx(GREY)), GREY[:, None], False),
-    "idx in colour": (content(idx(COLOUR)), COLOUR, False),
-    "idx, channels last": (content(idx(LAST)), COLOUR, False),
-    "old idx": (content(old(GREY)), GREY[:, None], False),
-    "old idx, big-endian": (content(old(GREY, "big")), GREY[:, None], False),
-    "gzip": (content(gzip.compress(idx(GREY))), GREY[:, None], True),
-    "gzip of several members": (content(members), GREY[:, None], True),
-    "gzip of old idx": (content(gzip.compress(old(GREY))), GREY[:, None], True),
-    "npy": (npy(GREY), GREY[:, None], False),
-    "npy in colour": (npy(COLOUR), COLOUR, False),
-    "npy, channels last": (npy(LAST), COLOUR, False),
-    "npy of floats": (npy(FLOATS), FLOATS, False),
-    "npy of floats, grey": (npy(FLOATS[:, 0]), FLOATS, False),
-    "npy of big-endian doubles": (npy(FLOATS.astype(">f8")), FLOATS, False),
-    "npy of k/255": (npy(GREY / np.float32(255)), (GREY / np.float32(255))[:, None], False),
-    "hdf5": (hdf5(GREY), GREY[:, None], False),
-    "hdf5, channels last": (hdf5(LAST), COLOUR, False),
-    "hdf5 of big-endian floats": (hdf5(FLOATS.astype(">f4")), FLOATS, False),
-    "hdf5 of seven bits": (odd_bits, (GREY // 2)[:, None], True),
-    "hdf5 in chunks": (hdf5(LAST, chunks=(7, 5, 7, 3)), COLOUR, True),
-    "hdf5, compressed": (hdf5(GREY, **packed), GREY[:, None], True),
-    "hdf5, lzf": (hdf5(FLOATS.astype("f8"), chunks=(11, 1, 5, 7), compression="lzf"), FLOATS, True),
-    "hdf5 in its header": (in_the_header, GREY[:2, None], True),
+    "idx": (raw_file(idx(GREY)), GREY[:, None], False),
+    "idx in colour": (raw_file(idx(COLOUR)), COLOUR, False),
+    "idx, channels last": (raw_file(idx(LAST)), COLOUR, False),
+    "old idx": (raw_file(old(GREY)), GREY[:, None], False),
+    "old idx, big-endian": (raw_file(old(GREY, "big")), GREY[:, None], False),
+    "gzip": (raw_file(gzip.compress(idx(GREY))), GREY[:, None], True),
+    "gzip of several members": (raw_file(members), GREY[:, None], True),
+    "gzip of old idx": (raw_file(gzip.compress(old(GREY))), GREY[:, None], True),
+    "npy": (npy_file(GREY), GREY[:, None], False),
+    "npy in colour": (npy_file(COLOUR), COLOUR, False),
+    "npy, channels last": (npy_file(LAST), COLOUR, False),
+    "npy of floats": (npy_file(FLOATS), FLOATS, False),
+    "npy of floats, grey": (npy_file(FLOATS[:, 0]), FLOATS, False),
+    "npy of big-endian doubles": (npy_file(FLOATS.astype(">f8")), FLOATS, False),
+    "npy of k/255": (npy_file(GREY / np.float32(255)), (GREY / np.float32(255))[:, None], False),
+    "hdf5": (hdf5_file(GREY), GREY[:, None], False),
+    "hdf5, channels last": (hdf5_file(LAST), COLOUR, False),
+    "hdf5 of big-endian floats": (hdf5_file(FLOATS.astype(">f4")), FLOATS, False),
+    "hdf5 of seven bits": (write_seven_bit_hdf5, (GREY // 2)[:, None], True),
+    "hdf5 in chunks": (hdf5_file(LAST, chunks=(7, 5, 7, 3)), COLOUR, True),
+    "hdf5, compressed": (hdf5_file(GREY, **packed), GREY[:, None], True),
+    "hdf5, lzf": (hdf5_file(FLOATS.astype("f8"), chunks=(11, 1, 5, 7), compression="lzf"), FLOATS, True),
+    "hdf5 in its header": (write_compact_hdf5, GREY[:2, None], True),
 }
 
 
-def opened(folder: Path, write: Callable[[Path], object]) -> Shard:
+def write_and_open(folder: Path, write: Callable[[Path], object]) -> Shard:
     path = folder / "shard"
     write(path)
     return open_shard(path)
@@ -110,7 +110,7 @@ def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.M
     row = expected[0].nbytes
     monkeypatch.setattr("app.classify.shards.shard.CONVERTED_BYTES", 3 * row)
     monkeypatch.setattr(sources, "BAND_BYTES", 20 * row)
-    shard = opened(tmp_path, write)
+    shard = write_and_open(tmp_path, write)
     assert (shard.count, shard.image_shape, shard.dtype) == (len(expected), expected.shape[1:], expected.dtype)
     assert shard.is_sequential == sequential and not shard.is_labelled and shard.path == tmp_path / "shard"
     assert shard.bytes_per_image == row
@@ -123,8 +123,8 @@ def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.M
     shard.check_unchanged()
 
 
-def labels_of(shard: Shard) -> np.ndarray:
-    """All labels, read in parts from the end."""
+def read_all_labels(shard: Shard) -> np.ndarray:
+    """Return all labels of a shard, read in parts from the end."""
     with shard.open_reader() as opened_reader:
         parts = [
             opened_reader.read_labels(first, min(13, shard.count - first)) for first in range(0, shard.count, 13)[::-1]
@@ -138,7 +138,7 @@ def test_labels_beside_the_images(suffix: str, labels_suffix: str, tmp_path: Pat
     write_idx(tmp_path / f"day-images-idx3-ubyte{suffix}", GREY)
     write_idx(tmp_path / f"day-labels-idx1-ubyte{labels_suffix}", LABELS)
     path = tmp_path / f"day-images-idx3-ubyte{suffix}"
-    np.testing.assert_array_equal(labels_of(open_shard(path)), LABELS)
+    np.testing.assert_array_equal(read_all_labels(open_shard(path)), LABELS)
     assert not open_shard(path, unlabelled=True).is_labelled
 
 
@@ -147,23 +147,23 @@ def test_labels_in_hdf5(y: np.ndarray, tmp_path: Path, monkeypatch: pytest.Monke
     if y.dtype == bool:
         y = y.astype(np.int8)
     monkeypatch.setattr("app.classify.shards.shard.CONVERTED_BYTES", 100)
-    shard = opened(tmp_path, hdf5(GREY, y))
-    np.testing.assert_array_equal(labels_of(shard), LABELS)
+    shard = write_and_open(tmp_path, hdf5_file(GREY, y))
+    np.testing.assert_array_equal(read_all_labels(shard), LABELS)
     assert not open_shard(shard.path, unlabelled=True).is_labelled
 
 
-@pytest.mark.parametrize("write", [npy(LABELS.astype(np.int64)), content(idx(LABELS)), hdf5(GREY, ONE_HOT)])
-def test_labels_that_are_named(write: Callable[[Path], object], tmp_path: Path) -> None:
-    hdf5(GREY, 9 - LABELS)(tmp_path / "shard")
+@pytest.mark.parametrize("write", [npy_file(LABELS.astype(np.int64)), raw_file(idx(LABELS)), hdf5_file(GREY, ONE_HOT)])
+def test_labels_in_a_named_file(write: Callable[[Path], object], tmp_path: Path) -> None:
+    hdf5_file(GREY, 9 - LABELS)(tmp_path / "shard")
     write(tmp_path / "labels")
-    np.testing.assert_array_equal(labels_of(open_shard(tmp_path / "shard", tmp_path / "labels")), LABELS)
+    np.testing.assert_array_equal(read_all_labels(open_shard(tmp_path / "shard", tmp_path / "labels")), LABELS)
 
 
 def test_several_shards_need_one_process_of_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader_of = mock.Mock(wraps=hdf5_process.Reader)
     monkeypatch.setattr(hdf5_process, "Reader", reader_of)
     for name in "abc":
-        hdf5(GREY)(tmp_path / name)
+        hdf5_file(GREY)(tmp_path / name)
     with hdf5_process.Reader() as process:
         assert [open_shard(tmp_path / name, hdf5=process).count for name in "abc"] == [50] * 3
     assert reader_of.call_count == 1
@@ -186,16 +186,16 @@ def test_a_file_larger_than_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["idx", "gzip", "hdf5, compressed", "npy, channels last"])
 def test_several_threads_share_a_reader(form: str, tmp_path: Path) -> None:
     write, expected, _ = FORMS[form]
-    shard = opened(tmp_path, write)
+    shard = write_and_open(tmp_path, write)
     found = np.empty_like(expected)
     with shard.open_reader() as opened_reader:
-        opened_reader.read(0, np.empty((1, *shard.image_shape), np.uint8))  # the process belongs to this thread
+        opened_reader.read(0, np.empty((1, *shard.image_shape), np.uint8))  # HDF5's process ends with this thread
 
-        def read(start: int) -> None:
+        def read_every_fourth(start: int) -> None:
             for at in range(start, 50, 4):
                 opened_reader.read(at, found[at : at + 1])
 
-        threads = [threading.Thread(target=read, args=(start,)) for start in range(4)]
+        threads = [threading.Thread(target=read_every_fourth, args=(start,)) for start in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -203,8 +203,8 @@ def test_several_threads_share_a_reader(form: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def test_what_no_caller_should_ask_for(tmp_path: Path) -> None:
-    shard = opened(tmp_path, content(idx(GREY)))
+def test_wrong_arguments_raise_value_error(tmp_path: Path) -> None:
+    shard = write_and_open(tmp_path, raw_file(idx(GREY)))
     with shard.open_reader() as opened_reader:
         for first, shape, dtype in ((49, (2, 1, 5, 7), "u1"), (-1, (1, 1, 5, 7), "u1"), (0, (1, 1, 5, 7), "f4")):
             with pytest.raises(ValueError, match=r"has 50 rows|images of this shard are uint8"):

@@ -1,4 +1,4 @@
-"""Test ``main.py evaluate``: its figures, its page and JSON, comparisons, and what it refuses."""
+"""Test ``main.py evaluate``: figures, HTML page, JSON, comparisons, and requests that it refuses."""
 
 import json
 import math
@@ -33,7 +33,7 @@ Evaluate = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def evaluate(capsys: pytest.CaptureFixture[str]) -> Evaluate:
-    """Runs the command on the CPU with ``--json -``; returns the document."""
+    """Return a function that runs the command on the CPU with ``--json -`` and returns the document."""
 
     def run(*arguments: object) -> dict[str, Any]:
         assert main([*CPU, *map(str, arguments), "--json", "-"]) == 0
@@ -47,8 +47,8 @@ def evaluate(capsys: pytest.CaptureFixture[str]) -> Evaluate:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> list[str]:
-    """The options that name random weights and images with labels, of three classes with names."""
+def options(tmp_path: Path) -> list[str]:
+    """Return options that name random weights of three named classes, and images; write labels and other weights."""
     graph = random_graph(FLAT)
     save_weights(tmp_path / "own.h5", graph.parameters, network=FLAT, classes=("<one>", "two", "three"))
     images = random_images(FLAT, 50)
@@ -80,43 +80,44 @@ def test_figures_of_the_shipped_weights(evaluate: Evaluate, capsys: pytest.Captu
 
 
 def test_without_labels_only_changes_are_compared(
-    own: list[str], evaluate: Evaluate, tmp_path: Path, refuses: Refuses
+    options: list[str], evaluate: Evaluate, tmp_path: Path, refuses: Refuses
 ) -> None:
-    refuses([*CPU, *own], "images has no labels to judge the answers by: name them with --labels FILE, or compare two")
+    refuses([*CPU, *options], "images has no labels to judge the answers by: name them with --labels FILE, or compare")
     compare = ["--against", tmp_path / "other.h5"]
-    with_labels = evaluate(*own, *compare, "--labels", tmp_path / "labels")
+    with_labels = evaluate(*options, *compare, "--labels", tmp_path / "labels")
     for more in ([], ["--labels", "none"]):
-        found = evaluate(*own, *compare, *more)
+        found = evaluate(*options, *compare, *more)
         assert found["answers"] is found["against"]["mcnemar"] is None
         assert found["against"]["moves"] == with_labels["against"]["moves"] and found["against"]["changed"]
     assert with_labels["against"]["mcnemar"]["only_first"] == found["against"]["changed"]
-    assert evaluate(*own, "--against", tmp_path / "own.h5")["against"]["changed"] == 0
+    assert evaluate(*options, "--against", tmp_path / "own.h5")["against"]["changed"] == 0
 
 
-def test_pages_are_replaced_only_on_request(own: list[str], tmp_path: Path, refuses: Refuses) -> None:
-    command = [*CPU, *own, "--labels", tmp_path / "labels", "--html", tmp_path / "page.html"]
+def test_pages_are_replaced_only_on_request(options: list[str], tmp_path: Path, refuses: Refuses) -> None:
+    command = [*CPU, *options, "--labels", tmp_path / "labels", "--html", tmp_path / "page.html"]
     (tmp_path / "page.html").write_text("mine")
     before = listing(tmp_path)
     refuses(command, "page.html exists: name another --html, or replace it with --overwrite")
     refuses([*CPU, "--html", "-"], "--html -: standard output takes no such file; name a file")
     refuses([*command, "--overwrite", "--json", tmp_path / "page.html"], "--html .* is the same file as --json")
-    refuses([*CPU, *own, "--against", tmp_path / "other.h5", "--html", tmp_path / "other.h5"], "is the same file as")
+    other = tmp_path / "other.h5"
+    refuses([*CPU, *options, "--against", other, "--html", other], "is the same file as")
     assert listing(tmp_path) == before
     assert main([*map(str, command), "--overwrite"]) == 0
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_an_interrupted_page_is_not_written(
-    own: list[str], tmp_path: Path, interrupt_writing: Callable[[], None], capsys: pytest.CaptureFixture[str]
+    options: list[str], tmp_path: Path, interrupt_writing: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = listing(tmp_path)
     interrupt_writing()
-    assert main([*CPU, *own, "--labels", str(tmp_path / "labels"), "--html", str(tmp_path / "page.html")]) == 2
+    assert main([*CPU, *options, "--labels", str(tmp_path / "labels"), "--html", str(tmp_path / "page.html")]) == 2
     assert listing(tmp_path) == before and capsys.readouterr().out == ""
 
 
-def test_what_cannot_be_judged(own: list[str], tmp_path: Path, refuses: Refuses) -> None:
-    labelled = [*CPU, *own, "--labels", tmp_path / "labels"]
+def test_bad_requests_are_refused(options: list[str], tmp_path: Path, refuses: Refuses) -> None:
+    labelled = [*CPU, *options, "--labels", tmp_path / "labels"]
     refuses([*labelled, "--batch", "51"], "--batch 51 is more than the 50 images of .*images")
     refuses([*labelled, "--against", "lenet5"], "--against lenet5 has other classes: compare networks that tell the")
     save_weights(tmp_path / "names.h5", random_graph(FLAT).parameters, network=FLAT, classes=("a", "b", "c"))
@@ -129,8 +130,8 @@ def test_what_cannot_be_judged(own: list[str], tmp_path: Path, refuses: Refuses)
 @pytest.mark.gpu
 @pytest.mark.usefixtures("first_hundred")
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_on_the_card(precision: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Precisions compared with each other, and with the reference that is shipped."""
+def test_precisions_agree_on_the_gpu(precision: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compare each precision with fp32, and fp32 with the shipped count of correct answers."""
     arguments = ["--device", "cuda", "--precision", "fp32", "--against", precision, "--json", "-"]
     assert main(["evaluate", *arguments]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -142,16 +143,16 @@ def test_on_the_card(precision: str, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.usefixtures("first_hundred")
 @pytest.mark.parametrize(
-    ("classes", "own", "shown"),
+    ("classes", "names", "shown"),
     [(10, None, [*CLASSES]), (10, tuple("abcdefghij"), [*"abcdefghij"]), (12, None, None)],
     ids=["the data's", "the weights'", "the data have others"],
 )
-def test_whose_names_the_classes_have(
-    classes: int, own: tuple[str, ...] | None, shown: list[str] | None, evaluate: Evaluate, tmp_path: Path
+def test_class_names_come_from_the_weights_or_the_data(
+    classes: int, names: tuple[str, ...] | None, shown: list[str] | None, evaluate: Evaluate, tmp_path: Path
 ) -> None:
     layers = Flatten("flatten"), Linear("fc1", outputs=classes), Argmax("argmax")
     bare = network("bare_28", (1, 28, 28), *layers)
-    save_weights(tmp_path / "w.h5", random_graph(bare).parameters, network=bare, classes=own)
+    save_weights(tmp_path / "w.h5", random_graph(bare).parameters, network=bare, classes=names)
     assert evaluate("--weights", tmp_path / "w.h5", "--batch", "5")["classes"] == shown
 
 
@@ -159,8 +160,8 @@ def test_whose_names_the_classes_have(
 
 
 @st.composite
-def answered(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """Labels and answers of some images, and the number of classes."""
+def random_labels_and_answers(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    """Draw the labels and answers of some images, and the number of classes."""
     classes = draw(st.integers(1, 6))
     pairs = draw(st.lists(st.tuples(*[st.integers(0, classes - 1)] * 2), min_size=1, max_size=40))
     truth, answers = np.array(pairs, np.uint8).T
@@ -168,8 +169,8 @@ def answered(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 @settings(max_examples=60)
-@given(answered())
-def test_by_counting(case: tuple[np.ndarray, np.ndarray, int]) -> None:
+@given(random_labels_and_answers())
+def test_class_scores_by_exact_counting(case: tuple[np.ndarray, np.ndarray, int]) -> None:
     truth, answers, classes = case
     pairs = [*zip(truth.tolist(), answers.tolist(), strict=True)]
     matrix = results.confusion_matrix(truth, answers, classes)
@@ -177,31 +178,31 @@ def test_by_counting(case: tuple[np.ndarray, np.ndarray, int]) -> None:
     scores = results.class_scores(matrix)
     shares: list[tuple[Fraction, Fraction, Fraction]] = []
     for label, score in enumerate(scores):
-        own = [answer for is_, answer in pairs if is_ == label]
+        given = [answer for is_, answer in pairs if is_ == label]
         named = [is_ for is_, answer in pairs if answer == label]
         precision = Fraction(named.count(label), len(named)) if named else None
-        recall = Fraction(own.count(label), len(own)) if own else None
-        assert same(score["precision"], precision) and same(score["recall"], recall)
+        recall = Fraction(given.count(label), len(given)) if given else None
+        assert is_close(score["precision"], precision) and is_close(score["recall"], recall)
         one, other = precision or Fraction(0), recall or Fraction(0)
         f1 = 2 * one * other / (one + other) if one + other else Fraction(0)
-        assert same(score["f1"], f1 if own or named else None)
-        if own or named:
+        assert is_close(score["f1"], f1 if given or named else None)
+        if given or named:
             shares.append((one, other, f1))
     averages = results.macro_averages(scores)
     found = (averages["precision"], averages["recall"], averages["f1"])
     assert all(
-        same(one, sum(column) / len(shares)) for one, column in zip(found, zip(*shares, strict=True), strict=True)
+        is_close(one, sum(column) / len(shares)) for one, column in zip(found, zip(*shares, strict=True), strict=True)
     )
 
 
-def same(found: float | None, expected: Any) -> bool:
+def is_close(found: float | None, expected: Any) -> bool:
     return found is expected is None or found == pytest.approx(float(expected), abs=1e-12)
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 96), st.booleans()), min_size=1, max_size=60), st.sampled_from([1, 3, 15]))
-def test_calibration_by_fractions(images: list[tuple[int, bool]], bins: int) -> None:
-    """Probabilities are whole 96ths, so that many lie on the border of a bin, to whose left they belong."""
+def test_calibration_by_exact_fractions(images: list[tuple[int, bool]], bins: int) -> None:
+    """Probabilities are multiples of 1/96, so that many are equal to a bound of bins; they belong to the lower bin."""
     found, error = results.calibration(
         np.array([part / 96 for part, _ in images]), np.array([right for _, right in images]), bins
     )
@@ -215,15 +216,15 @@ def test_calibration_by_fractions(images: list[tuple[int, bool]], bins: int) -> 
             continue
         confidence = Fraction(sum(part for part, _ in inside), 96 * len(inside))
         accuracy = Fraction(sum(right for _, right in inside), len(inside))
-        assert same(one["confidence"], confidence) and same(one["accuracy"], accuracy)
+        assert is_close(one["confidence"], confidence) and is_close(one["accuracy"], accuracy)
         gaps.append(abs(accuracy - confidence))
         expected += gaps[-1] * Fraction(len(inside), len(images))
-    assert same(error["expected_error"], expected) and same(error["greatest_error"], max(gaps))
+    assert is_close(error["expected_error"], expected) and is_close(error["greatest_error"], max(gaps))
     assert len(results.calibration(np.ones(1), np.ones(1, bool))[0]) == 15
 
 
 def test_second_choices() -> None:
-    """The most probable class besides the answer, which need not be the most probable; the first of equal ones."""
+    """Expect the most probable class but the answer, which need not be the most probable; the first of equal ones."""
     rows = [[0.2, 0.5, 0.3], [0.4, 0.2, 0.4], [0.1, 0.8, 0.1], [0.0, 0.0, 1.0]]
     probabilities = np.array(rows, np.float32)
     assert results.second_choices(probabilities, np.array([1, 2, 0, 0], np.uint8)).tolist() == [2, 0, 1, 2]
@@ -247,7 +248,7 @@ def test_worst_mistakes() -> None:
 # --- McNemar's test
 
 
-def test_counts() -> None:
+def test_counts_of_mcnemar() -> None:
     first = np.array([1, 1, 1, 0, 0, 0, 0, 1], bool)
     second = np.array([1, 1, 0, 1, 1, 0, 1, 1], bool)
     found = mcnemar(first, second)
@@ -255,15 +256,15 @@ def test_counts() -> None:
 
 
 @pytest.mark.parametrize("tosses", range(11))
-def test_p_by_every_outcome(tosses: int) -> None:
-    """The share of the outcomes of so many tosses that are at least as uneven."""
+def test_exact_p_value_by_enumeration(tosses: int) -> None:
+    """Expect the share of all outcomes of ``tosses`` coin tosses that are at least as uneven."""
     heads = [sum(outcome) for outcome in product((0, 1), repeat=tosses)]
     for one in range(tosses + 1):
         uneven = sum(abs(2 * count - tosses) >= abs(2 * one - tosses) for count in heads)
         assert two_sided_p_value(one, tosses - one) == (pytest.approx(uneven / len(heads), rel=1e-15), EXACT)
 
 
-def test_many_images_are_approximated() -> None:
+def test_p_value_of_many_images_is_approximated() -> None:
     tosses = MOST_EXACT + 1
     for one in range(440, 501, 10):
         exact = min(1.0, 2 * sum(math.comb(tosses, count) for count in range(one + 1)) / 2**tosses)
@@ -271,7 +272,5 @@ def test_many_images_are_approximated() -> None:
             assert two_sided_p_value(*pair) == (pytest.approx(exact, rel=0.02), APPROXIMATE)
     assert two_sided_p_value(500, 500) == (1.0, EXACT)
     assert two_sided_p_value(0, MOST_EXACT) == (pytest.approx(2.0 ** (1 - MOST_EXACT), rel=1e-15), EXACT)
-    assert two_sided_p_value(0, 100_000) == (0.0, APPROXIMATE) and two_sided_p_value(50_000, 50_000) == (
-        1.0,
-        APPROXIMATE,
-    )
+    assert two_sided_p_value(0, 100_000) == (0.0, APPROXIMATE)
+    assert two_sided_p_value(50_000, 50_000) == (1.0, APPROXIMATE)

@@ -1,4 +1,4 @@
-"""Pictures of clothes on any plain ground come to the network as Fashion-MNIST's images, and keep their labels."""
+"""Test that pictures of clothes are prepared as Fashion-MNIST's images were, and keep their labels."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ from app.engine.classifier import Classifier
 from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_grid
 from app.images.pictures.preparing import PreparedPicture, prepare_picture
 from data_tools.idx import read_idx
-from tests.images.measure_photos import measure
+from tests.images.measure_photos import measure_photos
 from tests.support.outside import FOLDER
 from tests.support.pictures import GROUNDS, photo
 
@@ -20,8 +20,8 @@ IMAGES = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz", 3)
 SHAPE = (1, 28, 28)
 
 
-def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Image.Image:
-    """The image enlarged, negated, somewhere on a light canvas: blended with its colour, or pasted on it in white."""
+def place_on_canvas(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Image.Image:
+    """Return the image, enlarged and negated, somewhere on a light canvas: blended, or pasted as a white square."""
     size = int(rng.integers(56, 300))
     width, height = (int(size * factor) for factor in rng.uniform(1, 2, 2))
     at = int(rng.integers(0, width - size + 1)), int(rng.integers(0, height - size + 1))
@@ -34,8 +34,8 @@ def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Ima
     return canvas
 
 
-def without_colour_of_border(image: Image.Image) -> np.ndarray:
-    """The image's input if its ground is the median of its outermost pixels, and all that differs is the object."""
+def prepare_on_one_colour(image: Image.Image) -> np.ndarray:
+    """Return the input, (28, 28) uint8, if all that differs from the median of the outermost pixels is the object."""
     factor = -(-max(image.size) // 256)
     seen = np.asarray(image.reduce(factor)).astype(int)
     colour = np.median(np.concatenate([seen[0], seen[-1], seen[:, 0], seen[:, -1]]), axis=0).astype(np.uint8)
@@ -56,10 +56,9 @@ def without_colour_of_border(image: Image.Image) -> np.ndarray:
 @pytest.mark.parametrize("pasted", [False, True])
 def test_on_one_colour_all_that_differs_is_the_object(pasted: bool) -> None:
     rng = np.random.default_rng(5)
-    images = [placed(pixels, rng, pasted=pasted) for pixels in IMAGES[::2]]
+    images = [place_on_canvas(pixels, rng, pasted=pasted) for pixels in IMAGES[::2]]
     away = [
-        np.abs(prepare_picture(one, SHAPE).pixels[0] - without_colour_of_border(one).astype(int)).max()
-        for one in images
+        np.abs(prepare_picture(one, SHAPE).pixels[0] - prepare_on_one_colour(one).astype(int)).max() for one in images
     ]
     assert np.mean(np.array(away) <= 1) >= 0.98
 
@@ -72,12 +71,12 @@ def test_pictures_of_the_networks_size_are_taken_as_they_are(light: bool) -> Non
         np.testing.assert_array_equal(found.pixels, pixels[None])
 
 
-def corners(found: PreparedPicture) -> set[int]:
+def corner_values(found: PreparedPicture) -> set[int]:
     return {int(found.pixels[channel, y, x]) for channel in range(len(found.pixels)) for y in (0, -1) for x in (0, -1)}
 
 
-def drawn(ground: int, ink: int, size: tuple[int, int] = (120, 90)) -> Image.Image:
-    """A rectangle of 40 × 20 on a ground."""
+def draw_rectangle(ground: int, ink: int, size: tuple[int, int] = (120, 90)) -> Image.Image:
+    """Return a grey picture with a rectangle of 40 × 20 pixels of brightness ``ink``."""
     image = Image.new("L", size, ground)
     image.paste(ink, (50, 30, 90, 50))
     return image
@@ -100,23 +99,23 @@ def drawn(ground: int, ink: int, size: tuple[int, int] = (120, 90)) -> Image.Ima
         (60, 255, "no", False, (0, 255)),
     ],
 )
-def test_the_ground_becomes_black_unless_told_otherwise(
+def test_background_becomes_black_unless_invert_forbids_it(
     ground: int, ink: int, invert: str, inverted: bool, expected: tuple[int, int]
 ) -> None:
-    found = prepare_picture(drawn(ground, ink), SHAPE, invert)
+    found = prepare_picture(draw_rectangle(ground, ink), SHAPE, invert)
     assert found.inverted == inverted
-    assert corners(found) == {expected[0]} and abs(int(found.pixels[0, 14, 14]) - expected[1]) <= 1
+    assert corner_values(found) == {expected[0]} and abs(int(found.pixels[0, 14, 14]) - expected[1]) <= 1
 
 
 def test_the_longest_edge_fills_the_network_and_the_other_is_centred() -> None:
-    found = prepare_picture(drawn(0, 255), (1, 32, 40)).pixels[0]
+    found = prepare_picture(draw_rectangle(0, 255), (1, 32, 40)).pixels[0]
     rows, columns = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
     assert (rows[0], rows[-1], columns[0], columns[-1]) == (6, 25, 0, 39)  # 40 × 20: no scale but 1
-    tall = prepare_picture(drawn(0, 255).transpose(Image.Transpose.ROTATE_90), (1, 32, 40)).pixels[0]
+    tall = prepare_picture(draw_rectangle(0, 255).transpose(Image.Transpose.ROTATE_90), (1, 32, 40)).pixels[0]
     assert np.flatnonzero(tall.any(axis=0)).tolist() == [*range(12, 28)]
 
 
-def test_a_network_with_colours_gets_them_and_is_not_given_negatives_unasked() -> None:
+def test_colour_pictures_are_negated_only_on_request() -> None:
     image = Image.new("RGB", (60, 60), (240, 230, 220))
     image.paste((200, 20, 40), (20, 10, 40, 50))
     found = prepare_picture(image, (3, 28, 28))
@@ -127,7 +126,7 @@ def test_a_network_with_colours_gets_them_and_is_not_given_negatives_unasked() -
 
 def test_other_channels_are_refused() -> None:
     with pytest.raises(UserError, match="reads 2 channels, and pictures have 1 or 3: give it arrays"):
-        prepare_picture(drawn(0, 255), (2, 28, 28))
+        prepare_picture(draw_rectangle(0, 255), (2, 28, 28))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 900), (900, 1), (3, 2)])
@@ -137,14 +136,14 @@ def test_pictures_of_any_shape_become_inputs(size: tuple[int, int]) -> None:
         assert found.pixels.shape == SHAPE and found.pixels.dtype == np.uint8 and not found.pixels.any()
 
 
-def test_small_specks_of_noise_are_no_content() -> None:
+def test_noise_is_not_taken_for_the_object() -> None:
     noise = np.random.default_rng(2).normal(0, 5, (600, 800))
-    pixels = (np.asarray(drawn(220, 0, (800, 600))) + noise).clip(0, 255).astype(np.uint8)
+    pixels = (np.asarray(draw_rectangle(220, 0, (800, 600))) + noise).clip(0, 255).astype(np.uint8)
     rows = prepare_picture(Image.fromarray(pixels), SHAPE).pixels[0].any(axis=1)
     assert 12 <= rows.sum() <= 16  # 40 × 20 becomes 28 × 14
 
 
-def test_what_the_network_saw_is_one_picture(tmp_path: Path) -> None:
+def test_grid_of_prepared_pictures(tmp_path: Path) -> None:
     colour = np.full((3, 28, 28), 7, np.uint8)
     names, many = ["a", "日本\n", "", "x" * 99, "e"], MOST_SHOWN + 9
     save_grid(tmp_path / "grey.png", [pixels[None] for pixels in IMAGES[:5]], names, ["Bag"] * 5)
@@ -155,7 +154,7 @@ def test_what_the_network_saw_is_one_picture(tmp_path: Path) -> None:
         assert colours.width / 20 == pytest.approx(102, abs=1)  # 20 × 20 cells, no more
 
 
-def test_brightness_is_noted_where_it_is_far_from_trainings() -> None:
+def test_note_on_unusual_brightness() -> None:
     assert sum(brightness_note(mean, 1) is not None for mean in IMAGES.mean(axis=(1, 2))) < 10
     assert brightness_note(MEAN, 10_000) is None and brightness_note(IMAGES.mean(), len(IMAGES)) is None
     assert brightness_note(105, 1) is None and brightness_note(105, 400) is not None
@@ -172,36 +171,36 @@ TRUTH = read_idx(FOLDER / "t10k-labels-idx1-ubyte.gz", 1)
 LEAST = {"cloudy": 0.7, "hand": 0.7, "creased": 0.8, "tiles": 0.7, "wood": 0.7}
 
 
-def test_labels_are_kept(long_form: bool) -> None:
-    """On each ground; in short, few photos on every ground are judged together."""
+def test_photos_keep_most_labels(long_form: bool) -> None:
+    """In the long form each background is judged by itself, otherwise few photos on all of them together."""
     count, seed = (60, 1) if long_form else (6, 3)
     with Classifier(device="cpu") as classifier:
-        found = {ground: measure(IMAGES, TRUTH, ground, count, seed, classifier) for ground in GROUNDS}
+        found = {ground: measure_photos(IMAGES, TRUTH, ground, count, seed, classifier) for ground in GROUNDS}
     for ground, one in found.items() if long_form else ():
         assert one.kept >= LEAST.get(ground, 0.8) and (one.kept_noted <= 0.4 or ground in LEAST), ground
     assert np.mean([one.kept for one in found.values()]) >= 0.85
     assert np.mean([one.kept_noted for ground, one in found.items() if ground not in LEAST]) <= 0.2
 
 
-def doubts(image: Image.Image) -> set[str]:
+def doubts_about(image: Image.Image) -> set[str]:
     return {*prepare_picture(image, (1, 28, 28)).doubts}
 
 
-def test_doubts_are_said() -> None:
+def test_doubts_about_odd_pictures() -> None:
     white, half = Image.new("L", (200, 150), 255), Image.new("L", (200, 150), 255)
     half.paste(0, (0, 40, 90, 120))
     small = white.copy()
     small.paste(0, (100, 50, 115, 70))
-    assert doubts(white) == {"nearly empty"}
-    assert doubts(half) == {"cut at the border"}
-    assert doubts(small) == {"very small"}
+    assert doubts_about(white) == {"nearly empty"}
+    assert doubts_about(half) == {"cut at the border"}
+    assert doubts_about(small) == {"very small"}
     wood = photo(IMAGES[0], "wood", np.random.default_rng(1))
-    assert "ground not plain" in doubts(Image.open(io.BytesIO(wood)).convert("RGB"))
-    assert not doubts(Image.fromarray(IMAGES[0]))  # of the network's size: taken as it is
+    assert "ground not plain" in doubts_about(Image.open(io.BytesIO(wood)).convert("RGB"))
+    assert not doubts_about(Image.fromarray(IMAGES[0]))  # of the network's size: taken as it is
 
 
 @pytest.mark.parametrize("angle", [0, 180])
-def test_light_that_falls_off_is_no_object(angle: int) -> None:
+def test_gradual_shade_is_not_taken_for_the_object(angle: int) -> None:
     light = np.linspace(255, 120, 300, dtype=np.uint8)[None].repeat(200, 0)
     light[60:140, 130:170] = 20
     found = prepare_picture(Image.fromarray(light).rotate(angle), (1, 28, 28))
@@ -210,21 +209,21 @@ def test_light_that_falls_off_is_no_object(angle: int) -> None:
     assert found.pixels[0, :, 7:21].min() > 200
 
 
-def soft(depth: np.ndarray) -> np.ndarray:
+def sigmoid(depth: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-depth / 8))
 
 
 Y, X = np.mgrid[:200, :300]
-# What a quadratic surface does not follow.
+# Pictures that a quadratic surface does not approximate.
 LIGHTS = {
     "lamp": 90 + 150 / (1 + ((X - 240) ** 2 + (Y - 50) ** 2) / 100**2),
-    "shadow from an edge": 220 - 80 * soft(X - 240.0) * soft(Y - 60.0),
+    "shadow from an edge": 220 - 80 * sigmoid(X - 240.0) * sigmoid(Y - 60.0),
     "joints": np.where(((X + 30) % 70 < 4) | ((Y + 30) % 66 < 4), 150, 220),
 }
 
 
 @pytest.mark.parametrize("light", LIGHTS)
-def test_lamps_shadows_and_lines_are_no_objects(light: str) -> None:
+def test_lamps_shadows_and_lines_are_not_taken_for_the_object(light: str) -> None:
     seen = LIGHTS[light].astype(np.uint8)
     seen[60:140, 130:170] = 10
     pixels = prepare_picture(Image.fromarray(seen), (1, 28, 28)).pixels[0]

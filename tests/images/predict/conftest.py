@@ -1,4 +1,4 @@
-"""Run ``main.py predict`` on the CPU, in an empty folder that holds the first test images."""
+"""Define fixtures that run ``main.py predict`` in an empty folder, and the first test images."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +14,13 @@ Predict = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def fashion(first_hundred: None) -> np.ndarray:
-    """The first hundred test images, (100, 28, 28)."""
+    """Return the first hundred test images, (100, 28, 28) uint8."""
     return open_split("test")[0]
 
 
 @pytest.fixture
 def predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Predict:
-    """Runs the command in its folder; returns exit code, output and errors."""
+    """Return a function that runs ``predict`` in an empty folder and returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, where: str = "--device cpu") -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""The command ``predict`` on arrays: the answers of the main job, in every format, and what it refuses."""
+"""Test ``predict`` on arrays: the main job's answers, in every format, and requests that it refuses."""
 
 import csv
 import json
@@ -49,17 +49,17 @@ ON_GPU = [
 def test_labels_are_those_of_the_main_job(
     name: str, where: str, predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit, whatever the file and the batch."""
+    """Expect equal labels for every file format and batch size."""
     FILES[name](Path(name), fashion)
     FILES["images"](Path("same"), fashion)
     told: list[np.ndarray] = []
 
-    def check(graph: Any, weights: Any, data: Any, outcome: Outcome, *more: Any) -> Accuracy:
+    def record_labels(graph: Any, weights: Any, data: Any, outcome: Outcome, *more: Any) -> Accuracy:
         told.append(outcome.labels)
         return real(graph, weights, data, outcome, *more)
 
     real = main_job.check_labels
-    monkeypatch.setattr(main_job, "check_labels", check)
+    monkeypatch.setattr(main_job, "check_labels", record_labels)
     data = "same" if ".np" in name else name  # the main job reads no NPY and no NPZ
     assert main([*where.split(), "--data", data, "--labels", "none", "--repeat", "1"]) == 0
     for batch in ("7", "4096"):
@@ -70,7 +70,7 @@ def test_labels_are_those_of_the_main_job(
 
 
 @pytest.mark.parametrize("where", ["--device cpu", *ON_GPU])
-def test_no_digit_depends_on_the_batch(where: str, predict: Predict, fashion: np.ndarray) -> None:
+def test_output_does_not_depend_on_the_batch(where: str, predict: Predict, fashion: np.ndarray) -> None:
     FILES["images.npy"](Path("images.npy"), fashion)
     for batch in ("1", "7", "33", "4096"):
         options = ("--out", f"{batch}.csv", "--logits", "--top", "3", "--batch", batch)
@@ -110,7 +110,7 @@ READERS: dict[str, Callable[[str], Rows]] = {
 
 
 @pytest.mark.parametrize("ending", READERS)
-def test_every_format_comes_back_to_the_bit(ending: str, predict: Predict, fashion: np.ndarray) -> None:
+def test_every_format_is_read_back_exactly(ending: str, predict: Predict, fashion: np.ndarray) -> None:
     if ending == ".parquet":
         pytest.importorskip("pyarrow")
     np.save("images.npy", fashion)
@@ -146,7 +146,7 @@ def test_few_images_are_a_table_and_many_are_csv(predict: Predict, fashion: np.n
     assert predict("few.npy", "--logits")[1].startswith("number,label,class,probability,logit_0,")
 
 
-def test_several_files_are_told_apart(predict: Predict, fashion: np.ndarray) -> None:
+def test_file_and_index_identify_each_image(predict: Predict, fashion: np.ndarray) -> None:
     np.save("b.npy", fashion[5])  # one image
     write_idx(Path("a"), fashion[:2])
     assert predict("b.npy", "a", "b.npy", "--out", "labels.csv")[0] == 0
@@ -181,8 +181,7 @@ def test_classes_are_named_by_the_weights(predict: Predict, fashion: np.ndarray)
         assert "class" not in found or [*found["class"]] == [digits[int(label)] for label in found["label"]]
 
 
-def test_scores_that_are_no_numbers(predict: Predict, fashion: np.ndarray) -> None:
-    """JSON has no word for them."""
+def test_infinite_logits_are_null_in_json(predict: Predict, fashion: np.ndarray) -> None:
     arrays = dict(load_weights().arrays)
     arrays["fc2"] = (arrays["fc2"] / np.abs(arrays["fc2"]).max() * 3e38).astype(np.float32)
     save_weights(Path("huge.h5"), arrays, network=LENET5)
@@ -191,7 +190,7 @@ def test_scores_that_are_no_numbers(predict: Predict, fashion: np.ndarray) -> No
     assert None in read_json_lines("answers.jsonl")["logit_0"]
 
 
-# What is named → what is wrong; the file ``bad`` is made of the bytes or the array.
+# Case → arguments, content of the file ``bad`` (bytes or an array), and error.
 REFUSED: dict[str, tuple[str, Any, str]] = {
     "whole numbers": ("bad.npy", np.zeros((2, 28, 28), np.int64), "bad.npy is int64; store it as uint8, or as float32"),
     "pixels as floats": ("bad.npy", np.full((2, 28, 28), 254.0), r"bad.npy contains values in 254 … 254; scale them"),
@@ -212,23 +211,15 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "its own input": ("good.npy --out good.npy --overwrite", b"", "--out good.npy is the same file as PATH good.npy"),
     "no folder": ("good.npy --out missing/labels.csv", b"", "--out missing/labels.csv cannot be written"),
     "two sizes": ("good.npy bad.npy", np.zeros((1, 30, 30), np.uint8), "bad.npy has images of shape"),
-    "a page of another kind": (
-        "good.npy --show seen.jpg",
-        b"",
-        "--show seen.jpg is written as PNG: end its name in .png",
-    ),
-    "a page on standard output": (
-        "good.npy --show -",
-        b"",
-        "--show -: standard output takes no such file; name a file",
-    ),
+    "a page as JPEG": ("good.npy --show seen.jpg", b"", "--show seen.jpg is written as PNG: end its name in .png"),
+    "a page on output": ("good.npy --show -", b"", "--show -: standard output takes no such file; name a file"),
     "an unset variable": ("", b"", "an empty PATH names nothing: give '.' for this folder"),
     "one output twice": ("good.npy --out a.csv --show a.csv", b"", "--out a.csv is the same file as --show a.csv"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_leaves_nothing(case: str, predict: Predict, fashion: np.ndarray) -> None:
+def test_refused_requests_leave_no_file(case: str, predict: Predict, fashion: np.ndarray) -> None:
     named, content, wrong = REFUSED[case]
     np.save("good.npy", fashion[:2])
     bad = Path(next((word for word in named.split() if "bad" in word), "bad"))
@@ -242,7 +233,7 @@ def test_what_is_refused_leaves_nothing(case: str, predict: Predict, fashion: np
     assert listing(Path()) == before
 
 
-def test_an_npz_names_its_images(predict: Predict, fashion: np.ndarray) -> None:
+def test_names_of_arrays_in_npz_files(predict: Predict, fashion: np.ndarray) -> None:
     np.savez("two.npz", first=fashion, second=fashion)
     check_error(*predict("two.npz"), "two.npz contains 'first', 'second'; store the images as x or images, or as its")
     np.savez("one.npz", anything=fashion[:1])

@@ -1,4 +1,4 @@
-"""The command ``predict`` on pictures, in folders and lists, odd and unreadable ones, and as documents show it."""
+"""Test ``predict`` on pictures: in folders and lists, odd and unreadable ones, and by the commands in documents."""
 
 import io
 import json
@@ -34,8 +34,8 @@ ODD = [
 ]
 
 
-def save(images: np.ndarray, names: Sequence[str | bytes]) -> None:
-    """Save images (N, 28, 28) in the folder, as they are."""
+def save_pictures(images: np.ndarray, names: Sequence[str | bytes]) -> None:
+    """Save images, (N, 28, 28) uint8, unchanged as PNG files in ``PHOTOS``."""
     PHOTOS.mkdir(exist_ok=True)
     for pixels, name in zip(images, names, strict=True):
         file = io.BytesIO()
@@ -65,8 +65,8 @@ def test_a_folder_of_photos_gives_a_csv(predict: Predict, fashion: np.ndarray) -
         assert min(seen.size) > 8 * 84
 
 
-def test_odd_names_come_back(predict: Predict, fashion: np.ndarray) -> None:
-    save(fashion[:5], ODD)
+def test_odd_file_names_are_written_unchanged(predict: Predict, fashion: np.ndarray) -> None:
+    save_pictures(fashion[:5], ODD)
     wanted = {b"photos/" + name for name in ODD}
     assert predict("photos", "--out", "a.csv")[0] == predict("photos", "--out", "a.jsonl")[0] == 0
     assert {os.fsencode(path) for path in read_csv("a.csv")["path"]} == wanted
@@ -82,7 +82,7 @@ def test_a_list_on_standard_input_gives_csv_on_standard_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fashion: np.ndarray
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save(fashion[:5], ODD)
+    save_pictures(fashion[:5], ODD)
     names = [b"photos/" + name for name in reversed(ODD)]
     (tmp_path / "names").write_bytes(b"\0".join(names))
     with (tmp_path / "names").open("rb") as stdin, (tmp_path / "table").open("wb") as stdout:
@@ -92,7 +92,7 @@ def test_a_list_on_standard_input_gives_csv_on_standard_output(
 
 
 def test_broken_pictures_do_not_stop_the_others(predict: Predict, fashion: np.ndarray) -> None:
-    save(fashion[:3], ["1.png", "3.png", "99.png"])
+    save_pictures(fashion[:3], ["1.png", "3.png", "99.png"])
     (PHOTOS / "2.png").write_bytes((PHOTOS / "1.png").read_bytes()[:100])
     for index in range(4, 15):
         (PHOTOS / f"{index}.jpg").write_text("no picture")
@@ -130,8 +130,8 @@ def test_where_nothing_can_be_read_nothing_is_written(names: str, wrong: str, pr
 
 
 def test_a_picture_that_is_classified_is_not_replaced(predict: Predict, fashion: np.ndarray) -> None:
-    """Found in a folder, and by another name."""
-    save(fashion[:2], ["0.png", "1.png"])
+    """``--show`` may name it neither by its place in a folder nor by a link to it."""
+    save_pictures(fashion[:2], ["0.png", "1.png"])
     Path("link.png").symlink_to(PHOTOS / "1.png")
     before = listing(Path())
     for show in ("photos/0.png", "link.png"):
@@ -140,10 +140,10 @@ def test_a_picture_that_is_classified_is_not_replaced(predict: Predict, fashion:
     assert listing(Path()) == before
 
 
-def test_what_is_worth_a_note(predict: Predict, fashion: np.ndarray) -> None:
-    """Dark objects on white that were not negated, files of several frames, and pictures of nothing."""
-    save(np.full((2, 90, 60), 255, np.uint8), ["white.png", "paper.png"])
-    save(255 - fashion[:9], [f"{index}.png" for index in range(9)])
+def test_report_counts_odd_pictures(predict: Predict, fashion: np.ndarray) -> None:
+    """Dark objects on white that were not negated, a file of several frames, and pictures of one colour."""
+    save_pictures(np.full((2, 90, 60), 255, np.uint8), ["white.png", "paper.png"])
+    save_pictures(255 - fashion[:9], [f"{index}.png" for index in range(9)])
     frames = [Image.fromarray(pixels) for pixels in fashion[:2]]
     frames[0].save(PHOTOS / "film.gif", save_all=True, append_images=frames[1:])
     code, _, report = predict("photos", "--invert", "no", "--out", "labels.csv")
@@ -157,7 +157,7 @@ def test_what_is_worth_a_note(predict: Predict, fashion: np.ndarray) -> None:
 def test_doubtful_answers_are_marked_in_every_format(
     ending: str, predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a note, and by "unsure" instead of a name; labels and probabilities stay. On contact sheets by a "?"."""
+    """Expect the column note, "unsure" instead of a class, and unchanged labels; in the picture of --show a "?"."""
     sheets: list[Sequence[str]] = []
     monkeypatch.setattr(command, "save_grid", lambda path, images, names, answers, overwrite: sheets.append(answers))
     cut = Image.new("L", (90, 120), 255)
@@ -184,24 +184,24 @@ def test_doubtful_answers_are_marked_in_every_format(
     assert sheets[1] == shown
 
 
-def test_an_answer_without_a_name_cannot_be_unsure(predict: Predict, fashion: np.ndarray) -> None:
+def test_min_confidence_needs_names_of_classes(predict: Predict, fashion: np.ndarray) -> None:
     save_weights(Path("mine.h5"), load_weights().arrays, network=LENET5)
     np.save("one.npy", fashion[0])
     wrong = "--min-confidence 0.5 replaces names of classes, and these weights have none"
     check_error(*predict("one.npy", "--weights", "mine.h5", "--min-confidence", "0.5"), wrong)
 
 
-def test_an_interruption_leaves_nothing(predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(fashion[:20], [f"{index}.png" for index in range(20)])
+def test_an_interruption_leaves_no_file(predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_pictures(fashion[:20], [f"{index}.png" for index in range(20)])
     before, calls, real = listing(Path()), [], Classifier.__call__
 
-    def interrupted(self: Classifier, images: Any) -> np.ndarray:
+    def interrupt_third_call(self: Classifier, images: Any) -> np.ndarray:
         calls.append(len(images))
         if len(calls) == 3:
             raise KeyboardInterrupt
         return real(self, images)
 
-    monkeypatch.setattr(Classifier, "__call__", interrupted)
+    monkeypatch.setattr(Classifier, "__call__", interrupt_third_call)
     check_error(*predict("photos", "--chunk", "4", "--out", "labels.parquet.csv", "--show", "seen.png"), "interrupted")
     assert calls == [4, 4, 4] and listing(Path()) == before
 
@@ -210,25 +210,25 @@ def test_an_interruption_leaves_nothing(predict: Predict, fashion: np.ndarray, m
 
 
 SHOWN = "\n".join([*((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/predict.md")), EPILOG])
-RECIPES = [*dict.fromkeys(re.findall(r"^ *python main\.py predict ([^`#\n]*[^`#\s])", SHOWN, re.MULTILINE))]
+DOCUMENTED = [*dict.fromkeys(re.findall(r"^ *python main\.py predict ([^`#\n]*[^`#\s])", SHOWN, re.MULTILINE))]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe(recipe: str, predict: Predict, fashion: np.ndarray) -> None:
+@pytest.mark.parametrize("options", DOCUMENTED)
+def test_documented_command(options: str, predict: Predict, fashion: np.ndarray) -> None:
     Path("photos").mkdir()
     Path("docs").symlink_to(ROOT / "docs")
     for path in ("photo.jpg", "photos/1.png", "photos/2.webp"):
         Image.fromarray(255 - fashion[0]).resize((112, 112)).save(path)
     np.save("images.npy", fashion)
     save_weights(Path("mine.h5"), load_weights().arrays, network=LENET5)
-    code, out, report = predict(*shlex.split(recipe))
+    code, out, report = predict(*shlex.split(options))
     assert code == 0, report
-    named = re.findall(r"--(?:out|show) (\S+)", recipe)
-    assert all(Path(name).stat().st_size for name in named) and bool(out) == ("--out" not in recipe)
+    named = re.findall(r"--(?:out|show) (\S+)", options)
+    assert all(Path(name).stat().st_size for name in named) and bool(out) == ("--out" not in options)
 
 
-def test_the_recipes_are_found() -> None:
-    assert len(RECIPES) >= 5 and any("--show" in recipe for recipe in RECIPES)
+def test_documented_commands_are_found() -> None:
+    assert len(DOCUMENTED) >= 5 and any("--show" in options for options in DOCUMENTED)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_the_recipes_are_found() -> None:
         ("pyarrow", "images.npy --out a.parquet", "--out a.parquet needs pyarrow: pip install 'pyarrow>="),
     ],
 )
-def test_a_missing_extra_is_one_line(
+def test_a_missing_package_is_reported_in_one_line(
     package: str, command: str, wrong: str, predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save("images.npy", fashion[:3])
