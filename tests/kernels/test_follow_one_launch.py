@@ -72,7 +72,7 @@ def test_a_launch_in_pieces_resets_its_pointers() -> None:
         arrays = [cupy.empty(one.fixed + 50 * one.per_image, one.dtype) for one in kernel.arguments()]
         bound = kernel.bind(arrays, 50)
         step, size = bound._steps, kernel.arguments()[0].per_image * arrays[0].itemsize
-        bound._piece = 20
+        bound._chunk = 20
 
         def first_images_of_launches(images: int) -> list[int]:
             card.calls.clear()

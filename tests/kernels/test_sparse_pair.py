@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.fused.sparse_pair import kept_places, pack_sparse_filters
+from app.kernels.fused.sparse_pair import kept_positions, pack_sparse_filters
 from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
@@ -89,7 +89,7 @@ def test_metadata_and_kept_weights_are_the_filters(dtype: str, products: int, de
     assert packed.dtype == np.uint8 and packed.shape == (products * 2048 + 4 * 128 * 16,)
     unpack = unpack_float16 if dtype == "float16" else unpack_int8
     np.testing.assert_array_equal(unpack(packed), filters.reshape(32, 25, 64), strict=True)
-    places = kept_places(filters)
+    places = kept_positions(filters)
     assert places.shape == (8, 2, 5, 5, 64)
     if density == 1:
         assert len({tuple(pair) for pair in places[3].reshape(2, -1).T}) == 6
