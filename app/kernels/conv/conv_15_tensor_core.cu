@@ -45,7 +45,7 @@ static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
 
 // Split operands are summed on the tensor cores for so many steps, these sums in the usual way.
 constexpr int CUT_STEPS = SPLIT ? 2 : K_STEPS;
-constexpr bool FEW_TERMS = C * K * K < 16;  // else products of two low parts are less than the sum's roundings
+constexpr bool FEW_TERMS = C * K * K < 16;  // otherwise products of two low parts are below the sum's rounding errors
 constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd: maps lie in different banks
 
 struct Operands {
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if constexpr (POOL > 1) {
         const int block_map = blockIdx.y * M_TILES * 16;
         float *values = shared_storage<SharedStorage>().values;
-        __syncthreads();  // the operands have been read
+        __syncthreads();  // all operands have been read
 #pragma unroll
         for (int m = 0; m < 2 * MT; m++) {
             const int map = map0 + 8 * m;

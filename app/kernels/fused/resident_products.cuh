@@ -32,7 +32,7 @@ struct Weights {
     uint4 planes[GROUP_PLANES / 2];
 };
 __device__ __forceinline__ void load_weights(Weights &weights, int t) {
-    const int row = t % 128 / 32 * 16 + t % 32 / 4;  // and eight more
+    const int row = t % 128 / 32 * 16 + t % 32 / 4;  // and that + 8
     const unsigned char *from = product_storage().w + t / 128 * GROUP_PLANES * W_PLANE_BYTES + row * 16 + t % 4 * 4;
 #pragma unroll
     for (int i = 0; i < GROUP_PLANES / 2; i++) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void multiply_half(const float *bias1, const Weights 
     float partial[4 * STEPS] = {}, cross[4] = {};
     multiply_steps(partial, cross, weights);
     if (t >= 128) return;
-    const int lane = t % 32, hidden = half * HALF + t / 32 * 16 + lane / 4;  // and eight more
+    const int lane = t % 32, hidden = half * HALF + t / 32 * 16 + lane / 4;  // and that + 8
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
         const int row = hidden + i * 4;

@@ -1,4 +1,4 @@
-// Common part of both optimisers: the L2 gradient, the sum of squares for the L2 loss, and decoupled weight decay. The
+// Shared by both optimisers: the L2 gradient, the sum of squares for the L2 loss, and decoupled weight decay. The
 // parameters lie one after another, weights first; L2 and decay are for those. With KEEP_ZEROS, weights that are zero
 // stay zero. Rounded step by step, as NumPy does it.
 #pragma once
