@@ -111,7 +111,7 @@ def test_layers_of_any_scale_are_as_exact_as_in_float32(arch: str, function: str
     check_errors(graph, compute_scores(nodes), "fp32x")
 
 
-def test_features_that_halves_would_lose_are_split_into_tfloat32() -> None:
+def test_features_too_small_for_float16_are_split_into_tfloat32() -> None:
     """Results of tanh cannot be scaled: a product that reads results near 1e-8 must not split them into float16."""
     graph = multiplied(make_graph("tanh"), conv2=1e-8, conv2_bias=1e-8)
     nodes = nodes_before_argmax(graph, "sm_90a", "fp32x")

@@ -64,8 +64,8 @@ def test_architecture_document_lists_the_files_that_run() -> None:
     assert all((ROOT / path).is_file() for path in listed)
 
 
-def test_a_launch_in_pieces_resets_its_pointers() -> None:
-    """The next launch begins at the first image again, also if an error ended the launch in pieces."""
+def test_a_launch_in_chunks_resets_its_pointers() -> None:
+    """The next launch begins at the first image again, also if an error ended the launch in chunks."""
     row, problem = row_of("conv", "direct"), network_convolutions(fused=True)[0]
     with fake_card() as card:
         kernel = launch.Kernel(row, problem, "sm_90a")

@@ -45,7 +45,7 @@ EXACT_ORDER = {"conv": "direct", "gemm": "naive", "pool": "direct"}  # whose flo
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> None:
+def compile_kernels(request: pytest.FixtureRequest) -> None:
     compile_selected(request)
 
 

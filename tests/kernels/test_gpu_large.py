@@ -79,7 +79,7 @@ def _huge_cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+def compile_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compile all kernels of the selected tests at once; in the end, free the results cached on the GPU."""
     compile_selected(request)
     yield

@@ -96,7 +96,7 @@ def cached_plain_errors(network: Callable[[], Graph], seed: int, precision: str)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
+def compile_kernels() -> None:
     """Compile all kernels of this file's tests on all CPU cores."""
     plans = [plan_pairs(g(), p, k) for g in (biased, unbiased, exact_graph) for p in ("fp32x", "fp16") for k in PAIRS]
     compile_all(cases_of(filter(None, plans)))

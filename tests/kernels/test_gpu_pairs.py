@@ -62,7 +62,7 @@ WEIGHTED = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> None:
+def compile_kernels(request: pytest.FixtureRequest) -> None:
     compile_selected(request)
 
 

@@ -193,7 +193,7 @@ def run_examples(row: Variant, body: Callable[[Case, int], None], examples: int 
 
 
 @pytest.fixture(scope="module")
-def compiled(request: pytest.FixtureRequest) -> None:
+def compile_kernels(request: pytest.FixtureRequest) -> None:
     """Compile the kernels of all rows under test on all CPU cores."""
     found: list[Case] = []
     for item in request.session.items:
@@ -204,7 +204,7 @@ def compiled(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("row", EXPLORED, ids=lambda row: row.source.removesuffix(".cu"))
-def test_kernels_on_any_problem(row: Variant, compiled: None) -> None:
+def test_kernels_on_any_problem(row: Variant, compile_kernels: None) -> None:
     run_examples(row, check_against_reference)
 
 

@@ -45,7 +45,7 @@ TOLERANCE = {"fp64": 1e-12, "fp32": 1e-5, "fp32x": 1e-5, "tf32": 0.01, "fp16": 0
 graph_of = cache(random_graph)
 
 
-def _runs() -> list[Any]:
+def _run_parameters() -> list[Any]:
     """Return parameters (network, row, precision): each row, in each of its types, on a few networks."""
     return [
         pytest.param(network, row, precision.name, id=f"{row.operation}-{row.name}-{precision.name}-{network.name}")
@@ -66,7 +66,7 @@ def plan_options(row: Variant, precision: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> None:
+def compile_kernels(request: pytest.FixtureRequest) -> None:
     """Compile all kernels of the selected tests on all CPU cores."""
     wanted: list[tuple[Graph, dict[str, Any]]] = []
     for item in request.session.items:
@@ -86,7 +86,7 @@ def _classify_by_plainest(network: Network, operation: str) -> tuple[np.ndarray,
     return classify(graph_of(network), random_images(network, IMAGES), chunk=IMAGES, **_plainest_options(operation))
 
 
-@pytest.mark.parametrize(("network", "row", "precision"), _runs())
+@pytest.mark.parametrize(("network", "row", "precision"), _run_parameters())
 def test_whole_network(network: Network, row: Variant, precision: str) -> None:
     """Results are right, and equal in one chunk and in chunks on four streams with separate constant memory."""
     graph, images, chosen = graph_of(network), random_images(network, IMAGES), plan_options(row, precision)
@@ -110,7 +110,7 @@ def test_whole_network(network: Network, row: Variant, precision: str) -> None:
 
 
 @pytest.mark.parametrize("network", TEST_NETWORKS)
-def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
+def test_fused_and_separate_layers_agree_to_the_bit(network: Network) -> None:
     """Fused and separate layers agree in float32, on kernels that auto chooses and on the plainest.
 
     Networks with long sums keep auto's matrix product: a kernel requested by name does not cut sums into parts.

@@ -204,7 +204,7 @@ def test_split_k_fills_the_workspace_limit_with_images() -> None:
 PROBLEM = ConvProblem(1, 9, 9, 4, 3)
 
 
-def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_highest_step_that_supports_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         toy_variant(12, "pools", pools=True, refuses=lambda problem: None if problem.pool > 1 else "only pools"),
         toy_variant(3, "plain"),

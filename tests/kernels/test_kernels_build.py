@@ -31,7 +31,7 @@ FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.rglob("*.cu*")), ids=l
 TIMING = re.compile(r"\d\s*(?:ns|us|µs|ms|seconds?|[GT]FLOP/s|[GT]B/s|% (?:faster|slower))\b")
 
 
-def _builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
+def _choose_builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
     """Return (configuration, architecture) pairs to compile; without long_form only for the lowest and the H100's."""
     builds = []
     declared = [
@@ -72,7 +72,7 @@ def test_compiles_for_every_architecture(row: Variant, build_cache: Path, long_f
         return build[0], compile_kernel(row.path, build[0].defines, build[1])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # NVRTC compiles in parallel
-        for config, cubin in pool.map(compile_build, _builds(row, long_form)):
+        for config, cubin in pool.map(compile_build, _choose_builds(row, long_form)):
             assert cubin.startswith(b"\x7fELF")
             names = {launch.entry or row.entry for launch in config.launches}
             names |= {action.symbol for action in config.actions if isinstance(action, ConstantCopy)}

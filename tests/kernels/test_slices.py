@@ -67,7 +67,7 @@ def test_short_sums_and_the_fused_argmax_are_one_slice() -> None:
 
 @pytest.mark.parametrize("stored", ["uint8", "float32"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_layer_is_cut_alike_alone_and_in_a_pair(stored: str, exact: bool) -> None:
+def test_long_sums_have_the_same_slices_alone_and_in_a_pair(stored: str, exact: bool) -> None:
     """Kernels of one and of two layers cut a long sum into the same slices, with at least two stages."""
     for outputs, rows in product(range(8, 193, 8), (40, 80)):
         first = replace(SPLIT, inputs=20184, outputs=outputs, input_dtype=stored)

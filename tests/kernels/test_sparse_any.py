@@ -33,7 +33,7 @@ ON = pytest.mark.parametrize("where", ["processor", pytest.param("card", marks=p
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> None:
+def compile_kernels(request: pytest.FixtureRequest) -> None:
     """Compile all kernels of the selected tests on all CPU cores, if there is a GPU."""
     if why_no_gpu() is None:
         compile_selected(request)
@@ -137,7 +137,7 @@ def sparsity_patterns(channels: int, shape: tuple[int, ...]) -> list[np.ndarray]
 
 @pytest.mark.parametrize("case", OF_PATTERNS, ids=str)
 @ON
-def test_all_patterns_exactly(case: Case, where: str) -> None:
+def test_results_are_exact_for_all_patterns(case: Case, where: str) -> None:
     """Results are exact for each pattern alone, so no pattern can hide an error in another."""
     problem, last = sparse_convolution(case.problem), case.problem
     shape = problem.kernel, problem.kernel, problem.channels, problem.maps
@@ -202,7 +202,7 @@ def noted_layers(planned: ExecutionPlan, choices: Choices) -> list[str]:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])
-def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not(precision: str) -> None:
+def test_one_weight_more_than_2_4_selects_dense_kernels(precision: str) -> None:
     graph, choices = make_three_convolutions(), Choices(precision)
     planned = plan(graph, "sm_90a", choices)
     assert convolution_kernels(planned) == ["wgmma-any-sparse", "warpgroup-sparse"]
@@ -265,12 +265,12 @@ def test_a_sparse_kernel_that_is_not_faster_is_not_chosen() -> None:
     problem = plan(graph, "sm_90a", Choices("fp16")).nodes[0].problem
     assert isinstance(problem, ConvPairProblem) and problem.sparse
 
-    def chosen(sparse: float, dense: float) -> str:
+    def chosen_name(sparse: float, dense: float) -> str:
         times = {(problem, "wgmma-any-sparse"): sparse, (replace(problem, sparse=False), "wgmma-any"): dense}
         entries = {tuning_key(one): {name: TunedResult({}, ms, 100)} for (one, name), ms in times.items()}
         return plan(graph, "sm_90a", Choices("fp16", tuning=Tuning(entries))).nodes[0].variant.name
 
-    assert [chosen(1.0, 1.1), chosen(1.1, 1.0)] == ["wgmma-any-sparse", "wgmma-any"]
+    assert [chosen_name(1.0, 1.1), chosen_name(1.1, 1.0)] == ["wgmma-any-sparse", "wgmma-any"]
 
 
 def test_tuning_keys_of_dense_problems_do_not_name_sparse() -> None:

@@ -35,7 +35,9 @@ def unpack_float16(packed: np.ndarray) -> np.ndarray:
             continue
         row, group = 16 * warp + 8 * upper + g, 4 * (t % 2) + four
         nibble = int(words[tap // 8, thread, tap % 8 // 2]) >> (16 * upper + 4 * four) & 15
-        place_kept(dense[4 * group : 4 * group + 4, tap, row], kept[tap, group // 4, row, group % 4 * 2 :], nibble)
+        write_kept_weights(
+            dense[4 * group : 4 * group + 4, tap, row], kept[tap, group // 4, row, group % 4 * 2 :], nibble
+        )
     return dense
 
 
@@ -62,7 +64,7 @@ def unpack_int8(packed: np.ndarray) -> np.ndarray:
         row, group = 16 * warp + 8 * (t % 2) + g, 8 * (t // 2) + i
         nibble = int(words[at // 4, thread, at % 4]) >> 4 * i & 15
         four = np.zeros(4, np.int8)
-        place_kept(four, kept[at, group // 8, row, group % 8 * 2 :], nibble)
+        write_kept_weights(four, kept[at, group // 8, row, group % 8 * 2 :], nibble)
         y, x, half = PARTS[at][group // 4]
         if half < 0:
             assert not four.any()
@@ -71,7 +73,7 @@ def unpack_int8(packed: np.ndarray) -> np.ndarray:
     return dense.reshape(32, 25, 64)
 
 
-def place_kept(four: np.ndarray, kept: np.ndarray, nibble: int) -> None:
+def write_kept_weights(four: np.ndarray, kept: np.ndarray, nibble: int) -> None:
     """Write the two weights at the start of ``kept`` to the positions in ``four`` that four bits of metadata name."""
     first, second = nibble & 3, nibble >> 2
     assert first < second
@@ -150,14 +152,14 @@ PATTERNS = sparsity_patterns()
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @ALL_KERNELS
-def test_all_patterns_exactly(name: str, pattern: str) -> None:
+def test_results_are_exact_for_all_patterns(name: str, pattern: str) -> None:
     """Results are exact for each pattern alone, so no pattern can hide an error in another."""
     assert is_two_of_four(PATTERNS[pattern])
     check_whole_numbers(name, 5, PATTERNS[pattern])
 
 
 @ALL_KERNELS
-def test_random_numbers(name: str) -> None:
+def test_random_operands(name: str) -> None:
     """The last group of the batch is not full; fewer images have the same bits. int8 equals the dense kernel."""
     problem = PAIRS[name]
     x, parameters = operands(problem, 23)
@@ -221,7 +223,7 @@ def add_one_weight(filters: np.ndarray, value: float) -> np.ndarray:
     return more
 
 
-def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not() -> None:
+def test_one_weight_more_than_2_4_selects_dense_kernels() -> None:
     graph = with_bytes(sparse_graph())
     assert [chosen_kernel(graph, precision) for precision in PRECISIONS] == SPARSE
     assert [chosen_kernel(graph, precision, sparse=False) for precision in PRECISIONS] == DENSE
