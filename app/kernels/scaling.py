@@ -51,7 +51,7 @@ class FeatureScaling(Frozen):
 
 
 class InexactError(Exception):
-    """Raised by ``float16_parts`` if float16 does not hold weights that a problem calls exact."""
+    """Raised by ``float16_parts`` if weights that a problem declares exact are not exact in float16."""
 
 
 def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:

@@ -149,7 +149,7 @@ class FilterRing(Frozen):
 
     @classmethod
     def choose(cls, others: int, results: int, convolution: WarpgroupConvolution) -> "FilterRing":
-        """Choose a layout beside ``others`` bytes of shared memory. results: bytes to collect results in, or 0.
+        """Choose a layout if others use ``others`` bytes of shared memory. results: bytes to collect results in, or 0.
 
         Results are collected if that does not change whether all filters fit at once. A stage has as many k steps as
         the tensor cores may sum, or fewer if a ring then fits. It has whole taps; if sparse, columns or part of one.

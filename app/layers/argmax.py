@@ -15,7 +15,7 @@ class Argmax(Layer):
     operation: ClassVar[str] = "argmax"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape: (classes) → (); at most 256 classes."""
+        """Return the shape: (classes) → (). Raises UserError for more than 256 classes."""
         if len(shape) != 1 or shape[0] > 256:
             raise self.input_shape_error(shape, "(classes,) with at most 256 classes")
         return ()

@@ -70,7 +70,7 @@ class Layer(Frozen, ABC):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return the arrays that a kernel takes between input and output: float64, in the kernels' layout.
+        """Return the layer's weights and bias as its kernels take them, in float64; empty if the layer has none.
 
         scale: factor of the input, multiplied into the weights. flattened: the input's (C, H, W) shape before
         flattening, if it was flattened. Raises UserError if the input has a scale and the layer no weights.

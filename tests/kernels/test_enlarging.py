@@ -120,7 +120,7 @@ def test_the_benchmark_times_the_reference_on_bytes() -> None:
 
 
 @pytest.fixture
-def weights(tmp_path: Path) -> Path:
+def fa19_path(tmp_path: Path) -> Path:
     """Write random weights of fa19 to a file; return its path."""
     path = tmp_path / "fa19.h5"
     save_weights(path, random_graph(FA19).parameters, network=FA19)
@@ -128,13 +128,13 @@ def weights(tmp_path: Path) -> Path:
 
 
 def test_small_and_enlarged_files_are_classified_alike(
-    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fa19_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = random_images(FA19, 12)
     reports = []
     for name, pixels in (("small", images), ("large.gz", resize_images(images, 70))):
         write_idx(tmp_path / name, pixels[:, 0])
-        options = ["--weights", str(weights), "--data", str(tmp_path / name), "--labels", "none", "--device", "cpu"]
+        options = ["--weights", str(fa19_path), "--data", str(tmp_path / name), "--labels", "none", "--device", "cpu"]
         assert main(options) == 0
         reports.append(capsys.readouterr().out)
     first, second = ([line for line in report.splitlines() if line.startswith("  first")] for report in reports)
@@ -142,18 +142,18 @@ def test_small_and_enlarged_files_are_classified_alike(
     assert "resize" in reports[0] and "resize" not in reports[1]
 
 
-def test_other_image_sizes_are_a_one_line_error(weights: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_other_image_sizes_are_a_one_line_error(fa19_path: Path, tmp_path: Path, refuses: Refuses) -> None:
     write_idx(tmp_path / "images", np.zeros((2, 71, 71), np.uint8))
     wrong = r"of shape \(1, 71, 71\) .*network fa19 reads \(1, 28, 28\) or \(1, 70, 70\): resize them"
-    refuses(["--weights", weights, "--data", tmp_path / "images", "--labels", "none", "--device", "cpu"], wrong)
+    refuses(["--weights", fa19_path, "--data", tmp_path / "images", "--labels", "none", "--device", "cpu"], wrong)
 
 
-def test_fractional_pixels_are_a_one_line_error(weights: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_fractional_pixels_are_a_one_line_error(fa19_path: Path, tmp_path: Path, refuses: Refuses) -> None:
     h5py: Any = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "images.h5", "w") as file:
         file["x"] = np.random.default_rng(0).random((2, 28, 28, 1), np.float32)
     wrong = "contains fractions of pixel values, but network fa19 .*store its images as uint8"
-    refuses(["--weights", weights, "--data", tmp_path / "images.h5", "--labels", "none", "--device", "cpu"], wrong)
+    refuses(["--weights", fa19_path, "--data", tmp_path / "images.h5", "--labels", "none", "--device", "cpu"], wrong)
 
 
 @pytest.mark.gpu

@@ -59,7 +59,7 @@ BEYOND: list[Factors] = [
 ]
 
 
-def plan_scores(graph: Graph, arch: str, precision: str) -> Callable[[np.ndarray], np.ndarray] | None:
+def make_scorer(graph: Graph, arch: str, precision: str) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return a function from images to float64 scores, or None unless the plan has kernels of two layers alone."""
     planned = plan(graph, arch, Choices(precision))
     if any(not isinstance(node.problem, ConvPairProblem | LinearPairProblem) for node in planned.nodes):
@@ -97,7 +97,7 @@ def nearest_powers_of_two(factors: Factors) -> Factors:
 
 def check_errors(graph: Graph, arch: str, precision: str, limits: np.ndarray) -> None:
     """Assert errors of at most twice ``limits``, a plain implementation's errors on a network of usual scales."""
-    scores = plan_scores(graph, arch, precision)
+    scores = make_scorer(graph, arch, precision)
     assert scores is not None, "an ordinary kernel runs"
     found = errors(scores(images()), graph.reference(images()))
     assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
@@ -171,7 +171,7 @@ def test_sparse_filters_of_any_scale(precision: str, factors: Factors) -> None:
 @CARDS
 def test_powers_of_two_change_no_bit(arch: str, precision: str) -> None:
     graph = biased()
-    scores = [plan_scores(g, arch, precision) for g in (graph, scaled(graph, (2.0**-26, 2.0**13, 2.0**-13, 2.0**26)))]
+    scores = [make_scorer(g, arch, precision) for g in (graph, scaled(graph, (2.0**-26, 2.0**13, 2.0**-13, 2.0**26)))]
     found, wanted = (of(images()) if of is not None else None for of in scores)
     assert found is not None and wanted is not None
     np.testing.assert_array_equal(found, wanted)

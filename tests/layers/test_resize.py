@@ -120,7 +120,7 @@ def test_onnx_runtime_agrees_up_to_rounding(shape: Shape, size: int) -> None:
 
 @RULED
 def test_constant_images_do_not_change(rule: str) -> None:
-    """White at the greatest size has the greatest sums; the course's rule darkens only the border."""
+    """Constant images stay constant, save that the course's rule darkens the border; white has the greatest sums."""
     for value, size in product((0, 1, 254, 255), (2, 3, 70, MAX_SIZE)):
         found = resize_images(np.full((1, 1, 3, 2), value, np.uint8), size, rule)
         down, across = (-(-size // (2 * length)) * (rule == "course") for length in (3, 2))

@@ -173,7 +173,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
-    """Return a sort key: whether a block exceeds MOST_SHARED, then the time of an image in units of one mma's."""
+    """Return a sort key: whether a block exceeds MOST_SHARED, then an image's time in units of the time of one mma."""
     try:
         layout = _tile_layout(problem, parameters)
     except Unfit:
