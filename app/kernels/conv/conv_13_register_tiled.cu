@@ -29,7 +29,7 @@ static_assert(THREADS % 32 == 0 && BN / TN % LANES_N == 0, "a block must consist
 static_assert(BN % COLUMNS_APART == 0 && THREADS % COLUMNS_APART == 0, "threads must share columns out evenly");
 static_assert(BK % ROWS_APART == 0, "threads must share the rows of a tile out evenly");
 
-// Where tap k of a window lies relative to its first pixel. Read with a uniform index: one constant-cache read a warp.
+// The offset of tap k from the first pixel of a window. The index is uniform: one constant-cache read per warp.
 __host__ __device__ constexpr int tap_offset(int k) {
     return k < DEPTH ? (k / (K * K) * H + k / K % K) * W + k % K : 0;
 }

@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         float *inputs = stages + step % STAGES * STAGE_FLOATS, *filters = inputs + FILTER_START;
         const INPUT *from = block_x + step * (CK * H * W);
         for (int first = 0; first < LOADS; first += BATCH) {
-            // What must be converted passes through registers: all loads of a batch go out before the first is awaited.
+            // Values to convert pass through registers: all loads of a batch are issued before the first is used.
             INPUT loaded[BATCH];
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {

@@ -17,7 +17,7 @@
 
 constexpr int PER_WORD = sizeof(float) / sizeof(WEIGHT);
 constexpr int WORDS = BK / PER_WORD;
-constexpr int GROUP = 4 * PER_WORD;  // numbers in four words, which a thread stores at once
+constexpr int GROUP = 4 * PER_WORD;  // numbers in the four words that a thread stores at once
 constexpr int STEPS = (DEPTH + BK - 1) / BK;
 constexpr int WARPS_N = BN / WN, THREADS = 32 * (BM / WM) * WARPS_N;
 constexpr int X_GROUPS = BM * WORDS / 4, W_GROUPS = WORDS * BN / 4;
@@ -33,13 +33,13 @@ static_assert(BM % WM == 0 && BN % WN == 0, "warp tiles must cover the block til
 static_assert(BK % (8 * PER_WORD) == 0, "one mma takes eight words along k");
 static_assert(!ARGMAX || (N <= BN && WN == BN && N <= 256), "argmax needs a row within one warp, a label is one byte");
 
-// One word of a tile; low and high are the same number where a word holds one.
+// One word of a tile; low and high are the same number if a word holds one.
 template <typename T>
 __device__ __forceinline__ unsigned word(T low, T high) {
     return PER_WORD == 2 ? pack_half2(low, high) : to_tf32(low);
 }
 
-// The products of high parts, and those with a low part.
+// Adds the products of high parts to sums, and those with a low part to cross.
 __device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], const unsigned (&a)[X_PARTS][4],
                                           const unsigned (&b)[W_PARTS][2]) {
     if constexpr (W_PARTS == 2) mma_tf32(cross, a[0], b[1]);
