@@ -218,7 +218,7 @@ def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: Filt
 
 
 def beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
-    """Return whether the sparse kernel is estimated to be faster than the dense one, by wgmma or else by mma."""
+    """Return whether sparse wgmma products are estimated to be faster than dense ones, by wgmma or else by mma."""
     return sparse_clocks < dense_clocks * (1.0 if dense.utilisation >= LEAST_USE else dense.utilisation / MMA_USE)
 
 

@@ -51,7 +51,7 @@ def test_launches_fit_the_hardware(row: Variant) -> None:
 
 @ALL_VARIANTS
 def test_no_row_exceeds_the_shared_memory_of_an_architecture(row: Variant) -> None:
-    """Checked on one architecture for each size of shared memory."""
+    """Rows refuse problems beyond the shared memory; one architecture is checked for each size of it."""
     for kilobytes, arch in {SHARED_LIMIT[architecture_number(arch)]: arch for arch in ARCHITECTURES}.items():
         for problem in served(row, arch):
             assert all(launch.shared_bytes <= kilobytes << 10 for launch in row.launch_config(problem).launches), arch
