@@ -138,7 +138,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     split = problem.dtype == "float16x2"
     if wm * wn * (3 if split else 1) > 64 * 64:
         raise Unfit("a thread would hold more than 128 sums")
-    x_parts = 2 if split and problem.input_dtype == "float32" else 1  # others are exact in one tfloat32
+    x_parts = 2 if split and problem.input_dtype == "float32" else 1  # other inputs are exact in one tfloat32
     if 2 * (x_parts * bm * (words + 4) + parts * words * (bn + 8)) * 4 > STATIC_SHARED_LIMIT:
         raise Unfit("the two stages exceed 48 KB of shared memory")
     if problem.argmax and not problem.outputs <= bn == wn:

@@ -144,7 +144,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
     apart = {4: 2, 2: 18, 1: 8}[run]
     plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart
     m_tiles = mt * warps_m
-    input_parts = words.parts if problem.input_dtype == "float32" else 1  # others are exact in one
+    input_parts = words.parts if problem.input_dtype == "float32" else 1  # other inputs are exact in one
     operands = input_parts * images * words.planes * plane + words.parts * words.k_steps * m_tiles * 128
     operands += 8 * words.k_steps
     pooled = 16 * m_tiles * (images * rows * columns // 2 * 2 + 1) if problem.pool > 1 else 0
