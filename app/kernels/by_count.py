@@ -1,4 +1,4 @@
-"""Launch one of several kernels with bit-identical results, by the number of images."""
+"""Choose among launches of kernels with bit-identical results by the number of images."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class LaunchByCount:
-    """Run the first of the launches for at most ``most[0]`` images, and so on; the last for more than ``most[-1]``.
+    """Launches with the interface of one ``Launch``: a call runs the one for its number of images.
 
-    Callers use it like a ``Launch``. All launches are bound to the same arrays, but those that pack the weights have a
-    separate copy in their layout.
+    Launch i runs for at most most[i] images, the last one for more. All are bound to the same arrays, except that
+    launches that pack the weights have their own copy in their layout.
     """
 
     def __init__(self, launches: Sequence[Launch], most: Sequence[int]) -> None:
@@ -33,7 +33,7 @@ class LaunchByCount:
         self.launch_for(images)(stream, images)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
-        """Add the kernels for the first ``images`` images to a graph. It requires ``launches_only_kernels``."""
+        """Add the kernels for the first ``images`` images to a graph. Requires ``launches_only_kernels``."""
         self.launch_for(images).add_to(graph, images)
 
     @property
@@ -47,7 +47,7 @@ class LaunchByCount:
         return [array for launch in self.launches for array in launch.workspace]
 
     def set_argument_address(self, place: int, address: int) -> None:
-        """Set the address of argument number ``place``, the images or a result, for later calls."""
+        """Set the device address of argument number ``place``, the images or a result, for later calls."""
         for launch in self.launches:
             launch.set_argument_address(place, address)
 

@@ -1,4 +1,4 @@
-"""Call cuBLAS for the registry's library rows, on the stream of the launch."""
+"""Call cuBLAS for the registry rows that use it, on the stream of the launch."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def make_gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p])
 
 
 class CublasHandle:
-    """CuPy's cuBLAS binding, with one handle per launch so that streams do not share a workspace.
+    """CuPy's cuBLAS binding (``library``) and a handle (``value``); one per launch, so streams share no workspace.
 
     Creating or destroying a handle waits for the device. Raises UserError if cuBLAS is not installed.
     """

@@ -1,4 +1,4 @@
-"""Launch a kernel with arguments that change from call to call, for training and measurements."""
+"""Launch kernels whose arguments change from call to call, for training and measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.kernels.launch import LoadedKernel
 from app.kernels.variant import Grid
 
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65_535  # on every architecture
-# An argument: an array is passed by address, None as a null pointer, a number in exactly the declared type.
+# An argument: an array is passed by address, None as a null pointer, a NumPy number in its own type.
 Value = Any  # cupy.ndarray | numpy scalar | None
 C_TYPES: dict[type, Any] = {
     np.int32: ctypes.c_int32,
@@ -32,11 +32,11 @@ class KernelFunction(LoadedKernel):
         self._launch: Callable[[int, Grid], None] | None = None
 
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
-        """Enqueue a launch on a CuPy stream and return at once. The caller must check the arrays' sizes.
+        """Enqueue a launch on a CuPy stream and return at once. values: the kernel's arguments.
 
-        Raises ValueError for a grid that no GPU can launch. The first call fixes the values' types: it raises
-        ValueError for an array that is not contiguous, and TypeError for a Python number or a host array, which kernels
-        cannot take. Later calls raise ValueError for another number of values, and do not check arrays again.
+        The caller must check the arrays' sizes. Raises ValueError for a grid that no GPU can launch. The first call
+        fixes the arguments' types: it raises ValueError for an array that is not contiguous, and TypeError for a Python
+        number or a host array. Later calls raise ValueError for another number of values, and check no arrays.
         """
         x, y, z = grid
         if not (0 < x <= MAX_GRID_X and 0 < y <= MAX_GRID_YZ and 0 < z <= MAX_GRID_YZ):
@@ -50,7 +50,7 @@ class KernelFunction(LoadedKernel):
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """Return a ctypes object of the type of ``value``; all calls reuse it. name: the kernel's, for error messages."""
+    """Return a ctypes object for arguments of the type of ``value``. name: the kernel's, for error messages."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")

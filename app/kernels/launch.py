@@ -43,7 +43,7 @@ EnqueueStep = Callable[[int, int], None]  # enqueues one action, given a stream 
 
 
 class Kernel:
-    """A variant compiled for one problem on the current device. debug: compile without optimisation."""
+    """A variant compiled for one problem. parameters: tunables, by default the variant's. debug: do not optimise."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Kernel:
 
     def load_module(self) -> Any:
         """Return the loaded module: a new copy for each launch that writes constant memory, otherwise a shared one."""
-        own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
-        return load_cubin(self._cubin) if own else self._shared_module
+        writes_constants = any(isinstance(action, ConstantCopy) for action in self.config.actions)
+        return load_cubin(self._cubin) if writes_constants else self._shared_module
 
     @cached_property
     def _shared_module(self) -> Any:
@@ -78,7 +78,7 @@ class Kernel:
         return list(arrays) if self.config.packing is None else self.config.packing.pack(arrays)
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the kernel's arguments: the problem's, with packed parameters."""
+        """Return the kernel's pointer arguments: the problem's, but with packed parameters."""
         if self.config.packing is None:
             return self.problem.arguments()
         x, *others = self.problem.arguments()
@@ -87,7 +87,7 @@ class Kernel:
     def bind(self, arrays: Sequence[cupy.ndarray | None], images: int, *, early: bool = True) -> Launch:
         """Return a launch of the kernel on these arrays, for at most ``images`` images.
 
-        arrays: one per argument of the problem, None for an absent optional one. A wrong count, dtype, size, layout or
+        arrays: one for each of ``arguments()``, None for an absent optional one. A wrong count, dtype, size, layout or
         device is a bug and raises ValueError. Raises DeviceMemoryError if the workspace does not fit. early: dependent
         kernels start before the previous kernels have ended; False if other streams need the multiprocessors.
         """
@@ -121,21 +121,21 @@ class Launch:
     def __init__(self, kernel: Kernel, arrays: Sequence[cupy.ndarray | None], images: int, early: bool) -> None:
         self.kernel, self.capacity = kernel, images
         config = kernel.config
-        self._piece = min(config.images_at_a_time or images, images)
-        self.workspace = [device_array(a.fixed + a.per_image * self._piece, a.dtype) for a in config.workspace]
+        self._chunk = min(config.images_at_a_time or images, images)
+        self.workspace = [device_array(a.fixed + a.per_image * self._chunk, a.dtype) for a in config.workspace]
         self._arrays = (*arrays, *self.workspace)  # kept alive while their addresses are in use
         self._pointers = [ctypes.c_void_p(None if array is None else array.data.ptr) for array in self._arrays]
         self._images = ctypes.c_int(images)
         arguments = kernel.arguments()
         self._names = dict(zip([a.name for a in (*arguments, *config.workspace)], self._pointers, strict=True))
-        # Pointers that advance from piece to piece, by argument position: pointer, start address, bytes per image.
+        # Pointers that advance from chunk to chunk, by argument position: pointer, start address, bytes per image.
         self._moving = {
             place: (pointer, pointer.value, argument.per_image * np.dtype(argument.dtype).itemsize)
             for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
             if argument.per_image and pointer.value is not None
         }
         self._module, self._early = kernel.load_module(), early
-        self._advanced = False  # the pointers may be those of a later piece
+        self._advanced = False  # whether the pointers may be those of a later chunk
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]
 
@@ -145,13 +145,13 @@ class Launch:
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel for the first ``images`` images. stream: a pointer. Raises ValueError for too many."""
-        for count in self._iter_pieces(images):
+        for count in self._iter_chunks(images):
             for step in self._steps:
                 step(stream, count)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
         """Add the kernels for the first ``images`` images to a graph. Requires ``launches_only_kernels``."""
-        for count in self._iter_pieces(images):
+        for count in self._iter_chunks(images):
             for node in self._nodes:
                 node(graph, count)
 
@@ -160,26 +160,26 @@ class Launch:
         """Return whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
-    def _iter_pieces(self, images: int) -> Iterable[int]:
-        """Set the arguments to one piece of the images after another; yield the length of each."""
-        if self._advanced or not 0 < images <= self._piece:
-            return self._iter_pieces_moving_pointers(images)
+    def _iter_chunks(self, images: int) -> Iterable[int]:
+        """Divide the images into chunks; set the arguments to one after another and yield its number of images."""
+        if self._advanced or not 0 < images <= self._chunk:
+            return self._iter_moving_chunks(images)
         self._images.value = images
         return (images,)
 
-    def _iter_pieces_moving_pointers(self, images: int) -> Iterator[int]:
+    def _iter_moving_chunks(self, images: int) -> Iterator[int]:
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         self._advanced = True
-        for first in range(0, images, self._piece):
+        for first in range(0, images, self._chunk):
             for pointer, start, stride in self._moving.values():
                 pointer.value = start + first * stride
-            self._advanced = images > self._piece
-            self._images.value = count = min(self._piece, images - first)
+            self._advanced = images > self._chunk
+            self._images.value = count = min(self._chunk, images - first)
             yield count
 
     def set_argument_address(self, place: int, address: int) -> None:
-        """Set the address of argument number ``place``, the images or a result, for later calls.
+        """Set the device address of argument number ``place``, the images or a result, for later calls.
 
         The memory must be as large as the bound memory and aligned to 16 bytes; the caller keeps it alive.
         """
@@ -224,7 +224,7 @@ class Launch:
 
 
 def _limit_persistent_grid(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
-    """Return the grid limited to one block per multiprocessor of the current device."""
+    """Return the grid function, limited to one block per multiprocessor of the current device."""
     most = cupy.cuda.Device().attributes["MultiProcessorCount"]
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
@@ -257,9 +257,9 @@ class LoadedKernel:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
 
     def make_launcher(self, values: Sequence[Any], grid: Callable[[Any], Grid]) -> Callable[[int, Any], None]:
-        """Pack ctypes ``values``; return a function of a stream pointer and ``grid``'s argument that launches.
+        """Return a function that launches the kernel, given a stream pointer and the argument of ``grid``.
 
-        Each launch reads the current contents of the values.
+        values: the kernel's arguments, ctypes objects; each launch reads their current contents.
         """
         packed = _value_addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
@@ -276,7 +276,7 @@ class LoadedKernel:
         return make_attributed_launcher(handle, packed, sizes, grid, self._cluster, launch, dependent=early)
 
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
-        """Pack ctypes ``values``; return a function of a graph and ``grid``'s argument that adds a launch to it."""
+        """Return a function that adds a launch with ctypes ``values`` to a graph, given the argument of ``grid``."""
         packed, dependent, cluster = _value_addresses(values), self._dependent, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:
@@ -288,12 +288,12 @@ class LoadedKernel:
 
 
 def _value_addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
-    """Return an array of the addresses of ctypes values, which the driver takes. Keep the values alive."""
+    """Return an array of the addresses of ctypes values, for the driver. The caller keeps the values alive."""
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
 def load_cubin(cubin: bytes) -> Any:
-    """Return machine code, loaded as a module in the current context."""
+    """Load machine code (a cubin) in the current CUDA context; return the module."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
     return module

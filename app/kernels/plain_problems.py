@@ -11,7 +11,7 @@ ITEMSIZE = {"int8": 1, "uint8": 1, "float16": 2, "float32": 4, "float64": 8}
 
 
 class Argument(Frozen):
-    """A pointer argument of a kernel: its dtype and its number of elements (per image, or fixed)."""
+    """A pointer argument of a kernel: dtype, elements per image or in all (fixed), and whether it may be null."""
 
     name: str
     dtype: str
@@ -21,7 +21,7 @@ class Argument(Frozen):
 
 
 def bytes_moved(arguments: Iterable[Argument], images: int) -> int:
-    """Return the minimum device-memory traffic in bytes: what is not optional, once for ``images`` images."""
+    """Return the least traffic of device memory in bytes: every argument that is not optional once, for ``images``."""
     return sum(
         (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
         for argument in arguments
@@ -30,7 +30,7 @@ def bytes_moved(arguments: Iterable[Argument], images: int) -> int:
 
 
 def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
-    """Return the most images whose workspace fits in ``budget`` bytes, at least one."""
+    """Return the largest number of images, at least one, whose workspace arrays fit in ``budget`` bytes."""
     per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
     return max(budget // max(per_image, 1), 1)
 
@@ -52,11 +52,11 @@ class ResizeProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs by convention: four products and three sums per output."""
+        """Return the FLOPs of an image by convention: four products and three sums per output."""
         return 7 * self.channels * self.size**2
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), y (C, size, size)."""
+        """Return the arguments x (C, H, W) and y (C, size, size)."""
         return input_output_arguments(
             self.dtype, self.channels * self.height * self.width, self.channels * self.size**2
         )
@@ -65,7 +65,7 @@ class ResizeProblem(Frozen):
 class ActivationProblem(Frozen):
     """Apply a function to ``size`` elements per image.
 
-    function: relu, relu6, tanh, sigmoid, or leakyrelu, which other slopes than the default extend to leakyrelu:SLOPE.
+    function: relu, relu6, tanh, sigmoid, leakyrelu, or leakyrelu:SLOPE if the slope is not the default.
     """
 
     size: int
@@ -74,11 +74,11 @@ class ActivationProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs by convention: one per element."""
+        """Return the FLOPs of an image by convention: one per element."""
         return self.size
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x (size), y (size)."""
+        """Return the arguments x (size) and y (size)."""
         return input_output_arguments(self.dtype, self.size, self.size)
 
 
@@ -90,27 +90,27 @@ class SoftmaxProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs by convention: four per value (subtraction, exponential, sum, division)."""
+        """Return the FLOPs of an image by convention: four per value (subtraction, exponential, sum, division)."""
         return 4 * self.classes
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x (classes), y (classes)."""
+        """Return the arguments x (classes) and y (classes)."""
         return input_output_arguments(self.dtype, self.classes, self.classes)
 
 
 class ArgmaxProblem(Frozen):
-    """Find the index of the greatest of ``classes`` values, the first among equals."""
+    """Find the index of the greatest of ``classes`` values; of equal ones, the first."""
 
     classes: int
     dtype: str = "float32"
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs by convention: one comparison per value."""
+        """Return the FLOPs of an image by convention: one comparison per value."""
         return self.classes
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x (classes), labels (1)."""
+        """Return the arguments x (classes) and labels (1)."""
         return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
 
 

@@ -21,14 +21,14 @@ from app.kernels.plain_problems import (
     input_output_arguments,
 )
 
-LONG_SUM = 4096  # terms from which a sum is cut, so that blocks share it; one warp would take 18 us for so many
+LONG_SUM = 4096  # sums of so many terms are divided among blocks; one warp would take 18 us for them
 
 
 def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
     """Return the number of pooling windows along an axis of ``size`` pixels plus padding, at least ``window`` in all.
 
     ceil: remaining pixels get one more window, which ends beyond the padding, if that window begins before the end of
-    the image. before, behind: pixels of padding.
+    the image. before, behind: pixels of padding on either side.
     """
     padded = before + size + behind
     if ceil:
@@ -65,12 +65,12 @@ class ConvProblem(Frozen):
 
     @property
     def activation_parts(self) -> int:
-        """Return how many stored numbers add up to one input."""
+        """Return how many numbers add up to one input: two in float16x2, unless inputs are bytes, else one."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Return how many stored numbers add up to one weight."""
+        """Return how many numbers add up to one weight: two in float16x2, unless weights are exact, else one."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
@@ -97,11 +97,11 @@ class ConvProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of the convolution alone, two per product."""
+        """Return the FLOPs of an image for the convolution alone, two per product."""
         return 2 * self.maps * prod(self.conv_output_size) * self.reduction_length
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), w (C, K, K, M), bias (M), y (M, PH, PW)."""
+        """Return the arguments x (C, H, W), w (C, K, K, M), bias (M) and y (M, PH, PW)."""
         return (
             Argument("x", self.input_dtype, per_image=self.channels * self.height * self.width),
             Argument("w", storage_dtype(self.dtype), fixed=self.reduction_length * self.maps),
@@ -139,16 +139,16 @@ class PoolProblem(Frozen):
 
     @property
     def counted_padding(self) -> int:
-        """Return how many rows of padding, and as many columns, a mean counts on both sides together."""
+        """Return how many rows of padding, above and below together, a mean counts as pixels, and as many columns."""
         return (2 * self.padding + self.extra_padding) * self.count_padding
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs by convention: one per pixel of each window."""
+        """Return the FLOPs of an image by convention: one per pixel of each window."""
         return self.channels * prod(self.pooled_size) * self.window**2
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), y (C, PH, PW)."""
+        """Return the arguments x (C, H, W) and y (C, PH, PW)."""
         return input_output_arguments(
             self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled_size)
         )
@@ -181,11 +181,11 @@ class LinearProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of the product alone, two per weight."""
+        """Return the FLOPs of an image for the product alone, two per weight."""
         return 2 * self.inputs * self.outputs
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x (inputs), w (inputs, outputs), bias (outputs), y (outputs) and, with argmax, one label."""
+        """Return the arguments x (inputs), w (inputs, outputs), bias (outputs), y (outputs); with argmax, labels."""
         arguments = (
             Argument("x", self.input_dtype, per_image=self.inputs),
             Argument("w", storage_dtype(self.dtype), fixed=self.inputs * self.outputs),
@@ -225,11 +225,11 @@ class _PairProblem(Frozen, Generic[Half]):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of both layers."""
+        """Return the FLOPs of an image for both layers."""
         return self.first.flops + self.second.flops
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return x of the first layer, w1, bias1, w2, bias2, results of the second layer; parameters in float32."""
+        """Return the arguments: the first layer's x; w1, bias1, w2, bias2 in float32; the second layer's results."""
         x, w1, bias1, *_ = self.first.arguments()
         _, w2, bias2, *results = self.second.arguments()
         parameters = {"w1": w1, "bias1": bias1, "w2": w2, "bias2": bias2}
@@ -286,7 +286,7 @@ def operation(problem: Problem) -> str:
 
 
 def without_epilogue(problem: ConvProblem) -> ConvProblem:
-    """Return the problem without activation and pooling: its time is what reports call the op time."""
+    """Return the problem without activation and pooling, whose time reports call the op time."""
     return replace(problem, activation="", pool=1, pool_is_max=False)
 
 

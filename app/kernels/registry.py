@@ -27,11 +27,11 @@ TABLES: dict[str, Sequence[str]] = {
     "gemm_pair": ("fused.gemm_pair",),
     **dict.fromkeys(("pool", "softmax", "activation", "argmax", "resize"), ("pointwise.pointwise",)),
 }
-# Operation → modules of the steps that serve any sizes: imported only where no other step serves, or to compare
+# Operation → modules of the steps for any sizes: imported only if no other step supports a problem, or to compare
 # measured times.
 ANY_SIZES = {"conv_pair": ("fused.any_pair", "fused.any_warpgroups"), "gemm_pair": ("fused.any_product_pair",)}
-# Operation → modules of the steps for sparse filters: imported only for these, if not for others. Those of any sizes
-# follow.
+# Operation → modules of the steps for sparse filters, imported only for these unless another table names them, too.
+# Steps for any sizes follow them.
 SPARSE = {"conv": ("conv.rows.warpgroups",), "conv_pair": ("fused.sparse_pair",)}
 P = TypeVar("P", bound=Problem)
 VARIANTS: list[Variant]
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> list[Variant]:
 
 @cache
 def module_variants(module: str) -> list[Variant]:
-    """Return the rows of a module, for all operations."""
+    """Import a module of this package and return its rows, for all operations."""
     return [*importlib.import_module(f"{__package__}.{module}").ROWS]
 
 
@@ -56,14 +56,14 @@ def _variants_by_step(operation: str, modules: Sequence[str]) -> list[Variant]:
 
 
 def variants(operation: str) -> list[Variant]:
-    """Return the variants of an operation in the ladder's order."""
+    """Return all variants of an operation, sorted by step number."""
     return _variants_by_step(
         operation, [module for table in (ANY_SIZES, TABLES, SPARSE) for module in table.get(operation, ())]
     )
 
 
 def find_variant(operation: str, requested: str, *others: str) -> Variant | None:
-    """Return the requested variant of an operation or of ``others``; None for ``auto``. Raises UserError if unknown."""
+    """Return the variant named ``requested`` of these operations; None for "auto". Raises UserError if unknown."""
     if requested == "auto":
         return None
     known = {row.name: row for name in (operation, *others) for row in variants(name)}
@@ -73,7 +73,7 @@ def find_variant(operation: str, requested: str, *others: str) -> Variant | None
 
 
 def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
-    """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
+    """Yield the automatic variants that support the problem, the highest step first: the candidates of ``auto``."""
     sparse = getattr(problem, "sparse", False)
     for modules in (SPARSE if sparse else TABLES)[operation], ANY_SIZES.get(operation, ()):
         for row in reversed(_variants_by_step(operation, modules)):
@@ -82,10 +82,10 @@ def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[V
 
 
 def served_form(row: Variant, problem: P) -> P:
-    """Return the form of a problem that a variant serves: with 2:4 sparse filters if the variant serves no others.
+    """Return the problem, marked as 2:4 sparse if the variant supports only sparse filters.
 
-    A problem whose channels are not whole groups of four stays as it is. The time of other variants depends on no
-    weight, so times of both forms may be compared.
+    A problem whose channels are not whole groups of four is returned unchanged. Dense kernels take the same time for
+    any weights, so times of both forms may be compared.
     """
     layer = problem.second if isinstance(problem, ConvPairProblem) else problem
     if row.sparse and isinstance(layer, ConvProblem) and layer.channels % GROUP == 0:
@@ -94,7 +94,7 @@ def served_form(row: Variant, problem: P) -> P:
 
 
 def _is_worthwhile(row: Variant, problem: Problem, arch: str) -> bool:
-    """Return whether ``auto`` may choose a variant that serves the problem.
+    """Return whether ``auto`` may choose a variant that supports the problem.
 
     On cards with tensor cores, a float16 layer that they do not speed up runs as fast in float32 on CUDA cores, with
     results stored in float16.

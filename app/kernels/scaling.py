@@ -1,9 +1,9 @@
-"""Scale weights by powers of two that keep the pair kernels' numbers in float16's range. All functions are pure.
+"""Scale weights by powers of two that keep the numbers of tensor-core kernels in float16's range.
 
-Scaling costs no time. Sums, ReLU and pooling preserve a positive factor, so the next layer's weights divide out the
-factor of this layer's weights and bias. Every map and every hidden value has a separate factor, chosen by the greatest
-value of any image. That bound may be loose: a sum of two float16 keeps 22 bits down to 2**-18 of LARGEST, and down to
-2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
+Scaling costs no time: sums, ReLU and pooling preserve a positive factor, and the next layer's weights are divided by
+the factor of this layer's weights and bias. Every map and every hidden value has a separate factor, chosen by a bound
+of its values over all images. The bound may be loose: a sum of two float16 keeps 22 bits down to 2**-18 of LARGEST, and
+down to 2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from app.base.precision import INTEGERS
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem
 
 Arrays = Sequence[np.ndarray | None]
-Scalable = ConvPairProblem | ConvProblem | LinearProblem  # whose results the next kernel may read as two float16
+Scalable = ConvPairProblem | ConvProblem | LinearProblem  # the next kernel may read their results as two float16
 LARGEST = 30_000  # limit of scaled numbers; float16 ends at 65,504
 SMALLEST_NORMAL = 2.0**-14  # float16's; smaller numbers lose bits
 BRIGHTEST = 255.0  # greatest pixel
-LARGEST_SCALE = 2.0**120  # also for zeros, whose products do not count beside the others
-# Greater biases, relative to the weights, make float32 lose the products beside them.
+LARGEST_SCALE = 2.0**120  # also that of zeros, which may have any scale
+# Biases that are greater, relative to the weights, would make float32 lose the products.
 LARGEST_BIAS1, LARGEST_BIAS2 = 2.0**30, 2.0**40
 # The kernels' factors and the second matrix of the products are float32: within these limits they keep all bits.
 SMALLEST, GREATEST = 2.0**-80, 2.0**80
@@ -29,11 +29,11 @@ LOW_SCALE = 2048  # factor of the low halves in a matrix product
 UNEVEN = 2.0**-14  # smallest accepted ratio of two maps' features without scaling
 # Smallest accepted bound of features that are split without scaling: two float16 end at 2**-36, and a bound is loose.
 SMALLEST_SPLIT = 2.0**-4
-# Activations that preserve no factor, and their greatest magnitude, which float16 holds; smaller |x| bound |f(x)| too.
+# Activations that preserve no factor, with their greatest magnitude, which float16 represents.
 BOUNDED = {"tanh": 1.0, "sigmoid": 1.0, "relu6": 6.0}
 OF_BYTES = 2.0**-4, 2.0**12  # accepted bounds of the greatest activation in int8, where 255 stands for 1
-# Layers whose bounds multiply until an activation limits them. Each is up to about 2**6 times what images give, and two
-# float16 with a LOW_SCALE keep all bits down to 2**-29 of LARGEST.
+# Most layers whose bounds are multiplied without a bounded activation between. Each bound is up to about 2**6 times the
+# values of real images, and two float16 with a LOW_SCALE keep all bits down to 2**-29 of LARGEST.
 MOST_LAYERS = 4
 MOST_LAYERS_OF_HALVES = 2  # without a LOW_SCALE: they then keep all bits down to 2**-18 of LARGEST
 
@@ -51,7 +51,7 @@ class FeatureScaling(Frozen):
 
 
 class InexactError(Exception):
-    """Raised by ``float16_parts`` if float16 does not hold weights that a problem calls exact."""
+    """Raised by ``float16_parts`` if weights that a problem declares exact are not exact in float16."""
 
 
 def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:
@@ -66,7 +66,7 @@ def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:
 
 
 def layer_scale(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
-    """Return one power of two for all weights of a layer, at most LARGEST_SCALE; a large bias makes it smaller."""
+    """Return one power of two that scales all weights of a layer to at most LARGEST; a large bias makes it smaller."""
     largest = np.abs(weights).max()
     if bias is not None:
         largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
@@ -101,7 +101,7 @@ def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
 def float16_parts(
     problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
 ) -> list[np.ndarray]:
-    """Return float16 operands for float64 weights of any shape: [rounded], or [high, low]. Raises InexactError."""
+    """Return float64 weights of any shape as float16: [rounded], or [high, low] if split. Raises InexactError."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
     rounded = values.astype(np.float16)
@@ -111,14 +111,14 @@ def float16_parts(
 
 
 def float32_bias(bias: np.ndarray | None) -> np.ndarray | None:
-    """Convert a bias to float32, in which it is added; None stays None."""
+    """Convert a bias to float32, the type in which kernels add it; None stays None."""
     return None if bias is None else bias.astype(np.float32)
 
 
 def feature_bounds(problem: Scalable, arrays: Arrays, source: FeatureScaling | None = None) -> np.ndarray:
-    """Return an upper bound of each result map over all possible images: (maps,) float64.
+    """Return an upper bound of each result map's magnitude over all possible images: (maps,) float64.
 
-    source: bounds of the input of a single layer; None if the layer reads bytes.
+    arrays: the problem's parameters. source: bounds of a single layer's input; None if the layer reads bytes.
     """
     with np.errstate(invalid="ignore"):  # infinite weights
         if isinstance(problem, ConvPairProblem):
@@ -132,20 +132,20 @@ def feature_bounds(problem: Scalable, arrays: Arrays, source: FeatureScaling | N
 
 
 def activation_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
-    """Return an upper bound of each map between the convolutions over all possible images: (maps,) float64."""
+    """Return an upper bound of each map between two convolutions over all possible images: (maps,) float64."""
     pixels = np.full(problem.first.channels, BRIGHTEST * problem.pixel_scale)
     return _output_bounds(_flatten_filters(problem, arrays)[0], arrays[1], pixels, problem.first.activation)
 
 
 def activation_scales(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
-    """Return the power of two that brings each map between the convolutions close to LARGEST: (maps,) float64."""
+    """Return the power of two that brings each map between two convolutions close to LARGEST: (maps,) float64."""
     return power_of_two_scales(activation_bounds(problem, arrays))
 
 
 def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Scale (w1, bias1, w2, bias2) for float16; return w1 (K², maps), bias1, w2 (channels, K², maps), all float64.
 
-    A sum of four activations of a map then comes close to LARGEST for some image, and exceeds it for none.
+    The sum of four activations of a map can then come close to LARGEST, and exceeds it for no image.
     """
     w1, w2 = _flatten_filters(problem, arrays)
     scales = power_of_two_scales(4 * _output_bounds(w1, arrays[1], np.full(len(w1), BRIGHTEST)))
@@ -156,10 +156,10 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
 def scale_features(
     problem: Scalable, arrays: Arrays, source: FeatureScaling | None = None
 ) -> tuple[tuple[np.ndarray | None, ...], FeatureScaling | None]:
-    """Scale the last layer to bring results close to LARGEST; return all parameters, and the results' scaling.
+    """Scale the last layer's parameters to bring results close to LARGEST; return all parameters and the scaling.
 
     source: as for ``feature_bounds``. Factors are 1 if the activation preserves no factor. The scaling is None if
-    results may be too small for float16, or if the bounds span too many layers.
+    results may be too small for float16, or if the bounds combine too many layers.
     """
     *others, weights, bias = arrays
     assert weights is not None
@@ -177,9 +177,9 @@ def scale_features(
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    """Return parameters whose first matrix, (maps x pixels, hidden), is divided by the scales of its inputs.
+    """Divide the rows of the first matrix, (maps x pixels, hidden), by its inputs' scales; return all parameters.
 
-    arrays: the matrix and the other parameters, which stay. scales: (maps,) float64.
+    arrays: the matrix and the other parameters, which do not change. scales: (maps,) float64.
     """
     w1, *rest = arrays
     assert w1 is not None
@@ -203,7 +203,7 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
 
 
 def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Scale a layer's weights by a power of two per output, or map; return weights (terms, outputs) and the factors."""
+    """Scale a layer's weights by a power of two for each output or map; return weights (terms, outputs) and factors."""
     w = arrays[0]
     assert w is not None
     outputs = problem.maps if isinstance(problem, ConvProblem) else problem.outputs
@@ -213,10 +213,10 @@ def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tu
 
 
 def fits_float16(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
-    """Return whether float16 parts can hold all numbers of the layers without relevant loss, whatever the image.
+    """Return whether one or two float16 represent all numbers of the layers without relevant loss, for any image.
 
-    Matrix products read features of at most LARGEST, unless the problem is ``unbounded``. Features that convolutions
-    store must be in range.
+    arrays: the problem's parameters. Matrix products read features of at most LARGEST, unless the problem is
+    ``unbounded``. Features that convolutions store must be in range.
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
@@ -254,7 +254,7 @@ def _flatten_filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarr
 def _output_bounds(
     weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, activation: str = ""
 ) -> np.ndarray:
-    """Return each output's greatest magnitude. weights: (inputs, terms, outputs). inputs: each input's greatest."""
+    """Return each output's greatest magnitude. weights: (inputs, terms, outputs). inputs: greatest magnitudes of x."""
     sums = inputs @ np.abs(weights).sum(axis=1)
     shift = np.zeros(len(sums)) if bias is None else bias.astype(np.float64)
     if activation == "sigmoid":
@@ -265,7 +265,7 @@ def _output_bounds(
 
 
 def _scale_in_dtype(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Scale an array in its type: exact, except for numbers that leave its range."""
+    """Multiply an array by powers of two in its own type: exact, except for numbers that leave its range."""
     with np.errstate(over="ignore"):  # infinite results are refused later
         return (array * scales).astype(array.dtype)
 

@@ -1,4 +1,4 @@
-"""Decide on which architectures tensor cores are worthwhile, for kernels of several operations."""
+"""Decide on which architectures tensor cores are worthwhile, for the rows of several operations."""
 
 from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem

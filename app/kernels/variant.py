@@ -1,4 +1,4 @@
-"""Define registry rows: the problems that a kernel can compute, and how it is launched for each."""
+"""Define the registry row of a kernel: which problems it can compute, and how it is launched for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -30,7 +30,7 @@ FAMILIES = {"conv": "conv", "gemm": "gemm", "conv_pair": "fused", "gemm_pair": "
 
 
 class Unfit(Exception):  # noqa: N818 - a verdict, not an error
-    """The parameters do not suit the problem; the text is the reason. ``configure`` raises it."""
+    """Raised by ``configure`` if the parameters do not suit the problem; the text is the reason."""
 
 
 class KernelLaunch(Frozen):
@@ -46,7 +46,7 @@ class KernelLaunch(Frozen):
     scalars: tuple[int, ...] = ()
     shared_bytes: int = 0
     persistent: bool = False  # at most one block per multiprocessor; blocks loop over the work
-    dependent: bool = False  # programmatic dependent launch: the kernel itself waits for the results of the one ahead
+    dependent: bool = False  # programmatic dependent launch: the kernel itself waits for the kernel before
     cluster: Callable[[int], int] | None = None  # images → blocks per cluster, 1 for none; sm_90 and later
     block: Grid | None = None  # the threads along x, y and z, if not all along x
 
@@ -75,7 +75,7 @@ class Packing(Frozen):
     """The form in which a kernel takes the problem's parameters; ``pack`` runs once, when weights are loaded.
 
     takes: the kernel's arguments between x and the outputs. pack: computes the arrays of these arguments from the
-    problem's parameters; a parameter is None if it is optional and absent.
+    problem's parameters; an optional parameter that is absent is None.
     """
 
     takes: tuple[Argument, ...]
@@ -83,10 +83,10 @@ class Packing(Frozen):
 
 
 class LaunchConfig(Frozen):
-    """The configuration of a variant for one problem: compile-time constants, and the actions of a launch in order.
+    """The configuration of a variant for one problem.
 
-    workspace: scratch arrays. images_at_a_time: larger batches run in pieces of this size; 0: no limit. packing: None
-    if the kernel takes the problem's parameters unchanged.
+    defines: compile-time constants. actions: what a launch does, in order. workspace: scratch arrays. images_at_a_time:
+    larger batches run in chunks of this size; 0: no limit. packing: None if the kernel takes the parameters unchanged.
     """
 
     defines: dict[str, str | int]
@@ -104,17 +104,17 @@ class LaunchConfig(Frozen):
 class Variant(Frozen):
     """One kernel. ``configure`` returns its configuration for a problem; ``refuses`` returns why none suits, or None.
 
-    system: the old systems that had it. since: name of the row of this operation that it continues; None for the first
-    of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
-    words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep.
-    reads_host: it reads its input just once and in long runs, so the input may be page-locked host memory. automatic:
-    ``auto`` may choose it; other rows run only if named. worthwhile: problem, architecture → False if a kernel of
-    another type is estimated to be faster, which ``auto`` then takes. only_arch: the one architecture with its
-    instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with.
-    error_bound: problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not
-    add the terms one by one. work: problem → products computed ÷ the layer's. folder: the file's folder, if not the
-    operation's. taught: a row of single layers is a step of the ladder, with its own text. has_ptx: the file has PTX.
-    sparse: it serves problems with 2:4 sparse filters, and no others.
+    system: the earlier systems that had it. since: name of the row of this operation that it continues, if any.
+    summary: the idea; empty if the file's head comment begins with it. limits: the problems that it supports, in words.
+    pools: it can fuse pooling. reads_host: it reads its input just once and in long runs, so the input may be
+    page-locked host memory. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without
+    a sweep. automatic: ``auto`` may choose it; other rows run only if requested. worthwhile: problem, architecture →
+    False if a kernel of another type is estimated to be faster. only_arch: the one architecture with its instructions.
+    instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak rate reports compare with.
+    error_bound: problem, x, w, bias → roundings and magnitudes that bound a convolution's errors, if it does not add
+    the terms one by one. work: problem → products computed ÷ the layer's. folder: the file's folder, if not the
+    operation's. taught: it is a step of the ladder, with its own text. has_ptx: the file contains PTX.
+    sparse: it supports 2:4 sparse filters alone.
     """
 
     operation: str
@@ -146,7 +146,7 @@ class Variant(Frozen):
 
     @property
     def name(self) -> str:
-        """Return the name on the command line."""
+        """Return the name that the command line uses."""
         return self.technique.replace("_", "-")
 
     @property
@@ -173,7 +173,7 @@ class Variant(Frozen):
         return f"{self.operation}_{self.technique}"
 
     def launch_config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
-        """Return the configuration for the problem with these positive parameters, or the defaults. Raises Unfit.
+        """Return the configuration for the problem with these parameters, and defaults for others. Raises Unfit.
 
         The kernel checks that SHARED_BYTES, the launch's shared memory, equals the size of its ``SharedStorage``.
         """
@@ -182,8 +182,8 @@ class Variant(Frozen):
             if value < 1:
                 raise Unfit(f"{name} must be at least 1, not {value}")
         config = self.configure(problem, merged)
-        asked = {launch.shared_bytes for launch in config.launches} - {0}
-        return replace(config, defines=config.defines | {"SHARED_BYTES": max(asked)}) if asked else config
+        sizes = {launch.shared_bytes for launch in config.launches} - {0}
+        return replace(config, defines=config.defines | {"SHARED_BYTES": max(sizes)}) if sizes else config
 
     def refusal_reason(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
         """Return why the variant cannot compute the problem on this architecture with these parameters, or None."""
@@ -215,7 +215,7 @@ class Variant(Frozen):
         return None if fits else "needs more than 1,024 threads a block"
 
 
-# Rows of tensor-core kernels, which ``auto`` may choose; unless a row says otherwise, no old system had them.
+# Rows of tensor-core kernels, which ``auto`` may choose; unless a row says otherwise, no earlier system had them.
 ONLY_HOPPER = "sm_90 alone: its instructions are in no other card"
 TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 _new_row = partial(Variant, system="none of them", automatic=True)
@@ -224,7 +224,7 @@ wgmma_row = partial(_new_row, min_arch=90, only_arch=90, instructions="wgmma")
 
 
 def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
-    """Return a packing that reorders the weights and keeps the bias. elements: size of the weights with padding.
+    """Return a packing that reorders the weights and keeps the bias. elements: number of weights with padding.
 
     reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to an array of any shape.
     """
@@ -259,7 +259,7 @@ def type_defines(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
 
 
 def result_defines(problem: LinearProblem) -> dict[str, str | int]:
-    """Return the constants ARGMAX and SOFTMAX: what a kernel does with the sums of a whole row."""
+    """Return the constants ARGMAX and SOFTMAX: whether a kernel computes them from the sums of a row."""
     return {"ARGMAX": int(problem.argmax), "SOFTMAX": int(problem.softmax)}
 
 
@@ -282,12 +282,12 @@ def pooling_defines(problem: ConvProblem) -> dict[str, str | int]:
 
 
 def pooled_size_defines(problem: ConvProblem | PoolProblem) -> dict[str, str | int]:
-    """Return the constants PH and PW: pooling windows along each axis, counting those over the border if ``ceil``."""
+    """Return the constants PH and PW: height and width of the pooled output."""
     return dict(zip(("PH", "PW"), problem.pooled_size, strict=True))
 
 
 def elementwise_grid(outputs: int) -> Callable[[int], Grid]:
-    """Return a function of the number of images: a grid with a thread per element. outputs: elements per image."""
+    """Return a function from a number of images to a grid with a thread per element. outputs: elements per image."""
     return lambda images: (ceil_div(images * outputs, BLOCK), 1, 1)
 
 

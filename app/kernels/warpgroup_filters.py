@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from app.kernels.fused.sparse_pair import TERMS, compressed_filters, kept_places, metadata_words
+from app.kernels.fused.sparse_pair import TERMS, compressed_filters, kept_positions, metadata_words
 from app.kernels.variant import ceil_div
 from app.kernels.warpgroup_convolution import TILE, FilterRing, WarpgroupConvolution
 
 
 def pack_core_matrices(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack parts (C, …, M), of taps or steps, as wgmma's operand A: flat, channels and maps padded with zeros.
+    """Pack parts (C, …, M) of filters as wgmma's operand A: flat, channels and maps padded with zeros.
 
     Axes: (tiles of 64 maps, taps, parts, planes of 8 channels, 8 groups of maps, 8 maps, 8 channels).
     """
@@ -22,26 +22,26 @@ def pack_core_matrices(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def pack_filters(convolution: WarpgroupConvolution, ring: FilterRing, parts: list[np.ndarray]) -> np.ndarray:
-    """Pack parts (C, K, K, M), float16, for the kernel: flat float16, the bits of metadata behind each sparse stage."""
+    """Pack float16 parts (C, K, K, M) of filters for the kernel: flat float16, with metadata behind sparse stages."""
     if not convolution.sparse:
         return pack_core_matrices(parts)
     (filters,) = parts
     run, tiles = convolution.run_steps, convolution.padded_maps // TILE
     planes = np.pad(filters, ((0, -len(filters) % 8), (0, 0), (0, 0), (0, -filters.shape[-1] % TILE)))
-    # Of a column of taps, rows and their channels lie one after another: (columns, rows x channels, maps).
+    # Each column of taps has its rows and their channels one after another: (columns, rows x channels, maps).
     columns = planes.transpose(2, 1, 0, 3).reshape(convolution.kernel, -1, planes.shape[-1])
     columns = np.pad(columns, ((0, 0), (0, run * TERMS - columns.shape[1]), (0, 0)))
-    terms = columns.reshape(convolution.steps, TERMS, -1).transpose(1, 0, 2)  # of a step, steps, maps
-    places = kept_places(terms)
-    kept = pack_core_matrices([compressed_filters(terms, places)])
-    stages = places.reshape(*places.shape[:2], -1, ring.stage_steps, tiles, TILE).transpose(0, 1, 4, 2, 3, 5)
+    terms = columns.reshape(convolution.steps, TERMS, -1).transpose(1, 0, 2)  # (terms of a step, steps, maps)
+    positions = kept_positions(terms)
+    kept = pack_core_matrices([compressed_filters(terms, positions)])
+    stages = positions.reshape(*positions.shape[:2], -1, ring.stage_steps, tiles, TILE).transpose(0, 1, 4, 2, 3, 5)
     count = tiles * stages.shape[3]
     both = kept.reshape(count, -1), metadata_words(stages).reshape(count, -1).view(np.float16)
     return np.concatenate(both, axis=1).reshape(-1)
 
 
 def pad_to_tiles(numbers: np.ndarray | None) -> np.ndarray | None:
-    """Pad numbers per map with zeros to whole tiles, as float32; None stays None."""
+    """Pad one number per map with zeros to whole tiles of maps, as float32; None stays None."""
     if numbers is None:
         return None
     return np.pad(numbers.astype(np.float32), (0, -len(numbers) % TILE))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from app.drawing.svg import Drawing
-from app.kernels.fused.sparse_pair import kept_places
+from app.kernels.fused.sparse_pair import kept_positions
 from app.kernels.plain_problems import GROUP, KEPT
 
 CELL, TOP, EIGHT = 14, 22, 8
@@ -59,7 +59,7 @@ def draw_sparse_operands(columns: int) -> Drawing:
     columns: number of pixels that a product multiplies.
     """
     maps, channels = SHOWN.shape
-    places = kept_places(SHOWN.T).transpose(2, 0, 1)  # map, four, kept weight
+    places = kept_positions(SHOWN.T).transpose(2, 0, 1)  # map, four, kept weight
     cell, row, apart = 26, 34, 10
     drawing = Drawing(
         f"Filters of {maps} maps at one tap: of every four channels two have a weight. A holds the {KEPT} kept weights "

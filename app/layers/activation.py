@@ -10,7 +10,7 @@ from app.layers.base import Layer, Parameters, Shape
 
 
 class Activation(Layer):
-    """An element-wise function y = f(x) that never falls as x rises; NaN stays NaN.
+    """A layer that applies a function y = f(x) to each element. f never falls as x rises; NaN stays NaN.
 
     ``kind`` names f; in capitals, it names the struct in ``app/kernels/include/activations.cuh``.
     """
@@ -19,15 +19,15 @@ class Activation(Layer):
 
     @property
     def function(self) -> str:
-        """Return the name of f that problems use."""
+        """Return the name of f in kernel problems, such as "relu"."""
         return self.kind
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return ``shape``: activations keep it."""
+        """Return ``shape``, which activations do not change."""
         return shape
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
-        """Return the problem of a kernel for this layer alone; input and output have one type."""
+        """Return the problem of a kernel for this layer alone; None if the input and output types differ."""
         return ActivationProblem(prod(shape), self.function, input_dtype) if input_dtype == output_dtype else None
 
 
@@ -60,7 +60,7 @@ class LeakyRelu(Activation):
 
     @property
     def function(self) -> str:
-        """Return the name of f, followed by the slope unless it is the default."""
+        """Return the name of f in kernel problems, with the slope unless it is the default, such as "leakyrelu:0.2"."""
         return self.kind if self.slope == DEFAULT_SLOPE else f"{self.kind}:{self.slope!r}"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -91,11 +91,11 @@ class Sigmoid(Activation):
         return np.reciprocal(x, out=x)
 
 
-# Every activation by the name that the kernels use; oracles and tests iterate over it.
+# Every activation by the name that kernel problems use; oracles and tests iterate over it.
 ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu, Relu6, LeakyRelu, Tanh, Sigmoid)}
 
 
 def activation_layer(function: str, name: str = "") -> Activation:
-    """Return the layer that computes the function of a problem. name: the layer's name."""
+    """Return the layer for the function of a kernel problem, such as "relu" or "leakyrelu:0.2". name: the layer's."""
     kind, *settings = function.split(":")
     return ACTIVATIONS[kind](name, *map(float, settings))

@@ -9,13 +9,13 @@ from app.layers.base import Layer, Parameters, Shape
 
 
 class Argmax(Layer):
-    """The index of the greatest score, as one byte; among equal scores, the first index."""
+    """A layer that returns the index of the greatest score as one byte; of equal scores, the first index."""
 
     kind: ClassVar[str] = "argmax"
     operation: ClassVar[str] = "argmax"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape: (classes) → (); at most 256 classes."""
+        """Return the shape: (classes) → (). Raises UserError for more than 256 classes."""
         if len(shape) != 1 or shape[0] > 256:
             raise self.input_shape_error(shape, "(classes,) with at most 256 classes")
         return ()
@@ -25,5 +25,5 @@ class Argmax(Layer):
         return x.argmax(axis=1).astype(np.uint8)
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ArgmaxProblem | None:
-        """Return the kernel's problem. Labels are bytes, whatever ``output_dtype``."""
+        """Return the problem of a kernel for this layer alone; labels are bytes, whatever ``output_dtype``."""
         return None if input_dtype == "uint8" else ArgmaxProblem(shape[0], input_dtype)

@@ -17,13 +17,13 @@ Parameters = Mapping[str, np.ndarray]  # names and layouts as in the weights fil
 
 
 class Layer(Frozen, ABC):
-    """A layer of a network. Layers are data: they hold no arrays."""
+    """A layer of a network. It holds settings but no arrays: these are passed to its methods."""
 
     name: str
     kind: ClassVar[str]
-    # The registry's name of this layer's GPU operation; None: it only relabels its input.
+    # The registry's name of this layer's GPU operation; None if the layer only reshapes its input.
     operation: ClassVar[str | None] = None
-    # uint8 in, uint8 out (Resize): the next layer applies the pixel scale.
+    # Whether the layer maps uint8 to uint8 (Resize), so that the next layer applies the pixel scale.
     keeps_bytes: ClassVar[bool] = False
 
     @abstractmethod
@@ -34,7 +34,7 @@ class Layer(Frozen, ABC):
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute the layer in NumPy, in the float type of x: (B, *input shape) → (B, *output shape).
 
-        This defines the correct result. Activations are N, C, H, W whatever their strides. May overwrite x.
+        This defines the correct result. Axes are N, C, H, W in any memory order. May overwrite x.
         """
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
@@ -45,7 +45,7 @@ class Layer(Frozen, ABC):
         return {}
 
     def flops(self, shape: Shape) -> int:
-        """Return the FLOPs for one image of ``shape``; a multiply-add is two. Layers that no kernel computes have 0."""
+        """Return the FLOPs for one image of ``shape``; a multiply-add counts as two. Layers without a kernel have 0."""
         stored = "uint8" if self.keeps_bytes else "float32"
         problem = self.kernel_problem(
             shape, [], bias=False, input_dtype=stored, dtype="float32", output_dtype="float32"
@@ -70,7 +70,7 @@ class Layer(Frozen, ABC):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return the arrays that a kernel takes between input and output: float64, in the kernels' layout.
+        """Return the layer's weights and bias as its kernels take them, in float64; empty if the layer has none.
 
         scale: factor of the input, multiplied into the weights. flattened: the input's (C, H, W) shape before
         flattening, if it was flattened. Raises UserError if the input has a scale and the layer no weights.

@@ -14,7 +14,7 @@ IM2COL_BYTES = 2 << 20
 
 
 class Conv2d(Layer):
-    """y[b,m,h,w] = Σ_c Σ_p Σ_q x[b, c, h·S+p-P, w·S+q-P] · k[p,q,c,m] (+ bias[m]); filters K x K, stride S.
+    """y[b,m,h,w] = Σ_c Σ_p Σ_q x[b, c, h·S+p-P, w·S+q-P] · k[p,q,c,m] (+ bias[m]), with K x K filters and stride S.
 
     x is zero beyond the image: padding is P rows and columns of zeros on all four sides, 0 <= P < K. bias: True
     requires a bias in the weights, False forbids one, None accepts both.
@@ -43,17 +43,17 @@ class Conv2d(Layer):
         return self.maps, height, width
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes: filters (H, W, in, out), bias (out)."""
+        """Return the shapes of the filters (K, K, in, out) and the bias (out)."""
         bias = {} if self.bias is False else {f"{self.name}_bias": (self.maps,)}
         return {self.name: (self.kernel, self.kernel, shape[0], self.maps), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Convolve by im2col and one matrix product per image, on groups of images whose im2col matrices fit in cache.
+        """Convolve by im2col, for as many images as fit in the cache, and one matrix product per image.
 
-        One product for several images would be no faster, and its rounding would depend on the number of images. Arrays
-        lie in N, H, W, C order, in which a row of a window is contiguous.
+        One product for several images would be no faster, and its rounding would depend on the number of images. Memory
+        is in N, H, W, C order, in which a row of a window is contiguous.
         """
-        from app.layers.products import multiply_rows  # imported only here: GPUs multiply by themselves
+        from app.layers.products import multiply_rows  # imported only here: runs on a GPU do not need it
 
         filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
@@ -65,7 +65,7 @@ class Conv2d(Layer):
         )  # allocated once: allocation is slow
         for at in range(0, len(x), few):
             matrix = im2col(windows[at : at + few], memory)
-            if height * width == 1:  # products of one row are many times slower
+            if height * width == 1:  # a product of one row is many times slower
                 y[at : at + few] = multiply_rows(matrix, filters).reshape(-1, 1, 1, maps)
             else:
                 pixels = matrix.reshape(-1, height * width, len(filters))
@@ -78,7 +78,7 @@ class Conv2d(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return the kernel's problem. The epilogue: an activation, then a pooling without padding, stride = window."""
+        """Return a kernel's problem. Possible epilogue: activation, pooling without padding, stride = window."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
@@ -98,13 +98,13 @@ class Conv2d(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return filters as (C, K, K, M), the kernels' order of summation with maps innermost, and the bias."""
+        """Return filters as (C, K, K, M), in the order in which kernels add terms, and the bias."""
         filters = parameters[self.name].astype(np.float64).transpose(2, 0, 1, 3) * scale
         return [filters, parameters.get(f"{self.name}_bias")]
 
 
 def sliding_windows(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndarray:
-    """Return a view of all windows of the images, zero-padded in a copy: (B, C, H, W) → (B, OH, OW, C, K, K)."""
+    """Return a view of all windows of the images, or of a zero-padded copy: (B, C, H, W) → (B, OH, OW, C, K, K)."""
     x = x.transpose(0, 2, 3, 1)
     if padding:
         x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
@@ -113,7 +113,7 @@ def sliding_windows(x: np.ndarray, kernel: int, stride: int, padding: int) -> np
 
 
 def im2col(windows: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Copy windows to rows of ``memory``, which has longer contiguous runs: (B, OH, OW, C, K, K) → (B·OH·OW, K·K·C)."""
+    """Copy windows (B, OH, OW, C, K, K) to ``memory``; return it as a matrix (B·OH·OW, K·K·C), one window per row."""
     images, height, width, channels, kernel, _ = windows.shape
     order = (0, 1, 2, 4, 5, 3) if channels > 1 else (4, 5, 3, 0, 1, 2)
     copied = windows.transpose(order)

@@ -11,8 +11,8 @@ from app.layers.base import Layer, Parameters, Shape
 class Flatten(Layer):
     """Flatten (C, H, W) to (H·W·C,), in the order H, W, C that the weights files expect.
 
-    On the GPU it costs nothing: activations stay in C, H, W order, and the rows of the next fully connected layer are
-    permuted once, when its weights are loaded (see ``channels_first_permutation``).
+    On the GPU it takes no time: activations stay in C, H, W order, and the weight rows of the next fully connected
+    layer are permuted once, when they are loaded (see ``channels_first_permutation``).
     """
 
     kind: ClassVar[str] = "flatten"

@@ -14,7 +14,7 @@ from app.layers.softmax import Softmax
 
 
 class Linear(Layer):
-    """y = x w (+ bias) with ``outputs`` features.
+    """A fully connected layer, y = x w (+ bias), with ``outputs`` features.
 
     bias: True requires a bias in the weights, False forbids one, None accepts both.
     """
@@ -31,13 +31,13 @@ class Linear(Layer):
         return (self.outputs,)
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes: weights (in, out), bias (out)."""
+        """Return the shapes of the weights (in, out) and the bias (out)."""
         bias = {} if self.bias is False else {f"{self.name}_bias": (self.outputs,)}
         return {self.name: (shape[0], self.outputs), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y by matrix products: (B, in) → (B, outputs). An image's bits do not depend on the other images."""
-        from app.layers.products import multiply_rows  # imported only here: GPUs multiply by themselves
+        """Compute y: (B, in) → (B, outputs). The bits of an image's result do not depend on the other images."""
+        from app.layers.products import multiply_rows  # imported only here: runs on a GPU do not need it
 
         y = multiply_rows(x, parameters[self.name].astype(x.dtype, copy=False))
         bias = parameters.get(f"{self.name}_bias")
@@ -48,7 +48,7 @@ class Linear(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> LinearProblem | None:
-        """Return the kernel's problem; its epilogue may be an activation, an argmax, or a softmax and an argmax."""
+        """Return the problem of a kernel with this epilogue: an activation, an argmax, or a softmax and an argmax."""
         kinds = [type(layer) for layer in epilogue]
         activation = epilogue[0].function if len(epilogue) == 1 and isinstance(epilogue[0], Activation) else ""
         if not activation and kinds not in ([], [Argmax], [Softmax, Argmax]):
@@ -61,7 +61,7 @@ class Linear(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return weights (in, out), rows in the device's order of features, and the bias."""
+        """Return the weights (in, out), with rows in the GPU's order of features, and the bias."""
         weights = parameters[self.name].astype(np.float64) * scale
         if flattened is not None:
             weights = weights[channels_first_permutation(flattened)]

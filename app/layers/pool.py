@@ -34,7 +34,7 @@ class Pool(Layer):
 
     @property
     def is_padded(self) -> bool:
-        """Return whether there is padding."""
+        """Return whether there is padding on any side."""
         return self.padding + self.extra_padding > 0
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -54,15 +54,15 @@ class Pool(Layer):
         return shape[0], *(pooling_window_count(size, *rule) for size in shape[1:])
 
     def window_overhangs(self, shape: Shape) -> list[tuple[int, int]]:
-        """Return how many rows, then columns, the windows reach before and beyond an image (C, H, W)."""
+        """Return how many rows windows reach before and beyond an image (C, H, W), and likewise how many columns."""
         reach = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
         ends = [(count - 1) * self.effective_stride - self.padding + self.window - size for size, count in reach]
         return [(self.padding, max(end, 0)) for end in ends]
 
     def window_pixel_counts(self, shape: Shape) -> np.ndarray:
-        """Return how many pixels of each window a mean of an image (C, H, W) counts: (PH, PW) int64.
+        """Return by how many pixels the mean of each window of an image (C, H, W) divides: (PH, PW) int64.
 
-        With ``count_padding`` the pixels of padding count. An axis has length 1 if all windows count wholly along it.
+        Pixels of padding count with ``count_padding``. An axis has length 1 if all windows count fully along it.
         """
         counts_padding = getattr(self, "count_padding", False)
         ahead = self.padding * counts_padding
@@ -70,7 +70,7 @@ class Pool(Layer):
         return np.outer(rows, columns)
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Reduce the rows of each window, then its columns. Padding does not change the results."""
+        """Pool (B, C, H, W) → (B, C, PH, PW): reduce the rows of each window, then its columns."""
         shape = x.shape[1:]
         _, height, width = self.output_shape(shape)
         combine, beyond = (np.maximum, -np.inf) if self.is_max else (np.add, 0.0)
@@ -89,7 +89,7 @@ class Pool(Layer):
         return result if self.is_max else result / self.window_pixel_counts(shape).astype(x.dtype)
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
-        """Return the problem of a kernel for this layer alone; input and output have one type."""
+        """Return the problem of a kernel for this layer alone; None if the input and output types differ."""
         if input_dtype != output_dtype:
             return None
         channels, height, width = shape
@@ -100,9 +100,9 @@ class Pool(Layer):
 
 @cache
 def _window_extents(layer: Pool, shape: Shape, before: int, behind: int) -> list[list[int]]:
-    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window count.
+    """Return how many rows of each window of an image (C, H, W) count, and how many columns.
 
-    before, behind: rows or columns outside the image that count. An axis whose windows count wholly has one number.
+    before, behind: rows and columns outside the image that count. A list has one number if all windows count fully.
     """
     extents = []
     for size, count in zip(shape[1:], layer.output_shape(shape)[1:], strict=True):
@@ -113,7 +113,7 @@ def _window_extents(layer: Pool, shape: Shape, before: int, behind: int) -> list
 
 
 class AvgPool(Pool):
-    """The mean of each window."""
+    """Average pooling: the mean of each window."""
 
     count_padding: bool = False
     kind: ClassVar[str] = "avgpool"
@@ -121,7 +121,7 @@ class AvgPool(Pool):
 
 
 class MaxPool(Pool):
-    """The maximum of each window."""
+    """Maximum pooling: the maximum of each window."""
 
     kind: ClassVar[str] = "maxpool"
     is_max: ClassVar[bool] = True

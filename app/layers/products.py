@@ -12,18 +12,18 @@ import numpy as np
 
 from app.base.processor import one_blas_thread
 
-GROUP = 8  # rows of the reference product, which defines a row's bits
+GROUP = 8  # rows of the small product that defines the bits of a row
 BLOCK = 128  # rows of a larger product, up to twice as fast because it reads the weights once
 MARGIN = 8  # rows of zeros at both ends of a block whose first and last rows round differently
 COMPARED = 256  # least number of results to compare before rows count as rounded alike
 
 
 class RowRounding(NamedTuple):
-    """The rows of a product that a matrix library rounds like a row of a small group.
+    """Which rows of a product the matrix library rounds in the same way, for one shape of the weights.
 
-    rows: how many rows of a group have these bits, from the first on. margin: number of rows at either end of a block
-    with other bits; None if any row may have other bits. straight: whether x @ weights rounds a group like weights.T @
-    x.T, which defines the bits; x @ weights takes half the time for few rows and many weights.
+    rows: how many rows of a group are rounded like its first: all, or 1. margin: how many rows at either end of a block
+    are rounded in another way; None if any may be. straight: whether x @ weights rounds a group like weights.T @ x.T,
+    which defines the bits; x @ weights takes half the time for few rows and many weights.
     """
 
     rows: int
@@ -46,9 +46,9 @@ def multiply_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 @cache
 @one_blas_thread()
 def measure_row_rounding(inputs: int, outputs: int, dtype: str) -> RowRounding:
-    """Measure which rows the matrix library rounds in the same way.
+    """Measure which rows the matrix library rounds in the same way, for weights (inputs, outputs).
 
-    Equal rows, at all positions of a group and a block, are multiplied by random weights.
+    Groups and blocks of equal rows are multiplied by random weights, and their results compared.
     """
     values = np.random.default_rng(0).standard_normal(4093).astype(dtype)  # a prime length makes all columns differ
     weights = np.resize(values, (inputs, outputs))
@@ -64,7 +64,7 @@ def measure_row_rounding(inputs: int, outputs: int, dtype: str) -> RowRounding:
 
 
 def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
-    """Multiply BLOCK rows at once, with both factors transposed: OpenBLAS rounds more rows alike along that axis."""
+    """Return x (BLOCK, in) @ weights, computed transposed, because OpenBLAS rounds more rows alike along that axis."""
     if margin:
         rows = np.empty((margin + BLOCK + margin, x.shape[1]), x.dtype)
         rows[:margin], rows[margin:-margin], rows[-margin:] = 0, x, 0
@@ -73,7 +73,7 @@ def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarr
 
 
 def _multiply_in_groups(x: np.ndarray, weights: np.ndarray, used: int, straight: bool) -> np.ndarray:
-    """Multiply x (B, in) in products of GROUP rows, of which ``used`` (1 or all) are from x; the others are zeros."""
+    """Return x (B, in) @ weights by products of GROUP rows: ``used`` (1 or all) rows of x, and zeros."""
     products = -(-len(x) // used)
     rows = x
     if len(x) != products * GROUP:

@@ -15,19 +15,19 @@ RULES = {
 
 
 class Neighbours(NamedTuple):
-    """For each output pixel along one axis, its two neighbours in the input and their integer weights: int32 (size,).
+    """The two neighbours in the input of each output pixel along one axis, and their integer weights: int32 (size,).
 
-    The weights add up to 2 · size, except where a pixel beyond the image has weight 0.
+    Two weights add up to 2 · size, except where a pixel beyond the image has weight 0.
     """
 
     low: np.ndarray
     high: np.ndarray
-    near: np.ndarray  # the weight of low
-    far: np.ndarray
+    near: np.ndarray  # weights of low
+    far: np.ndarray  # weights of high
 
 
 class Resize(Layer):
-    """(C, H, W) bytes → (C, size, size) bytes, each the weighted mean of the four pixels around its centre.
+    """Resize images of bytes, (C, H, W) → (C, size, size): each the weighted mean of the four pixels around its centre.
 
     Pixel centres lie at halves: output i of ``size`` lies at (i + 1/2) · L / size - 1/2 on an axis of L pixels. This is
     a whole number of units of 1 / (2 · size), so the mean is an exact fraction with the divisor (2 · size)². ``rule``
@@ -52,7 +52,7 @@ class Resize(Layer):
         return shape[0], self.size, self.size
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Interpolate along rows, then columns, and round once at the end. Raises ValueError unless x is uint8."""
+        """Interpolate along rows, then columns, and round once. Returns uint8; raises ValueError unless x is uint8."""
         if x.dtype != np.uint8:
             raise ValueError(f"layer {self.name} ({self.kind}) reads uint8, not {x.dtype}")
         sums = self._interpolate_axis(self._interpolate_axis(x, 3), 2)
@@ -67,11 +67,11 @@ class Resize(Layer):
 
     @property
     def rounding_offset(self) -> int:
-        """Return the number added to a sum before the integer division: half a divisor, or 0."""
+        """Return the number added to a sum before the integer division: half the divisor to round, 0 to cut."""
         return self.divisor // 2 if self.rule == "edge" else 0
 
     def neighbours(self, length: int) -> Neighbours:
-        """Return the pixels around each output on an axis of ``length`` pixels, and their weights."""
+        """Return the two input pixels around each output pixel on an axis of ``length`` pixels, and their weights."""
         unit = 2 * self.size
         at = (2 * np.arange(self.size, dtype=np.int32) + 1) * length - self.size
         if self.rule == "edge":
@@ -84,7 +84,7 @@ class Resize(Layer):
         return Neighbours(*(part.astype(np.int32) for part in (*pixels, near, far)))
 
     def _interpolate_axis(self, x: np.ndarray, axis: int) -> np.ndarray:
-        """Return the weighted sums of the two pixels around each output along one axis, int32."""
+        """Return the weighted sums of the two input pixels around each output along one axis, int32."""
         low, high, near, far = self.neighbours(x.shape[axis])
         near, far = (weights.reshape(-1, *(1,) * (x.ndim - 1 - axis)) for weights in (near, far))
         sums = x.take(low, axis) * near
@@ -92,6 +92,6 @@ class Resize(Layer):
         return sums
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
-        """Return the kernel's problem: bytes in, bytes out, whatever ``output_dtype``."""
+        """Return the problem of a kernel for this layer alone: bytes in and out, whatever ``output_dtype``."""
         channels, height, width = shape
         return ResizeProblem(channels, height, width, self.size, self.rule) if input_dtype == "uint8" else None

@@ -11,7 +11,7 @@ from app.layers.base import Layer, Parameters, Shape
 class Softmax(Layer):
     """y[k] = exp(x[k] - max x) / Σ_j exp(x[j] - max x); subtracting the maximum avoids overflow.
 
-    All of a row becomes NaN if the row contains NaN or +infinity, or only -infinity.
+    A whole row becomes NaN if it contains NaN or +infinity, or only -infinity.
     """
 
     kind: ClassVar[str] = "softmax"
@@ -32,5 +32,5 @@ class Softmax(Layer):
         return x
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> SoftmaxProblem | None:
-        """Return the problem of a kernel for this layer alone; input and output have one type."""
+        """Return the problem of a kernel for this layer alone; None if the input and output types differ."""
         return SoftmaxProblem(shape[0], input_dtype) if input_dtype == output_dtype else None

@@ -1,8 +1,8 @@
-"""Time the kernels that ``auto`` chooses beside all other choices, on known and random networks.
+"""Time the kernels that ``auto`` chooses and their alternatives, on built-in and random networks.
 
-``python -m tests.kernels.cost_model --count 40 --json FILE`` needs a GPU. The choices of a network in one precision:
-other tiles of each kernel, other kernels for each layer or pair, and pairs taken apart. A pass over images that lie on
-the card is timed. All processors compile, then every visible card times its share of the networks.
+``python -m tests.kernels.cost_model --count 40 --json FILE`` needs a GPU. Alternatives are other tile sizes of a
+kernel, other kernels for a layer or a pair of layers, and single kernels instead of one for a pair. Each time is that
+of a pass over images in device memory. All CPU cores compile; then the GPUs of ``--cards`` share the networks.
 """
 
 import json
@@ -42,7 +42,7 @@ from tests.support.random_networks_checked import graph_of
 PRECISIONS = ("fp16", "fp32x")
 KNOWN = tuple(NETWORKS)
 FILES = tuple(sorted(str(path) for path in Path("docs/networks").glob("*.toml")))
-MOST_TILES = 10  # of a kernel, drawn
+MOST_TILES = 10  # tile sizes of a kernel to time, drawn at random
 MOST_IMAGES, MOST_BYTES = 10_000, 6 << 30
 SERIES, PASSES = 5, 3
 FAMILIES = ("mma", "wgmma")
@@ -50,12 +50,12 @@ FAMILIES = ("mma", "wgmma")
 
 @dataclass(frozen=True)
 class Case:
-    """A network, by name, file or seed, in one precision."""
+    """A network to time in one precision. network: a built-in name, a file, or the seed of a random network."""
 
     network: str
     precision: str
 
-    def graph(self) -> Graph:
+    def load_graph(self) -> Graph:
         if not self.network.isdigit():
             network = find_network(self.network)
             return build_graph(network, shipped_or_random_weights(network))
@@ -68,7 +68,7 @@ def may_be_fastest(row: Variant) -> bool:
 
 
 def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tuple[str, Choices]]:
-    """Yield (name, choices): first what ``auto`` chooses, with an empty name, then every other choice."""
+    """Yield (name, choices): ``auto``'s with an empty name, then each alternative. known: times for ``auto``."""
     auto = Choices(case.precision, tuning=known)
     yield "", auto
     rng = Random(case.network)
@@ -93,9 +93,9 @@ def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator
 
 
 def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[str]:
-    """Compile the kernels of a case. Return the names of the choices for which a plan exists."""
+    """Compile the kernels of a case; return the names of the choices that have a plan. known: Tuning entries."""
     names = []
-    graph = case.graph()
+    graph = case.load_graph()
     for name, wanted in list_choices(case, graph, arch, Tuning(known)):  # type: ignore[arg-type]
         try:
             for node in plan(graph, arch, wanted).nodes:
@@ -108,7 +108,7 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
 
 
 def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str, float], int]:
-    """Return the median ms of a pass, the ms of each kernel alone, and the number of images."""
+    """Return the median ms of a pass, the ms of each kernel by name, and the number of images in a pass."""
     from app.cuda.events import time_by_events
     from app.engine.gpu import GpuEngine
 
@@ -140,7 +140,7 @@ def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str
 def time_case(case: Case) -> dict[str, object]:
     """Time all choices of a case and return its row of the JSON document."""
     card = describe_gpu()
-    graph, known, times = case.graph(), tuning.load(card["name"]), {}
+    graph, known, times = case.load_graph(), tuning.load(card["name"]), {}
     kernels: dict[str, float] = {}
     images = 0
     for name, wanted in list_choices(case, graph, card["architecture"], known):
@@ -154,9 +154,9 @@ def time_case(case: Case) -> dict[str, object]:
     return {**row, "ms": times[""], "best": best, "best_ms": times[best], "choices": len(times), "times": times}
 
 
-def see_one_card(number: object) -> None:
-    """Make one card, its number taken from a queue, the only one that this process sees."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = number.get()  # type: ignore[attr-defined]
+def hide_other_cards(numbers: object) -> None:
+    """Let this process see only one GPU, whose number it takes from a queue."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = numbers.get()  # type: ignore[attr-defined]
 
 
 def main() -> int:
@@ -180,7 +180,7 @@ def main() -> int:
     for number in numbers:
         cards.put(number)
     rows = []
-    with ProcessPoolExecutor(len(numbers), context, initializer=see_one_card, initargs=(cards,)) as pool:
+    with ProcessPoolExecutor(len(numbers), context, initializer=hide_other_cards, initargs=(cards,)) as pool:
         for row in pool.map(time_case, cases):
             rows.append(row)
             factor = row["ms"] / row["best_ms"]  # type: ignore[operator]

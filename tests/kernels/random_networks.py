@@ -1,8 +1,8 @@
-"""Random networks through ``Classifier`` on the card, in every precision: do labels agree with the float64 reference?
+"""Check that ``Classifier`` on a GPU gives random networks the labels of the float64 reference, in every precision.
 
-``python -m tests.kernels.random_networks --count 500 --seconds 150`` needs a GPU. All processors draw networks, compute
-references and compile kernels; what the engines allocate is poisoned. It ends with ``N networks of 500, 0 failures``,
-or with exit code 1 and a line for each failure, which says how to look at every launch of that network.
+``python -m tests.kernels.random_networks --count 500 --seconds 150`` needs a GPU. All CPU cores draw networks, compute
+references and compile kernels. Memory that the engines allocate is filled with a poison byte. The last line counts the
+networks and failures. Each failure has a line with the command that repeats it; the exit code is then 1.
 """
 
 import ctypes
@@ -36,14 +36,14 @@ from tests.support.networks_for_tests import GENERAL, check_labels
 from tests.support.random_networks import random_network
 from tests.support.random_networks_checked import graph_of
 
-BATCH, FEW = 9, 2  # images; few of them must give the first results
+BATCH, FEW = 9, 2  # images; a batch of FEW must give the same results for them
 PRECISIONS = tuple(name.replace("fp32x", "auto") for name in GENERAL if BY_NAME[name].offered)
 REPEAT = "python -m tests.support.random_networks --device cuda --seed"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A network as a weights file, and what the reference makes of its images."""
+    """A random network's weights file, images for it (BATCH, C, H, W), and the reference results for these."""
 
     seed: int
     path: Path
@@ -51,8 +51,8 @@ class Prepared:
     reference: Reference
 
 
-def prepare(seed: int, folder: Path, arch: str, card: str) -> Prepared:
-    """Draw a network, write its weights, compute its reference, and fill the cache with its kernels."""
+def prepare_network(seed: int, folder: Path, arch: str, card: str) -> Prepared:
+    """Draw a network, write its weights to ``folder``, compute reference results, and compile its kernels."""
     network = random_network(seed)
     graph, images = graph_of(network), network.images(BATCH)
     path = folder / f"{seed}.h5"
@@ -67,29 +67,29 @@ def prepare(seed: int, folder: Path, arch: str, card: str) -> Prepared:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Every byte of memory that is allocated meanwhile, on the card or page-locked, is POISON."""
+    """Fill all device and page-locked memory that is allocated in this context with the byte POISON."""
     import cupy
 
-    def on_card(size: int) -> object:
-        memory = allocate(size)
+    def allocate_device(size: int) -> object:
+        memory = device_memory(size)
         cupy.cuda.runtime.memset(memory.ptr, POISON, size)
         return memory
 
-    def on_host(size: int, *flags: int) -> object:
-        memory = allocate_on_host(size, *flags)
+    def allocate_pinned(size: int, *flags: int) -> object:
+        memory = pinned_memory(size, *flags)
         ctypes.memset(memory.ptr, POISON, size)
         return memory
 
-    allocate, allocate_on_host = cupy.cuda.Memory, cupy.cuda.PinnedMemory
-    cupy.cuda.Memory, cupy.cuda.PinnedMemory = on_card, on_host
+    device_memory, pinned_memory = cupy.cuda.Memory, cupy.cuda.PinnedMemory
+    cupy.cuda.Memory, cupy.cuda.PinnedMemory = allocate_device, allocate_pinned
     try:
         yield
     finally:
-        cupy.cuda.Memory, cupy.cuda.PinnedMemory = allocate, allocate_on_host
+        cupy.cuda.Memory, cupy.cuda.PinnedMemory = device_memory, pinned_memory
 
 
-def check(network: Prepared, precision: str) -> None:
-    """Classify the images, then a few of them. Raises AssertionError."""
+def check_classifier(network: Prepared, precision: str) -> None:
+    """Classify all images, then the first FEW, and compare with the reference. Raises AssertionError."""
     with Classifier(network.path, device="cuda", precision=precision) as classifier:
         labels = classifier(network.images)
         scores = classifier.logits
@@ -102,18 +102,18 @@ def check(network: Prepared, precision: str) -> None:
     assert precision != "auto" or used.name == "fp32x", f"auto is {used.name}"
 
 
-def failures(network: Prepared) -> Iterator[str]:
-    """A line for each precision that fails."""
+def iter_failures(network: Prepared) -> Iterator[str]:
+    """Yield a line for each precision whose check fails: the reason, and the command that repeats it."""
     for precision in PRECISIONS:
         try:
-            check(network, precision)
+            check_classifier(network, precision)
         except (AssertionError, UserError) as error:
             reason = " ".join(str(error).split())[:300]
             yield f"seed {network.seed}, {precision}: {reason}; {REPEAT} {network.seed}"
 
 
 def main() -> int:
-    """Check the networks, as many as there is time for."""
+    """Check as many random networks as the options' count and seconds allow; return the exit code."""
     parser = Parser(prog="python -m tests.kernels.random_networks", description=__doc__)
     parser.add_argument("--seed", type=whole_number_type(0, 2**31), default=0, help="the first network (default: 0)")
     parser.add_argument("--count", type=whole_number_type(1, 2**31), default=500, help="networks (default: 500)")
@@ -129,10 +129,10 @@ def main() -> int:
         poisoned_memory(),
     ):
         seeds = range(options.seed, options.seed + options.count)
-        found: list[Future[Prepared]] = [pool.submit(prepare, seed, Path(folder), arch, card) for seed in seeds]
+        found: list[Future[Prepared]] = [pool.submit(prepare_network, seed, Path(folder), arch, card) for seed in seeds]
         try:
             for prepared in as_completed(found, timeout=options.seconds):
-                for line in failures(prepared.result()):
+                for line in iter_failures(prepared.result()):
                     print(line, flush=True)
                     failed += 1
                 done += 1

@@ -1,4 +1,4 @@
-"""Test that a new kernel takes one file and one row: it is listed, compiled, chosen and run like the others."""
+"""Test that one .cu file and one registry row add a kernel, which is listed, compiled, chosen and run like others."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -53,7 +53,7 @@ ROWS = registry.module_variants("conv.rows.direct")
 
 
 def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
-    """One thread for each output element."""
+    """Return a launch configuration with one thread per output element."""
     return configure_elementwise(
         type_defines(problem) | conv_size_defines(problem), problem.maps * prod(problem.conv_output_size)
     )
@@ -61,7 +61,7 @@ def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
 
 @pytest.fixture
 def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Variant]:
-    """The registry with a row more, whose file lies in a folder of the user's."""
+    """Add a row to the registry, with its .cu file in a temporary folder, and yield it; remove it afterwards."""
     about = "the plainest that can be written"
     added = Variant("conv", 99, "my_own", "this test", configure, FLOATS, summary=about, folder=tmp_path)
     added.path.write_text(SOURCE, encoding="utf-8")
@@ -71,31 +71,31 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Variant]:
     ROWS.remove(added)
 
 
-def test_it_is_listed(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_kernel_is_listed(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels"]) == 0
     out = capsys.readouterr().out
     assert NAME in out and row.summary in out
 
 
-def test_it_compiles_with_our_headers(row: Variant) -> None:
+def test_new_kernel_compiles_with_the_project_headers(row: Variant) -> None:
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="tanh", input_dtype="uint8")
     for arch in ("sm_75", "sm_90a", "sm_120"):
         assert b"conv_my_own" in compile_kernel(row.path, row.launch_config(problem).defines, arch)
 
 
-def _kernels(planned: ExecutionPlan) -> dict[str, str]:
+def _chosen_kernels(planned: ExecutionPlan) -> dict[str, str]:
     return {node.head.name: node.variant.name for node in planned.nodes if node.head.operation == "conv"}
 
 
-def test_it_can_be_chosen(row: Variant) -> None:
+def test_new_kernel_can_be_chosen_by_option(row: Variant) -> None:
     for text, first in ((NAME, NAME), (f"conv1=direct,conv2={NAME}", "direct")):
         graph, chosen = resolved(f"--conv {text}")
-        assert _kernels(plan(graph, "sm_90a", chosen)) == {"conv1": first, "conv2": NAME}
+        assert _chosen_kernels(plan(graph, "sm_90a", chosen)) == {"conv1": first, "conv2": NAME}
 
 
 @pytest.mark.parametrize("automatic", [False, True])
-def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) -> None:
-    """Then as the highest step, where it can do as much at once as others: unfused here, as it does not pool."""
+def test_auto_chooses_new_kernel_only_if_its_row_is_automatic(row: Variant, automatic: bool) -> None:
+    """An automatic row is chosen as the highest step. Fusion is off, because the new kernel cannot pool."""
     graph, choices = random_graph(LENET5), Choices(fuse=False)
     first = {node.head.name: node.problem for node in plan(graph, "sm_90a", choices).nodes}["conv1"]
     fastest = Tuning(
@@ -105,19 +105,19 @@ def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) ->
     ROWS[ROWS.index(row)] = changed
     for known in (Tuning(), fastest):  # measured or not
         planned = plan(graph, "sm_90a", replace(choices, tuning=known))
-        assert _kernels(planned)["conv1"] == (NAME if automatic else "register-patch")
+        assert _chosen_kernels(planned)["conv1"] == (NAME if automatic else "register-patch")
     ROWS[ROWS.index(changed)] = row
 
 
-def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_command_shows_new_kernel(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "--conv", NAME]) == 0
     assert NAME in capsys.readouterr().out
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
-    """By what bench and sweep check and time every kernel with."""
+def test_new_kernel_equals_the_reference(row: Variant, dtype: str) -> None:
+    """Compare by the check that bench and sweep apply to every kernel; it must reject a wrong sum."""
     from app.cuda.device import describe_gpu
     from app.lab.bench.compiling import WrongResult
     from app.lab.bench.trial import Trial
@@ -132,6 +132,6 @@ def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-def test_the_whole_application_runs_on_it(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
+def test_application_runs_with_new_kernel(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cuda", "--batch", "1000", "--repeat", "1", "--conv", NAME]) == 0
     assert NAME in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Networks of other sizes than lenet5's on the kernels that scale their numbers, run by the processor.
+"""Test the kernels that scale their numbers for float16, emulated on the CPU, on networks of other sizes than lenet5's.
 
-Their scores are as exact as float32's, whatever the layers' scales and activations; or ordinary kernels run.
+Scores must be as exact as in float32, whatever the layers' scales and activations, or plans must choose other kernels.
 """
 
 from functools import cache
@@ -38,8 +38,8 @@ SCALED: list[Factors] = [
 ENLARGING = ("tanh",)  # the network with this activation enlarges its images first
 
 
-def network(function: str) -> Network:
-    """Padding, both kinds of pooling, windows over the border, odd numbers of maps."""
+def make_network(function: str) -> Network:
+    """Return a network with padding, both poolings, windows over the border, odd map counts and this activation."""
     enlarging = function in ENLARGING
 
     def activation(name: str) -> Layer:
@@ -55,32 +55,32 @@ def network(function: str) -> Network:
 
 
 @cache
-def drawn(function: str, exact: bool = False) -> Graph:
-    graph = random_graph(network(function))
+def make_graph(function: str, exact: bool = False) -> Graph:
+    graph = random_graph(make_network(function))
     return rounded(graph) if exact else graph
 
 
 @cache
-def images() -> np.ndarray:
-    """Bright ones, then dark ones: enough of both that their greatest errors compare."""
+def make_images() -> np.ndarray:
+    """Return eight bright and eight dark images, (16, 1, 28, 28) uint8: enough for comparable greatest errors."""
     bright = np.random.default_rng(1).integers(0, 256, (8, 1, 28, 28)).astype(np.uint8)
     return np.concatenate([bright, bright // 64])
 
 
-def nodes_of(graph: Graph, arch: str, precision: str) -> list[Node]:
+def nodes_before_argmax(graph: Graph, arch: str, precision: str) -> list[Node]:
     return [n for n in plan(graph, arch, Choices(precision)).nodes if not isinstance(n.problem, ArgmaxProblem)]
 
 
-def scores(nodes: list[Node]) -> np.ndarray:
-    x = images()
+def compute_scores(nodes: list[Node]) -> np.ndarray:
+    x = make_images()
     for node in nodes:
         x = through(node, x)
     return x.astype(np.float64)
 
 
-def check(graph: Graph, nodes: list[Node], precision: str) -> None:
-    """Errors at most twice those of a plain implementation in that precision."""
-    found, limits = errors(scores(nodes), graph.reference(images())), plain_errors(graph, images(), precision)
+def check_errors(graph: Graph, scores: np.ndarray, precision: str) -> None:
+    """Assert that errors of scores are at most twice those of a plain implementation in that precision."""
+    found, limits = errors(scores, graph.reference(make_images())), plain_errors(graph, make_images(), precision)
     assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
 
 
@@ -89,49 +89,49 @@ def check(graph: Graph, nodes: list[Node], precision: str) -> None:
 @FUNCTIONS
 @BOTH
 @CARDS
-def test_networks_of_other_sizes_are_as_exact(arch: str, precision: str, function: str, exact: bool) -> None:
-    graph = drawn(function, exact)
-    convolutions, product, *_ = nodes = nodes_of(graph, arch, precision)
+def test_networks_of_other_sizes_are_exact(arch: str, precision: str, function: str, exact: bool) -> None:
+    graph = make_graph(function, exact)
+    convolutions, product, *_ = nodes = nodes_before_argmax(graph, arch, precision)
     assert convolutions.variant.name == "mma-any" and isinstance(convolutions.problem, ConvPairProblem)
     assert convolutions.problem.exact == (exact and precision == "fp32x")
     assert (convolutions.problem.resize is not None) == (function in ENLARGING)
     if arch == "sm_90a":
         assert product.variant.name == "wgmma-any" and isinstance(product.problem, LinearPairProblem)
         assert product.problem.exact == (exact and precision == "fp32x")
-    check(graph, nodes, precision)
+    check_errors(graph, compute_scores(nodes), precision)
 
 
 @pytest.mark.grid
 @pytest.mark.parametrize(("factors", "arch"), [(factors, ARCHES[at % 2]) for at, factors in enumerate(SCALED)])
 @FUNCTIONS
 def test_layers_of_any_scale_are_as_exact_as_in_float32(arch: str, function: str, factors: Factors) -> None:
-    graph = scaled(drawn(function), factors)
-    nodes = nodes_of(graph, arch, "fp32x")
+    graph = scaled(make_graph(function), factors)
+    nodes = nodes_before_argmax(graph, arch, "fp32x")
     assert nodes[0].variant.name == "mma-any"
-    check(graph, nodes, "fp32x")
+    check_errors(graph, compute_scores(nodes), "fp32x")
 
 
-def test_features_that_halves_would_lose_are_split_into_tfloat32() -> None:
-    """Nothing scales what a tanh gives: the product behind it must not split numbers of 1e-8 into float16."""
-    graph = multiplied(drawn("tanh"), conv2=1e-8, conv2_bias=1e-8)
-    nodes = nodes_of(graph, "sm_90a", "fp32x")
+def test_features_too_small_for_float16_are_split_into_tfloat32() -> None:
+    """Results of tanh cannot be scaled: a product that reads results near 1e-8 must not split them into float16."""
+    graph = multiplied(make_graph("tanh"), conv2=1e-8, conv2_bias=1e-8)
+    nodes = nodes_before_argmax(graph, "sm_90a", "fp32x")
     assert [node.variant.name for node in nodes] == ["mma-any", "tensor-core", "tensor-core"]
     assert {node.problem.dtype for node in nodes} == {"float16x2"} and nodes[0].scales is None
-    check(graph, nodes, "fp32x")
+    check_errors(graph, compute_scores(nodes), "fp32x")
 
 
 def test_features_of_a_sigmoid_may_all_be_small() -> None:
-    """Far below its greatest value, 1: how small, the biases say."""
-    graph = multiplied(drawn("sigmoid"), conv2=1.0, fc1=1e6)
+    """Biases of about -14 keep all results of the sigmoid far below its limit of 1; scores must still be exact."""
+    graph = multiplied(make_graph("sigmoid"), conv2=1.0, fc1=1e6)
     graph.parameters["conv2_bias"] -= np.float32(14)
-    check(graph, nodes_of(graph, "sm_90a", "fp32x"), "fp32x")
+    check_errors(graph, compute_scores(nodes_before_argmax(graph, "sm_90a", "fp32x")), "fp32x")
 
 
 @pytest.mark.parametrize(
     ("function", "factor", "arch"), [("relu", 1.0, "sm_90a"), ("relu", 1e12, "sm_80"), ("tanh", 1.0, "sm_80")]
 )
 def test_chains_of_single_layers_are_as_exact_as_float32(arch: str, function: str, factor: float) -> None:
-    """What is known of one kernel's results bounds the next one's, up to the pair of products; layers of any scale."""
+    """Bounds of one kernel's results hold, so the next kernel may split its inputs, whatever the layers' scales."""
     layers: list[Layer] = [
         Conv2d("conv1", 16, 5),
         ACTIVATIONS[function]("one"),
@@ -142,10 +142,10 @@ def test_chains_of_single_layers_are_as_exact_as_float32(arch: str, function: st
         layers += [Linear(f"fc{at}", outputs), ACTIVATIONS[function](f"after{at}")]
     chain = Network("chain", "for tests", (1, 28, 28), (*layers[:-1], Argmax("argmax")))
     graph = multiplied(random_graph(chain), fc1=factor, fc1_bias=factor, fc2=1 / factor)
-    nodes = nodes_of(graph, arch, "fp32x")
+    nodes = nodes_before_argmax(graph, arch, "fp32x")
     assert {node.problem.dtype for node in nodes[1:]} == {"float16x2"} and all(node.features for node in nodes[:-1])
     assert isinstance(nodes[-1].problem, LinearPairProblem) == (function == "relu" or arch == "sm_90a")
-    x: np.ndarray = images()
+    x: np.ndarray = make_images()
     for node in nodes:
         x = through(node, x)
         assert (
@@ -155,14 +155,13 @@ def test_chains_of_single_layers_are_as_exact_as_float32(arch: str, function: st
                 <= node.features.bounds * (1 + 1e-6)
             ).all()
         )
-    found, limits = errors(x.astype(np.float64), graph.reference(images())), plain_errors(graph, images(), "fp32x")
-    assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
+    check_errors(graph, x.astype(np.float64), "fp32x")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["conv1", "conv2", "fc1"])
-def test_what_is_no_number_is_not_split(name: str, value: float) -> None:
-    graph = multiplied(drawn("relu"))  # a copy
+def test_layers_with_nan_or_infinite_weights_are_not_split(name: str, value: float) -> None:
+    graph = multiplied(make_graph("relu"))  # a copy
     graph.parameters[name].flat[-1] = value
     nodes = [node for node in plan(graph, "sm_90a", Choices("fp32x")).nodes if node.parameters]
     types = {node.head.name: node.problem.dtype for node in nodes}
@@ -174,7 +173,7 @@ def test_what_is_no_number_is_not_split(name: str, value: float) -> None:
 @BOTH
 def test_a_named_kernel_of_one_product_is_used_or_the_reason_given(precision: str) -> None:
     warpgroup = row_of("gemm", "warpgroup")
-    graph, choices = drawn("relu"), Choices(precision, kernels={"fc1": warpgroup})
+    graph, choices = make_graph("relu"), Choices(precision, kernels={"fc1": warpgroup})
     assert warpgroup in [node.variant for node in plan(graph, "sm_90a", choices).nodes]
     if precision == "fp32x":
         alone = Choices(precision, kernels={"fc1": warpgroup, "conv": row_of("conv", "direct")})

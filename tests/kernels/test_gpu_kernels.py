@@ -1,4 +1,4 @@
-"""Every kernel in the registry against the layers' NumPy references, element by element, on the card."""
+"""Test every kernel of the registry on a GPU: each element against the layers' NumPy references."""
 
 from dataclasses import replace
 
@@ -45,12 +45,12 @@ EXACT_ORDER = {"conv": "direct", "gemm": "naive", "pool": "direct"}  # whose flo
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> None:
+def compile_kernels(request: pytest.FixtureRequest) -> None:
     compile_selected(request)
 
 
-def held_against_the_reference(case: Case, images: int) -> None:
-    """Run the case and check every element; labels, too, where it takes the argmax."""
+def check_against_reference(case: Case, images: int) -> None:
+    """Run the case on the GPU and check every element of y, and the labels if the kernel computes the argmax."""
     y, *labels = results(case, images)
     if isinstance(case.problem, ArgmaxProblem):
         x, _ = operands(case.problem, images)
@@ -64,23 +64,23 @@ def held_against_the_reference(case: Case, images: int) -> None:
 @pytest.mark.parametrize("case", on_a_card(grid_cases), ids=str)
 def test_grid(case: Case) -> None:
     for images in batches(case.problem):
-        held_against_the_reference(case, images)
+        check_against_reference(case, images)
 
 
 @pytest.mark.parametrize("case", on_a_card(tuned_cases), ids=str)
-def test_other_parameters(case: Case) -> None:
+def test_parameters_other_than_defaults(case: Case) -> None:
     for images in batches(case.problem)[:2]:
-        held_against_the_reference(case, images)
+        check_against_reference(case, images)
 
 
 @pytest.mark.parametrize("case", on_a_card(small_cases), ids=str)
 def test_small(case: Case) -> None:
-    """What the sanitizers run."""
-    held_against_the_reference(case, 3)
+    """Small cases, which compute-sanitizer also runs (tests/sanitize.py)."""
+    check_against_reference(case, 3)
 
 
 def _ordered_cases() -> list[Case]:
-    """float32 cases of rows that must give the bits of the plainest kernel."""
+    """Return the float32 cases of rows that must give the bits of the plainest kernel."""
     return [
         case
         for case in grid_cases()
@@ -88,19 +88,20 @@ def _ordered_cases() -> list[Case]:
         and case.problem.dtype == "float32"
         and (case.row.operation, case.row.name) not in OWN_ORDER
         and case.row.name != EXACT_ORDER[case.row.operation]
-        and _plainest(replace(case.problem, pool=1) if isinstance(case.problem, ConvProblem) else case.problem).refusal
-        in (None, "does not take the argmax")
+        and _plainest_case(case.problem).refusal in (None, "does not take the argmax")
     ]
 
 
-def _plainest(problem: Problem) -> Case:
+def _plainest_case(problem: Problem) -> Case:
+    """Return the case of the plainest kernel for the problem, without a convolution's pooling."""
     kind = operation(problem)
+    problem = replace(problem, pool=1, pool_is_max=False) if isinstance(problem, ConvProblem) else problem
     return Case(row_of(kind, EXACT_ORDER[kind]), problem)
 
 
 @pytest.mark.parametrize("case", on_a_card(_ordered_cases), ids=str)
 def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
-    """Every float32 kernel sums in one order; pooling in registers equals pooling afterwards."""
+    """All float32 kernels add terms in the same order, and pooling in registers equals pooling by a separate kernel."""
     images = batches(case.problem)[0]
     y = results(case, images)[0]
     problem = case.problem
@@ -110,16 +111,15 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
     if isinstance(problem, ConvProblem) and problem.pool > 1:
         if problem.output_dtype != "float32":
             pytest.skip("unpooled values would be rounded before they are pooled")
-        unpooled = replace(problem, pool=1, pool_is_max=False)
         # The random operands depend on the problem: those of the pooled one are wanted.
-        whole = launch(kernel_of(_plainest(unpooled)), *host_arrays(problem, images))[0]
+        whole = launch(kernel_of(_plainest_case(problem)), *host_arrays(problem, images))[0]
         height, width = problem.conv_output_size
         window = problem.pool, problem.pool, problem.pool_is_max
         pool = PoolProblem(problem.maps, height, width, *window, ceil=problem.pool_ceil)
         shaped = whole.reshape(images, problem.maps, height, width)
-        plain = launch(kernel_of(_plainest(pool)), shaped, [])[0]
+        plain = launch(kernel_of(_plainest_case(pool)), shaped, [])[0]
     else:
-        plain = launch(kernel_of(_plainest(problem)), *host_arrays(case.problem, images))[0]
+        plain = launch(kernel_of(_plainest_case(problem)), *host_arrays(case.problem, images))[0]
     if softmax:
         alone = SoftmaxProblem(elements(problem))
         plain = launch(kernel_of(Case(variants("softmax")[0], alone)), plain.reshape(images, -1), [])[0]
@@ -129,7 +129,7 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
 
 @pytest.mark.parametrize("case", FUSED, ids=str)
 def test_fused_and_separate_activations_agree_to_the_bit(case: Case) -> None:
-    """What system 1 could not make work: a ReLU inside the convolution changes nothing."""
+    """An activation fused into a convolution or product gives the bits of a separate activation kernel."""
     fused, arrays = case.problem, host_arrays(case.problem, 7)
     assert isinstance(fused, ConvProblem | LinearProblem)
     together = launch(kernel_of(case), *arrays)[0]
@@ -140,7 +140,7 @@ def test_fused_and_separate_activations_agree_to_the_bit(case: Case) -> None:
 
 
 def test_argmax_ties_and_nan_follow_numpy() -> None:
-    """The first among equals wins, NaN beats every number, infinities compare."""
+    """The label is the first of equal maxima; NaN is greater than every number, and infinities compare as numbers."""
     x = np.zeros((7, 10), np.float32)
     x[1, [3, 7]] = 5
     x[2, [4, 6]] = np.nan
@@ -150,7 +150,7 @@ def test_argmax_ties_and_nan_follow_numpy() -> None:
     x[6, 9] = np.nan
     for row in variants("argmax"):
         np.testing.assert_array_equal(launch(kernel_of(Case(row, ArgmaxProblem(10))), x, [])[0], x.argmax(axis=1))
-    # Fused into a matrix product with the identity, which hands its input on.
+    # Fused into a matrix product with the identity matrix, whose result is its input.
     finite = np.nan_to_num(x, nan=9.0, posinf=8.0, neginf=-8.0)
     problem = LinearProblem(10, 10, argmax=True)
     for row in variants("gemm"):
@@ -161,7 +161,7 @@ def test_argmax_ties_and_nan_follow_numpy() -> None:
 
 
 @pytest.mark.parametrize("case", softmax_cases(), ids=str)
-def test_a_fused_softmax_has_the_bits_of_its_own_kernel(case: Case) -> None:
+def test_a_fused_softmax_has_the_bits_of_the_softmax_kernel(case: Case) -> None:
     check_softmax_and_labels(case, lambda row, problem, *arrays: launch(kernel_of(Case(row, problem)), *arrays))
 
 
@@ -172,7 +172,7 @@ def test_relu_keeps_nan() -> None:
     np.testing.assert_array_equal(y, np.maximum(x[0], 0))
 
 
-def test_the_gate_refuses_what_a_kernel_would_misread() -> None:
+def test_bind_refuses_arrays_that_a_kernel_would_misread() -> None:
     import cupy
 
     (row,) = variants("activation")

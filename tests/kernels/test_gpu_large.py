@@ -1,4 +1,4 @@
-"""Kernels on large batches, every element checked on the card: the networks' layers, and more than 2**31 elements."""
+"""Test kernels on large batches, each element on the GPU: the networks' layers, and arrays of over 2**31 elements."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ LAYERS: dict[str, list[Problem]] = {
         LinearProblem(160, 10, bias=True, argmax=True),
     ],
 }
-# Each reads or writes more elements than an int can count; the images repeat, so that few of them tell all results.
+# Each reads or writes more elements than an int can count. The images repeat, so a few determine all results.
 REPEATS = 40
 MANY = 2**31
 HUGE: dict[str, list[Problem]] = {
@@ -55,7 +55,7 @@ HUGE: dict[str, list[Problem]] = {
 
 
 def _layer_cases() -> list[Case]:
-    """Those with the same expected results one after the other."""
+    """Return the cases of LAYERS, those with equal expected results one after another."""
     found = [
         (at, sums_half(row), case)
         for name, problems in LAYERS.items()
@@ -79,16 +79,16 @@ def _huge_cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All kernels of the selected tests at once; what is kept on the card for the next test is forgotten in the end."""
+def compile_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile all kernels of the selected tests at once; in the end, free the results cached on the GPU."""
     compile_selected(request)
     yield
-    _expected.cache_clear()
-    _repeated.cache_clear()
+    _expected_results.cache_clear()
+    _repeat_random_images.cache_clear()
 
 
-def _by_the_oracle(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Expected:
-    """What the benchmark's oracle makes of operands in float64, on the card."""
+def _oracle_results(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Expected:
+    """Return what the benchmark's oracle, which runs on the GPU, expects for these operands."""
     import cupy
 
     device = [None if array is None else cupy.asarray(array) for array in arrays]
@@ -96,22 +96,22 @@ def _by_the_oracle(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: 
 
 
 @lru_cache(maxsize=1)
-def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
+def _expected_results(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
     x, given = operands(problem, IMAGES)
     weights, bias = arrays = device_parameters(problem, given)
     assert weights is not None
     in_float64 = replace(problem, dtype="float64")
-    found = _by_the_oracle(in_float64, x, arrays)
+    found = _oracle_results(in_float64, x, arrays)
     if has_split_operands(problem) or in_half:  # each partial sum is rounded
-        return replace(found, plain=_by_the_oracle(problem, x, arrays).plain)
+        return replace(found, plain=_oracle_results(problem, x, arrays).plain)
     if not has_rounded_operands(problem):
         return found
     narrow = to_half if problem.dtype == "float16" else to_tf32
-    return replace(found, plain=_by_the_oracle(in_float64, narrow(x), [narrow(weights), bias]).exact)
+    return replace(found, plain=_oracle_results(in_float64, narrow(x), [narrow(weights), bias]).exact)
 
 
-def _bounded(case: Case, wanted: Expected) -> Expected:
-    """By the row's own error bound, if it has one."""
+def _apply_row_bound(case: Case, wanted: Expected) -> Expected:
+    """Return ``wanted`` with the error bound of the case's row, if it has one."""
     import cupy
 
     x, given = operands(case.problem, IMAGES)
@@ -127,15 +127,15 @@ def test_layers_of_the_networks(case: Case) -> None:
     assert isinstance(problem, ConvProblem | LinearProblem)
     x, arrays = host_arrays(problem, IMAGES)
     y, *labels = on_card(kernel_of(case), upload(x), arrays, IMAGES)
-    wanted = _expected(replace(problem, output_dtype="float32"), sums_half(case.row))
-    check(y, problem, _bounded(case, wanted))
+    wanted = _expected_results(replace(problem, output_dtype="float32"), sums_half(case.row))
+    check(y, problem, _apply_row_bound(case, wanted))
     if labels:
         np.testing.assert_array_equal(labels[0].get(), y.reshape(IMAGES, -1).argmax(axis=1).get())
 
 
 @lru_cache(maxsize=1)
-def _repeated(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
-    """Random x of ``repeated`` images, and the same REPEATS times over; on the device."""
+def _repeat_random_images(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
+    """Return random values for ``repeated`` images, and these values REPEATS times in a row; flat, on the GPU."""
     from cupy.cuda import runtime
 
     from app.cuda.memory import device_array, upload
@@ -152,17 +152,17 @@ def _repeated(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
 @pytest.mark.alone
 @pytest.mark.parametrize("case", _huge_cases(), ids=str)
 def test_more_elements_than_an_int_counts(case: Case) -> None:
-    """Each repetition must give the bits that a small batch of the same images gives."""
+    """A batch of over 2**31 elements repeats a small one; each repetition must give the small batch's bits."""
     import cupy
 
     problem = case.problem
     if cupy.cuda.runtime.memGetInfo()[1] < 30 << 30:
         pytest.skip("needs a card with 30 GB of memory")
-    _expected.cache_clear()
+    _expected_results.cache_clear()
     cupy.get_default_memory_pool().free_all_blocks()
     argument = problem.arguments()[0]
     repeated = -(-MANY // (REPEATS * max(argument.per_image, elements(problem)))) + 1
-    few, many = _repeated(argument.per_image, argument.dtype, repeated)
+    few, many = _repeat_random_images(argument.per_image, argument.dtype, repeated)
     arrays = random_parameters(np.random.default_rng(1), problem)
     kernel = kernel_of(case)
     wanted = on_card(kernel, few, arrays, repeated)[0]

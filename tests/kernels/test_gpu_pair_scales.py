@@ -1,4 +1,4 @@
-"""lenet5 with layers of any scale on the card: every kernel of two layers, through the session, as exact as float32."""
+"""Test lenet5 with layers of any scale on a GPU: every kernel of two layers is as exact as a plain implementation."""
 
 from collections.abc import Callable
 from functools import cache
@@ -32,29 +32,29 @@ GRAPHS = {
     "1e-4": lambda: scaled(shipped(), SMALL),
     "1e-6": lambda: scaled(shipped(), TINY),
     "1e8": lambda: scaled(biased(), (1e8, 1e8, 1e-8, 1e-8)),
-    "drawn": lambda: scaled(unbiased(), _drawn(0)),
-    "drawn, biased": lambda: scaled(biased(), _drawn(1)),
+    "drawn": lambda: scaled(unbiased(), _random_factors(0)),
+    "drawn, biased": lambda: scaled(biased(), _random_factors(1)),
     "each map": lambda: unit_scaled(unbiased(), np.random.default_rng(2), 3),
     "each map, biased": lambda: unit_scaled(biased(), np.random.default_rng(3), 3),
 }
 
 
 @cache
-def exact() -> Graph:
-    """lenet5 with weights that float16 holds."""
+def exact_graph() -> Graph:
+    """Return lenet5 with random weights that float16 represents exactly."""
     return rounded(unbiased())
 
 
-# Powers of two leave such weights as they are.
+# Powers of two keep such weights exact.
 EXACT = {
-    "exact": lambda: exact(),
-    "exact, 2**-14": lambda: scaled(exact(), (2.0**-14, 2.0**-14, 2.0**14, 2.0**14)),
-    "exact, 2**20": lambda: scaled(exact(), (2.0**20, 2.0**20, 2.0**-20, 2.0**-20)),
+    "exact": lambda: exact_graph(),
+    "exact, 2**-14": lambda: scaled(exact_graph(), (2.0**-14, 2.0**-14, 2.0**14, 2.0**14)),
+    "exact, 2**20": lambda: scaled(exact_graph(), (2.0**20, 2.0**20, 2.0**-20, 2.0**-20)),
 }
 BIASED = {"1e8", "drawn, biased", "each map, biased"}
 USUAL = {"1e-4": shipped, "1e-6": shipped, "1e8": biased, "drawn": unbiased, "each map": unbiased}
-USUAL |= dict.fromkeys(EXACT, exact)
-# Those of lenet5's convolutions, with any kernel of two products.
+USUAL |= dict.fromkeys(EXACT, exact_graph)
+# The kernels of lenet5's convolutions, each with every kernel of two products.
 ROWS = {row.name: row for row in variants("conv_pair") if not row.name.endswith("-any")}
 PAIRS = [
     {"conv_pair": convolutions, "gemm_pair": products.name}
@@ -71,14 +71,14 @@ CASES = [
 ]
 
 
-def _drawn(seed: int) -> tuple[float, ...]:
-    """Four factors from 1e-8 to 1e8 whose product is 1."""
+def _random_factors(seed: int) -> tuple[float, ...]:
+    """Return four random factors from 1e-8 to 1e8 whose product is 1."""
     powers = np.random.default_rng(seed).uniform(-4, 4, 4)
     return tuple(10 ** (powers - powers.mean()))
 
 
-def paired(graph: Graph, precision: str, kernels: dict[str, str]) -> ExecutionPlan | None:
-    """The plan with these kernels; None where they cannot serve the network on this card."""
+def plan_pairs(graph: Graph, precision: str, kernels: dict[str, str]) -> ExecutionPlan | None:
+    """Return the plan with these kernels of two layers, or None if they do not support the network on this GPU."""
     if architecture() == "sm_75":
         return None
     try:
@@ -91,14 +91,14 @@ def paired(graph: Graph, precision: str, kernels: dict[str, str]) -> ExecutionPl
 
 
 @cache
-def usual_errors(network: Callable[[], Graph], seed: int, precision: str) -> np.ndarray:
+def cached_plain_errors(network: Callable[[], Graph], seed: int, precision: str) -> np.ndarray:
     return plain_errors(network(), images(COUNT, seed), precision)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    """All kernels here, by all processors at once."""
-    plans = [paired(g(), p, k) for g in (biased, unbiased, exact) for p in ("fp32x", "fp16") for k in PAIRS]
+def compile_kernels() -> None:
+    """Compile all kernels of this file's tests on all CPU cores."""
+    plans = [plan_pairs(g(), p, k) for g in (biased, unbiased, exact_graph) for p in ("fp32x", "fp16") for k in PAIRS]
     compile_all(cases_of(filter(None, plans)))
 
 
@@ -107,11 +107,11 @@ def compiled() -> None:
 def test_scaled_layers_are_as_exact_as_others(
     weights: str, kernels: dict[str, str], precision: str, in_chunks: bool
 ) -> None:
-    """Other images each time, in the same page-locked memory: copied in chunks, then replayed or read over the bus."""
+    """Each run has other images in the same page-locked array, which is copied in chunks or read over the bus."""
     from app.cuda.memory import pinned_array
 
     graph = {**GRAPHS, **EXACT}[weights]()
-    if paired(graph, precision, kernels) is None:
+    if plan_pairs(graph, precision, kernels) is None:
         pytest.skip(f"{kernels} do not serve it in {precision} on {architecture()}")
     usual = USUAL.get(weights, biased)
     given = pinned_array((2 * COUNT, *LENET5.input_shape), np.uint8)
@@ -125,7 +125,7 @@ def test_scaled_layers_are_as_exact_as_others(
             outputs.logits.fill(np.nan)
             running.run(given, outputs)
             wanted = graph.reference(given)
-            found, limits = errors(outputs.logits, wanted), usual_errors(usual, seed, precision)
+            found, limits = errors(outputs.logits, wanted), cached_plain_errors(usual, seed, precision)
             assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
             np.testing.assert_array_equal(outputs.labels, outputs.logits.argmax(axis=1))
             clear = np.nonzero(top_two_margins(wanted) > 4 * limits.max() * np.abs(wanted).max())[0]
@@ -136,11 +136,11 @@ def test_scaled_layers_are_as_exact_as_others(
 @pytest.mark.fashion_mnist
 @pytest.mark.parametrize("factors", [SMALL, TINY], ids=["1e-4", "1e-6"])
 def test_shipped_weights_scaled_keep_their_labels(factors: tuple[float, ...], precision: str) -> None:
-    """fp32x: the float64 reference's up to near-ties. fp16: as of the weights that are not scaled, but for a few."""
+    """fp32x: labels equal the float64 reference's except at near-ties. fp16: 99.9 % equal those of unscaled weights."""
     found = []
     given = np.ascontiguousarray(open_split("test").images[:, None])
     for graph in (shipped(), scaled(shipped(), factors)):
-        if paired(graph, precision, {}) is None:
+        if plan_pairs(graph, precision, {}) is None:
             pytest.skip(f"{architecture()} has no kernels that take two layers at once")
         with make_engine(graph, chunk=1000, precision=precision) as running:
             outputs = running.allocate_outputs(len(given))

@@ -1,6 +1,6 @@
-"""Kernels that take two layers at once, on the card: every element, any batch, poisoned memory, NaN, extreme images.
+"""Test the kernels of two layers on a GPU: every element, any batch, poisoned memory, NaN, extreme images.
 
-And lenet5's labels with the kernel whose second convolution is of bytes.
+The last test checks lenet5's labels with the int8 kernels, whose second convolution multiplies bytes.
 """
 
 from dataclasses import replace
@@ -26,29 +26,29 @@ from tests.support.pair_device import Runner, errors, has_shipped_weights, image
 from tests.support.sparsity import shipped_lenet5
 
 pytestmark = pytest.mark.gpu
-BATCHES = (1, 7, 8, 9, 31, 88, 999, 9_999)  # eight are a cluster; of 88 the last block may have eight
-OF_BLOCKS = (1, 7, 31, 999)  # where a block takes an image, more of them show nothing new
-# Of the products those of lenet5's sizes; the grid of test_gpu_kernels.py has the others.
+BATCHES = (1, 7, 8, 9, 31, 88, 999, 9_999)  # up to 8 use a cluster; of 88, the last block may have 8
+BATCHES_OF_BLOCKS = (1, 7, 31, 999)  # for kernels with a block per image, which larger batches would not test better
+# Products of lenet5's sizes; the grid of test_gpu_kernels.py has the others.
 PRODUCTS = [*(pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024), *ANY_PRODUCT_PAIRS[:2]]
 PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCTS}
 CASES = on_a_card(
     lambda: [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
 )
-OF_BYTES = [case for case in CASES if case.problem.dtype == "int8"]  # none on other cards than Hopper's
-# Other images of a warpgroup than its own 2, and warpgroups than its own 5; those of sparse filters follow from images.
+INT8_CASES = [case for case in CASES if case.problem.dtype == "int8"]  # empty except on Hopper
+# Images per warpgroup and warpgroups other than the defaults, 2 and 5; sparse kernels derive warpgroups from images.
 SETTINGS = [{"images": i, "warpgroups": w} for i, w in ((1, 6), (1, 3), (2, 4), (3, 4), (4, 3))]
-REGROUPED = [
+INT8_GROUPINGS = [
     pytest.param(
         replace(case, parameters=tuple(settings.items())), case, id=f"{case}-{'-'.join(map(str, settings.values()))}"
     )
-    for case in OF_BYTES
+    for case in INT8_CASES
     for settings in ([{"images": 3}, {"images": 4}] if case.row.sparse else SETTINGS)
 ]
 ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def pair_of(case: Case) -> PairProblem:
-    """The case's problem."""
+    """Return the case's problem, which must be one of two layers."""
     assert isinstance(case.problem, PairProblem)
     return case.problem
 
@@ -62,12 +62,12 @@ WEIGHTED = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> None:
+def compile_kernels(request: pytest.FixtureRequest) -> None:
     compile_selected(request)
 
 
-def held_to_the_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray, y: Any) -> None:
-    """Every element."""
+def check_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray, y: Any) -> None:
+    """Check every element of results y for images x and parameters ``arrays`` against the tolerance table."""
     import cupy
 
     from app.lab.bench.oracle import expected_results
@@ -77,25 +77,25 @@ def held_to_the_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray
 
 
 def check_labels(found: list[Any]) -> None:
-    """Where there are labels, each is its own scores' argmax, as NumPy has it."""
+    """Check that labels equal NumPy's argmax of the scores. found: [scores, labels], or [features] without labels."""
     for labels in found[1:]:
         np.testing.assert_array_equal(labels.get()[:, 0], found[0].get().argmax(axis=1))
 
 
 @pytest.mark.parametrize(("case", "kind"), WEIGHTED)
 def test_every_element_of_any_batch(case: Case, kind: str) -> None:
-    """Errors at most twice those of a plain implementation, of float32 where operands are split (its maximum alone).
+    """Errors are at most twice those of a plain implementation, for split operands one in float32 (the maximum alone).
 
-    Sums of a few terms are so exact in float32 that this is a matter of luck: the tolerance adds a few roundings.
-    And the same bits whatever the batch that an image is in, and run after run.
+    Kernels of any sizes are checked by the tolerance table instead, since short sums may be exact in float32 by chance.
+    An image has the same bits in every batch and every run.
     """
     problem = pair_of(case)
-    counts = OF_BLOCKS if case.row.name.endswith("-any") and case.row.operation == "conv_pair" else BATCHES
+    counts = BATCHES_OF_BLOCKS if case.row.name.endswith("-any") and case.row.operation == "conv_pair" else BATCHES
     arrays, x = weights(problem, kind), images(problem, counts[-1])
     run = Runner(case, arrays, x)
     whole = run()
     if case.row.name.endswith("-any"):
-        held_to_the_tolerance(problem, arrays, x, whole[0])
+        check_tolerance(problem, arrays, x, whole[0])
     else:
         own, plain = errors(problem, arrays, x, whole[0])
         assert plain.most > 0
@@ -109,8 +109,8 @@ def test_every_element_of_any_batch(case: Case, kind: str) -> None:
 
 
 @ALL_CASES
-def test_bound_for_a_small_batch_alone(case: Case) -> None:
-    """Memory ends with the last image: what is read or written behind it would be another's."""
+def test_arrays_of_a_small_batch_give_the_bits_of_a_large_one(case: Case) -> None:
+    """Arrays that end with the last image give the bits of a large batch: nothing beyond them is read or written."""
     problem = pair_of(case)
     arrays, x = weights(problem, "random"), images(problem, 31)
     whole = Runner(case, arrays, x)()
@@ -127,7 +127,7 @@ def test_extreme_images(case: Case, kind: str) -> None:
     for source in ("random", "shipped") if has_shipped_weights(problem) else ("random",):
         arrays, x = weights(problem, source), images(problem, 31, kind)
         found = Runner(case, arrays, x)()
-        held_to_the_tolerance(problem, arrays, x, found[0])
+        check_tolerance(problem, arrays, x, found[0])
         check_labels(found)
         if kind != "noise":
             assert same_bits(found, [cupy.broadcast_to(result[:1], result.shape).copy() for result in found])
@@ -138,9 +138,9 @@ def test_extreme_images(case: Case, kind: str) -> None:
 
 @ALL_CASES
 def test_nothing_is_read_from_shared_memory_that_was_not_written(case: Case) -> None:
-    """Memory full of NaN, in float16 and in float32, and memory full of zeros give the same bits.
+    """Shared memory full of zeros, NaN or float16 infinities gives the same bits.
 
-    A product of NaN with zero is NaN, and a careless ReLU makes a plausible 0 of it.
+    NaN times zero is NaN, but a ReLU that does not keep NaN would turn it into a plausible 0.
     """
     problem = pair_of(case)
     arrays, x = weights(problem, "random"), images(problem, 999)
@@ -154,11 +154,11 @@ def test_nothing_is_read_from_shared_memory_that_was_not_written(case: Case) -> 
         assert same_bits(found[1], found[0]) and same_bits(found[2], found[0]), f"{count} images"
 
 
-# No NaN is exact, or a byte: plans refuse such weights.
+# Plans refuse NaN in weights that are exact in float16 or 8-bit integers.
 @pytest.mark.parametrize("case", [c for c in CASES if not pair_of(c).exact and pair_of(c).dtype != "int8"], ids=str)
 @pytest.mark.parametrize("place", [0, 1, 2, 3], ids=["w1", "bias1", "w2", "bias2"])
-def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: int) -> None:
-    """Of the first layer, or before a softmax: everything. Of the second: one map or class, which is then the label."""
+def test_nan_in_a_parameter_reaches_all_results_that_depend_on_it(case: Case, place: int) -> None:
+    """NaN in the first layer or before a softmax reaches all results; in the second, one map or the label's class."""
     problem = pair_of(case)
     everything = place < 2 or getattr(problem.second, "softmax", False)
     arrays = weights(problem, "random")
@@ -166,7 +166,7 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
     if parameter is None:
         pytest.skip("the problem has no such bias")
     own, last = min(3, parameter.shape[-1] - 1), problem.second.arguments()[2].fixed  # of its maps or classes
-    if getattr(problem, "sparse", False) and place < 3:  # all maps read the one that becomes NaN: zeros are skipped
+    if getattr(problem, "sparse", False) and place < 3:  # all filters must read the map with NaN: zeros are skipped
         read, w2 = own if place < 2 else len(parameter) // 2, np.array(arrays[2])
         w2[read // GROUP * GROUP :][:GROUP], w2[read] = 0, 1
         arrays[2], parameter = w2, w2 if place == 2 else parameter
@@ -183,8 +183,8 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
         np.testing.assert_array_equal(found.get(), 0 if everything else own)
 
 
-@pytest.mark.parametrize(("case", "usual"), REGROUPED)
-def test_bytes_in_other_groups_give_the_same_bits(case: Case, usual: Case) -> None:
+@pytest.mark.parametrize(("case", "usual"), INT8_GROUPINGS)
+def test_int8_bits_do_not_depend_on_images_per_warpgroup(case: Case, usual: Case) -> None:
     arrays, x = weights(pair_of(case), "random"), images(pair_of(case), 70)
     wanted, run = Runner(usual, arrays, x)(), Runner(case, arrays, x)
     for count in (70, 1, 2, 3, 33):
@@ -192,19 +192,19 @@ def test_bytes_in_other_groups_give_the_same_bits(case: Case, usual: Case) -> No
         assert same_bits(run(count), [result[:count] for result in wanted]), f"{count} images"
 
 
-@pytest.mark.parametrize("case", [case for case in OF_BYTES if case.row.sparse], ids=str)
-def test_sparse_bytes_give_the_bits_of_dense_ones(case: Case) -> None:
-    """Sums of integers are exact, whichever products they come from."""
+@pytest.mark.parametrize("case", [case for case in INT8_CASES if case.row.sparse], ids=str)
+def test_sparse_int8_kernel_gives_the_bits_of_the_dense_one(case: Case) -> None:
+    """Sums of integers are exact, so sparse and dense products must agree to the bit."""
     arrays, x = weights(pair_of(case), "random"), images(pair_of(case), 1001)
-    (dense,) = (other for other in OF_BYTES if not other.row.sparse)
+    (dense,) = (other for other in INT8_CASES if not other.row.sparse)
     wanted, run = Runner(dense, arrays, x)(), Runner(case, arrays, x)
     for count in (1, 2, 3, 263, 529, 1001):
         assert same_bits(run(count), [result[:count] for result in wanted]), f"{count} images"
 
 
-@pytest.mark.parametrize("case", OF_BYTES, ids=str)
-def test_labels_of_the_test_images_by_bytes(case: Case) -> None:
-    """All but near-ties; and as many correct answers, but for the near-ties."""
+@pytest.mark.parametrize("case", INT8_CASES, ids=str)
+def test_int8_labels_of_the_test_images(case: Case) -> None:
+    """Labels differ from the reference only at near-ties, and as many are correct up to the number of differences."""
     given = shipped_lenet5(case.row.sparse)
     pixels, truth, _ = open_split("test")
     reference = load_reference(given, LENET5)

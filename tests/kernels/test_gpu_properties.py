@@ -14,27 +14,27 @@ from app.kernels.variant import Variant, ceil_div
 from app.lab.bench.tolerance import has_rounded_operands, has_split_operands
 from app.layers import ACTIVATIONS
 from app.layers.resize import RULES
-from tests.kernels.test_gpu_kernels import held_against_the_reference
+from tests.kernels.test_gpu_kernels import check_against_reference
 from tests.support.kernel_cases import Case, elements
 from tests.support.kernel_device import compile_all
 from tests.support.kernel_grid import any_product_pair, exactly, multiplied, product_pair
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
-EXAMPLES = 25  # a row
-FEW = 4  # where nothing is launched
+EXAMPLES = 25  # per row
+FEW = 4  # examples in tests that launch nothing
 
 
 @st.composite
 def convolutions(draw: Any, row: Variant) -> Problem:
-    """Small ones; also those that pool, where the row may."""
+    """Draw a small convolution, with pooling if the row supports it."""
     kernel, stride = draw(st.integers(1, 7)), draw(st.integers(1, 3))
     pool = draw(st.sampled_from((1, 2, 3, 4))) if row.pools else 1
     padding = draw(st.integers(0, kernel - 1))
     least = max(kernel + (pool - 1) * stride - 2 * padding, 1)
     return ConvProblem(
         *(draw(st.integers(1, 40)), draw(st.integers(least, least + 25)), draw(st.integers(least, least + 25))),
-        *(draw(st.integers(1, 80)), kernel, stride, draw(st.booleans()), draw(functions(""))),
+        *(draw(st.integers(1, 80)), kernel, stride, draw(st.booleans()), draw(activation_names(""))),
         pool=pool,
         pool_is_max=pool > 1 and draw(st.booleans()),
         pool_ceil=pool > 1 and draw(st.booleans()),
@@ -44,18 +44,18 @@ def convolutions(draw: Any, row: Variant) -> Problem:
     )
 
 
-def functions(*others: str) -> Any:
-    """Names of activations."""
+def activation_names(*others: str) -> Any:
+    """Return a strategy for names of activations, or one of ``others``."""
     return st.sampled_from((*others, *ACTIVATIONS))
 
 
 @st.composite
 def products(draw: Any, row: Variant) -> Problem:
-    """Small ones; with an argmax, where the row takes it; of whole steps for warpgroups."""
+    """Draw a small matrix product; for wgmma rows without argmax, and with inputs in multiples of eight."""
     inputs, of_warpgroups = draw(st.integers(1, 300)), row.instructions == "wgmma"
     return LinearProblem(
         *(inputs * 8 if of_warpgroups else inputs, draw(st.integers(1, 300 if of_warpgroups else 90))),
-        *(draw(st.booleans()), draw(functions(""))),
+        *(draw(st.booleans()), draw(activation_names(""))),
         argmax=not of_warpgroups and draw(st.booleans()),
         input_dtype=draw(st.sampled_from(("uint8", "float16", "float32"))),
         output_dtype=draw(st.sampled_from(("float16", "float32"))),
@@ -64,13 +64,13 @@ def products(draw: Any, row: Variant) -> Problem:
 
 @st.composite
 def product_pairs(draw: Any, row: Variant) -> Problem:
-    """Those that fit whole tiles, or any that end with scores."""
+    """Draw a pair of matrix products whose sizes the row supports."""
     if row.name == "wgmma-any":
         return any_product_pair(
             8 * draw(st.integers(1, 150)),
             draw(st.integers(1, 192)),
             draw(st.integers(1, 64)),
-            draw(functions("")),
+            draw(activation_names("")),
             softmax=draw(st.booleans()),
             bias=draw(st.booleans()),
             reads=draw(st.sampled_from(("uint8", "float32"))),
@@ -84,13 +84,13 @@ def product_pairs(draw: Any, row: Variant) -> Problem:
 
 @st.composite
 def convolution_pairs(draw: Any, _: Variant) -> Problem:
-    """Of bytes, and of what is made of them; sizes are such that each pools at least once."""
+    """Draw two convolutions of bytes, with or without enlarging; each has at least one pooling window."""
 
-    def half(kernel: int, channels: int, height: int, width: int) -> Any:
+    def draw_convolution(kernel: int, channels: int, height: int, width: int) -> Any:
         pool, stride, padding = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, kernel - 1))
         problem = ConvProblem(
             *(channels, height, width, draw(st.integers(1, 40)), kernel, stride, draw(st.booleans())),
-            draw(functions("")),
+            draw(activation_names("")),
             padding=padding,
         )
         pooling = {"pool": pool, "pool_is_max": pool > 1 and draw(st.booleans())}
@@ -98,8 +98,8 @@ def convolution_pairs(draw: Any, _: Variant) -> Problem:
         return replace(problem, **pooling, pool_ceil=pool > 1 and draw(st.booleans()))
 
     height, width = (draw(st.integers(8, 60)) for _ in "HW")
-    first = half(draw(st.integers(1, 8)), draw(st.sampled_from((1, 3))), height, width)
-    second = half(draw(st.integers(1, 7)), first.maps, *first.pooled_size)
+    first = draw_convolution(draw(st.integers(1, 8)), draw(st.sampled_from((1, 3))), height, width)
+    second = draw_convolution(draw(st.integers(1, 7)), first.maps, *first.pooled_size)
     resize = None
     if height == width or draw(st.booleans()):
         hypothesis.assume(height == width)
@@ -110,7 +110,7 @@ def convolution_pairs(draw: Any, _: Variant) -> Problem:
 
 @st.composite
 def poolings(draw: Any, _: Variant) -> Problem:
-    """Windows that overlap, touch or leave gaps, also over the border."""
+    """Draw a pooling whose windows overlap, touch or leave gaps, also over the border."""
     window = draw(st.integers(1, 7))
     height, width = (draw(st.integers(window, window + 40)) for _ in "HW")
     stride, is_max, ceil = draw(st.integers(1, 8)), draw(st.booleans()), draw(st.booleans())
@@ -119,7 +119,7 @@ def poolings(draw: Any, _: Variant) -> Problem:
 
 @st.composite
 def resizings(draw: Any, _: Variant) -> Problem:
-    """Larger, smaller and of the same size, by both rules."""
+    """Draw a resizing to a larger, smaller or equal size, by one of the rules."""
     height, width, size = (draw(st.integers(1, 60)) for _ in range(3))
     return ResizeProblem(draw(st.integers(1, 5)), height, width, size, draw(st.sampled_from(tuple(RULES))))
 
@@ -131,16 +131,16 @@ PROBLEMS: dict[str, Callable[[Variant], Any]] = {
     "gemm_pair": product_pairs,
     "pool": poolings,
     "resize": resizings,
-    "activation": lambda _: st.builds(ActivationProblem, st.integers(1, 3000), functions()),
+    "activation": lambda _: st.builds(ActivationProblem, st.integers(1, 3000), activation_names()),
     "softmax": lambda _: st.builds(SoftmaxProblem, st.integers(1, 200)),
     "argmax": lambda _: st.builds(ArgmaxProblem, st.integers(1, 256)),
 }
-# The other kernels of two convolutions are lenet5's alone: there are no other problems to draw.
+# The other kernels of two convolutions support lenet5's sizes alone: there is nothing to draw.
 EXPLORED = [row for row in VARIANTS if row.operation != "conv_pair" or "-any" in row.name]
 
 
 def with_sparse_filters(problem: Any) -> Any:
-    """The problem for 2:4 sparse filters, which read a multiple of four maps; split, as it is served."""
+    """Return the problem with 2:4 sparse filters, which read a multiple of four maps; float16x2 gets exact weights."""
     split = problem.dtype == "float16x2"
     if isinstance(problem, ConvPairProblem):
         maps = 4 * ceil_div(problem.first.maps, 4)
@@ -152,7 +152,7 @@ def with_sparse_filters(problem: Any) -> Any:
 
 @st.composite
 def cases(draw: Any, row: Variant) -> Case:
-    """A problem that the row serves, in one of its types, with some of its parameters other than the defaults."""
+    """Draw a problem that the row supports, in one of its types, with some tunables other than the defaults."""
     drawn, dtype = draw(PROBLEMS[row.operation](row)), draw(st.sampled_from(row.dtypes))
     problem = multiplied(drawn, dtype)
     if getattr(problem, "argmax", False):
@@ -166,8 +166,8 @@ def cases(draw: Any, row: Variant) -> Case:
     choices = {name: st.sampled_from(values) for name, values in row.tunables.items()}
     parameters = draw(st.fixed_dictionaries({}, optional=choices))
     case = Case(row, problem, tuple(parameters.items()))
-    # The errors of a few rounded numbers tell nothing of those of other numbers: there is no tolerance for them. But
-    # a pair's kernel keeps more digits of what is between the layers than the plain implementation does.
+    # The tolerance of rounded operands needs many results: errors of a few say nothing about others. A kernel of
+    # two layers needs fewer, because it keeps more digits between the layers than the plain implementation does.
     enough = elements(problem) >= (16 if isinstance(problem, PairProblem) else 64)
     hypothesis.assume(
         case.refusal is None and (enough or not (has_rounded_operands(problem) or has_split_operands(problem)))
@@ -175,8 +175,8 @@ def cases(draw: Any, row: Variant) -> Case:
     return case
 
 
-def explore(row: Variant, body: Callable[[Case, int], None], examples: int = EXAMPLES) -> None:
-    """Call ``body`` with so many cases of the row, the same ones each time, and a number of images for each."""
+def run_examples(row: Variant, body: Callable[[Case, int], None], examples: int = EXAMPLES) -> None:
+    """Call ``body`` with drawn cases of the row and a number of images for each; every call draws the same ones."""
 
     @hypothesis.settings(
         max_examples=examples,
@@ -193,29 +193,29 @@ def explore(row: Variant, body: Callable[[Case, int], None], examples: int = EXA
 
 
 @pytest.fixture(scope="module")
-def compiled(request: pytest.FixtureRequest) -> None:
-    """The kernels of all rows under test, by all processors at once."""
+def compile_kernels(request: pytest.FixtureRequest) -> None:
+    """Compile the kernels of all rows under test on all CPU cores."""
     found: list[Case] = []
     for item in request.session.items:
         if getattr(item, "originalname", "") == "test_kernels_on_any_problem":
-            explore(item.callspec.params["row"], lambda case, _: found.append(case))  # type: ignore[attr-defined]
+            run_examples(item.callspec.params["row"], lambda case, _: found.append(case))  # type: ignore[attr-defined]
     compile_all(found)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("row", EXPLORED, ids=lambda row: row.source.removesuffix(".cu"))
-def test_kernels_on_any_problem(row: Variant, compiled: None) -> None:
-    explore(row, held_against_the_reference)
+def test_kernels_on_any_problem(row: Variant, compile_kernels: None) -> None:
+    run_examples(row, check_against_reference)
 
 
-def test_examples_are_always_the_same_and_many() -> None:
-    """Without a GPU: what is compiled beforehand is what is launched later, and rows refuse few of the cases."""
+def test_examples_are_many_and_always_the_same() -> None:
+    """Drawing twice gives the same cases, so kernels can be compiled beforehand; and rows refuse few of them."""
     first: list[str] = []
     again: list[str] = []
-    explore(EXPLORED[0], lambda case, images: first.append(f"{case} {images}"), FEW)
-    explore(EXPLORED[0], lambda case, images: again.append(f"{case} {images}"), FEW)
+    run_examples(EXPLORED[0], lambda case, images: first.append(f"{case} {images}"), FEW)
+    run_examples(EXPLORED[0], lambda case, images: again.append(f"{case} {images}"), FEW)
     assert first == again
     for row in EXPLORED:
         seen: set[str] = set()
-        explore(row, lambda case, _, seen=seen: seen.add(str(case)), FEW)  # type: ignore[misc]
+        run_examples(row, lambda case, _, seen=seen: seen.add(str(case)), FEW)  # type: ignore[misc]
         assert len(seen) > FEW // 2, row.source

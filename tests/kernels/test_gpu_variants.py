@@ -1,4 +1,4 @@
-"""Test whole networks with each variant by name: streams and chunks change nothing; routes are bit-identical."""
+"""Test whole networks with each kernel by name: streams, chunks and fusion do not change the results."""
 
 from functools import cache
 from typing import Any
@@ -31,8 +31,8 @@ from tests.support.requests import named_choices
 pytestmark = pytest.mark.gpu
 IMAGES = 31
 NETWORKS = {"conv": (LENET5, ODD, SMOOTH, MINIDNN86), "gemm": (LENET5, MLP, SMOOTH), "pool": (LENET5, ODD)}
-# Rows that do not serve all of them: warpgroups read only activations, of multiples of eight inputs, in fp32x scaled by
-# the kernel before; toom-cook has no strides; the weights are dense.
+# Networks for rows that do not support all those above: warpgroup kernels read only activations, in multiples of eight
+# inputs and in fp32x scaled by the kernel before; toom-cook supports stride 1 only; the networks' weights are dense.
 SERVED = {
     ("gemm", "warpgroup"): (LENET5, FA19, MINIDNN86),
     ("conv", "warpgroup"): (LENET5,),
@@ -40,13 +40,13 @@ SERVED = {
     ("conv", "toom-cook"): (LENET5, SMOOTH, MINIDNN86),
 }
 PLAINEST = {"conv": "direct", "gemm": "naive", "pool": "direct"}
-# Of the scores' magnitude: errors of rounded operands grow from layer to layer.
+# Relative to the scores' magnitude: errors of rounded operands grow from layer to layer.
 TOLERANCE = {"fp64": 1e-12, "fp32": 1e-5, "fp32x": 1e-5, "tf32": 0.01, "fp16": 0.05}
 graph_of = cache(random_graph)
 
 
-def _runs() -> list[Any]:
-    """(network, row, precision): each row in each of its types, in the whole of a few networks."""
+def _run_parameters() -> list[Any]:
+    """Return parameters (network, row, precision): each row, in each of its types, on a few networks."""
     return [
         pytest.param(network, row, precision.name, id=f"{row.operation}-{row.name}-{precision.name}-{network.name}")
         for operation, networks in NETWORKS.items()
@@ -59,37 +59,37 @@ def _runs() -> list[Any]:
     ]
 
 
-def choices(row: Variant, precision: str) -> dict[str, Any]:
-    """The row wherever it can serve; pooling is a layer of its own only where nothing is fused."""
+def plan_options(row: Variant, precision: str) -> dict[str, Any]:
+    """Return plan options that request the row; pooling rows need fusion off, because a fused pooling has no kernel."""
     layer = "conv2" if (row.operation, row.name) == ("conv", "warpgroup") else row.operation
     return {"kernels": {layer: row.name}, "precision": precision, "fuse": row.operation != "pool"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> None:
-    """All kernels of the selected tests, by all processors at once."""
+def compile_kernels(request: pytest.FixtureRequest) -> None:
+    """Compile all kernels of the selected tests on all CPU cores."""
     wanted: list[tuple[Graph, dict[str, Any]]] = []
     for item in request.session.items:
         values = item.callspec.params if hasattr(item, "callspec") else {}
         if {"network", "row", "precision"} <= set(values):
             graph, row = graph_of(values["network"]), values["row"]
-            wanted += [(graph, choices(row, values["precision"])), (graph, _plainest(row.operation, "fp32"))]
+            wanted += [(graph, plan_options(row, values["precision"])), (graph, _plainest_options(row.operation))]
     compile_all(cases_of(plan(graph, architecture(), named_choices(**chosen)) for graph, chosen in wanted))
 
 
-def _plainest(operation: str, precision: str) -> dict[str, Any]:
-    return choices(row_of(operation, PLAINEST[operation]), precision)
+def _plainest_options(operation: str) -> dict[str, Any]:
+    return plan_options(row_of(operation, PLAINEST[operation]), "fp32")
 
 
 @cache
-def _by_the_plainest(network: Network, operation: str) -> tuple[np.ndarray, np.ndarray]:
-    return classify(graph_of(network), random_images(network, IMAGES), chunk=IMAGES, **_plainest(operation, "fp32"))
+def _classify_by_plainest(network: Network, operation: str) -> tuple[np.ndarray, np.ndarray]:
+    return classify(graph_of(network), random_images(network, IMAGES), chunk=IMAGES, **_plainest_options(operation))
 
 
-@pytest.mark.parametrize(("network", "row", "precision"), _runs())
+@pytest.mark.parametrize(("network", "row", "precision"), _run_parameters())
 def test_whole_network(network: Network, row: Variant, precision: str) -> None:
-    """Right; the same in one piece and in chunks of three on four streams, whose constant memory is each one's own."""
-    graph, images, chosen = graph_of(network), random_images(network, IMAGES), choices(row, precision)
+    """Results are right, and equal in one chunk and in chunks on four streams with separate constant memory."""
+    graph, images, chosen = graph_of(network), random_images(network, IMAGES), plan_options(row, precision)
     try:
         labels, scores = classify(graph, images, chunk=3, streams=4, **chosen)
     except UserError as missing:
@@ -104,16 +104,16 @@ def test_whole_network(network: Network, row: Variant, precision: str) -> None:
         np.testing.assert_array_equal(bits(scores), bits(whole_scores))
         np.testing.assert_array_equal(labels, whole_labels)
     if precision == "fp32" and (row.operation, row.name) not in OWN_ORDER:
-        plain_labels, plain_scores = _by_the_plainest(network, row.operation)
+        plain_labels, plain_scores = _classify_by_plainest(network, row.operation)
         np.testing.assert_array_equal(bits(scores), bits(plain_scores))
         np.testing.assert_array_equal(labels, plain_labels)
 
 
 @pytest.mark.parametrize("network", TEST_NETWORKS)
-def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
-    """As auto chooses and on the plainest kernels, in float32, whatever activations and poolings follow.
+def test_fused_and_separate_layers_agree_to_the_bit(network: Network) -> None:
+    """Fused and separate layers agree in float32, on kernels that auto chooses and on the plainest.
 
-    Auto cuts long sums of products into parts, a kernel that is named does not.
+    Networks with long sums keep auto's matrix product: a kernel requested by name does not cut sums into parts.
     """
     graph, images = graph_of(network), random_images(network, IMAGES)
     fused_labels, fused = classify(graph, images, chunk=10)
@@ -125,7 +125,7 @@ def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
 
 
 def test_networks_here_need_slices_of_constant_memory() -> None:
-    """Else the test of the whole network would not show that slices of several streams keep out of each other's way."""
+    """Only several slices make ``test_whole_network`` check that streams do not overwrite each other's slices."""
     for name in ("constant", "shared-constant", "specialised", "unrolled"):
         found = plan(graph_of(LENET5), architecture(), named_choices(kernels={"conv": name})).nodes
         copies = [

@@ -1,4 +1,4 @@
-"""The kernels of two convolutions, the second of bytes, run by the processor."""
+"""Test the int8 kernels of two convolutions, emulated on the CPU: the second convolution multiplies bytes."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -21,7 +21,7 @@ PROBLEM = typed(convolution_pair(), "int8")
 ROW = row_of("conv_pair", "wgmma-int8")
 
 
-def packed(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+def pack_parameters(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     packing = ROW.launch_config(PROBLEM).packing
     assert packing is not None
     return packing.pack(arrays)
@@ -31,14 +31,14 @@ SPARSE = pytest.mark.parametrize("sparse", [False, True])
 
 
 @cache
-def shipped(sparse: bool = False) -> tuple[Graph, QuantisedFilters]:
+def shipped_graph(sparse: bool = False) -> tuple[Graph, QuantisedFilters]:
     graph = build_graph(LENET5, shipped_lenet5(sparse))
     assert graph.quantised is not None
     return graph, graph.quantised
 
 
-def convolutions(graph: Graph, sparse: bool = True) -> Node:
-    """The node of both convolutions. sparse: whether kernels for sparse filters may run."""
+def convolution_node(graph: Graph, sparse: bool = True) -> Node:
+    """Return the plan's node for both convolutions. sparse: whether the plan may use kernels for sparse filters."""
     first, second = plan(graph, "sm_90a", Choices("int8", sparse=sparse)).nodes
     assert graph.quantised is not None
     name = "wgmma-sparse-int8" if sparse and is_two_of_four(graph.quantised.filters) else "wgmma-int8"
@@ -47,8 +47,8 @@ def convolutions(graph: Graph, sparse: bool = True) -> Node:
 
 
 @pytest.mark.parametrize("value", [0, 255])
-def test_bytes_end_at_0_and_255(value: int) -> None:
-    """No sum wraps around, however far beyond 1 it is: every other map is all 0 or 255, and the rest 0."""
+def test_bytes_saturate_at_0_and_255(value: int) -> None:
+    """Sums far beyond the range of bytes saturate instead of wrapping around."""
     image = np.full((1, 1, 28, 28), value, np.uint8)
     w1 = np.full((1, 5, 5, 32), 10.0, np.float32) * np.where(np.arange(32) % 2, -1, 1).astype(np.float32)
     w2 = np.where(np.arange(64) % 2, -1, 1).astype(np.float32) * np.ones((32, 5, 5, 64), np.float32)
@@ -57,11 +57,11 @@ def test_bytes_end_at_0_and_255(value: int) -> None:
     np.testing.assert_allclose(y, np.broadcast_to(np.where(np.arange(64) % 2, 0, bright)[:, None], y.shape), rtol=2e-3)
 
 
-def test_shipped_filters_are_packed_as_they_are() -> None:
-    graph, quantised = shipped()
-    node = convolutions(graph)
+def test_shipped_filters_are_packed_unchanged() -> None:
+    graph, quantised = shipped_graph()
+    node = convolution_node(graph)
     assert node.scales is not None
-    _, filters2, scales = packed(node.parameters)
+    _, filters2, scales = pack_parameters(node.parameters)
     wanted = quantised.filters.transpose(2, 0, 1, 3).reshape(2, 16, 25, 8, 8).transpose(2, 0, 3, 4, 1)
     assert filters2 is not None and scales is not None
     np.testing.assert_array_equal(filters2.reshape(wanted.shape), wanted, strict=True)
@@ -70,9 +70,9 @@ def test_shipped_filters_are_packed_as_they_are() -> None:
 
 @SPARSE
 def test_features_of_the_shipped_weights(sparse: bool) -> None:
-    """As of layers in float64 whose activations are rounded to bytes, save where float16 rounds to the next byte."""
-    graph, quantised = shipped(sparse)
-    node, x = convolutions(graph), random_images(LENET5, 3)
+    """Features equal float64 layers' with activations rounded to bytes, save where float16 rounds to the next byte."""
+    graph, quantised = shipped_graph(sparse)
+    node, x = convolution_node(graph), random_images(LENET5, 3)
     parameters = {**graph.parameters, "conv2": quantised.filters * quantised.steps.astype(np.float64)}
     y = graph.input_of_step(3, x, np.float64) / quantised.limits[:, None, None]
     y = np.rint(np.clip(y, 0, 1) * 255) / 255
@@ -86,16 +86,16 @@ def test_features_of_the_shipped_weights(sparse: bool) -> None:
 
 @pytest.mark.parametrize("factor", [1e-3, 30.0])
 @SPARSE
-def test_layers_of_other_scales(sparse: bool, factor: float) -> None:
-    """Limits and steps are those of the weights: scaled alike, they give the same bytes. So do all kernels."""
-    graph, quantised = shipped(sparse)
+def test_scaled_weights_and_limits_give_the_same_bytes(sparse: bool, factor: float) -> None:
+    """Weights and activation limits scaled by one factor give the same bytes, by the sparse and the dense kernel."""
+    graph, quantised = shipped_graph(sparse)
     other = multiplied(graph, conv1=factor)
     scaled = QuantisedFilters(
         quantised.layer, quantised.filters, quantised.limits * np.float32(factor), quantised.steps
     )
     x = random_images(LENET5, 2)
     other = Graph(**{**vars(other), "quantised": scaled})
-    found, wanted = (through(convolutions(g), x) for g in (other, graph))
-    np.testing.assert_array_equal(found, through(convolutions(other, sparse=False), x), strict=True)
+    found, wanted = (through(convolution_node(g), x) for g in (other, graph))
+    np.testing.assert_array_equal(found, through(convolution_node(other, sparse=False), x), strict=True)
     close = np.isclose(found, wanted, rtol=2e-3, atol=1e-3 * wanted.max())
     assert close.mean() > 0.999

@@ -1,4 +1,4 @@
-"""Rows of the registry: they serve what they must, with launches that the hardware takes."""
+"""Test the registry's rows: the problems that they support or refuse, and launches within the hardware's limits."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,12 +21,12 @@ from tests.support.kernel_grid import problems, row_of, served, toy_variant, typ
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 CARD_BYTES = 288 << 30  # more memory than any card has: no batch can be larger
 CONSTANT_BYTES = 64 << 10
-OF_ACTIVATIONS = ("warpgroup", "warpgroup-sparse")  # read what they multiply, not what else there is
+READ_ACTIVATIONS = ("warpgroup", "warpgroup-sparse")  # read only the type that they multiply
 HARDWARE = ("constant memory", "shared memory", "threads", "sm_", "grid")
 
 
-def _batches(problem: Problem, config: LaunchConfig) -> list[int]:
-    """Numbers of images that the launches of the configuration may be given."""
+def _image_counts(problem: Problem, config: LaunchConfig) -> list[int]:
+    """Return numbers of images that a launch may get, up to as many as fit in the memory of any GPU."""
     per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in problem.arguments())
     most = min(1_000_000, max(CARD_BYTES // per_image, 1))
     piece = config.images_at_a_time or most
@@ -41,7 +41,7 @@ def test_launches_fit_the_hardware(row: Variant) -> None:
         for launch in config.launches:
             assert launch.threads % 32 == 0 and 0 < launch.threads <= 1024, problem
             assert 0 <= launch.shared_bytes <= SHARED_LIMIT[90] << 10
-            for images in _batches(problem, config):
+            for images in _image_counts(problem, config):
                 x, y, z = launch.grid(images)
                 if not x * y * z:  # another launch has these images
                     assert any(other.grid(images)[0] for other in config.launches), problem
@@ -50,18 +50,18 @@ def test_launches_fit_the_hardware(row: Variant) -> None:
 
 
 @ALL_VARIANTS
-def test_what_other_cards_lack_is_refused(row: Variant) -> None:
-    """On the last architecture of each size of shared memory."""
+def test_no_row_exceeds_the_shared_memory_of_an_architecture(row: Variant) -> None:
+    """Rows refuse problems beyond the shared memory; one architecture is checked for each size of it."""
     for kilobytes, arch in {SHARED_LIMIT[architecture_number(arch)]: arch for arch in ARCHITECTURES}.items():
         for problem in served(row, arch):
             assert all(launch.shared_bytes <= kilobytes << 10 for launch in row.launch_config(problem).launches), arch
 
 
 @ALL_VARIANTS
-def test_only_hardware_excludes_a_convolution(row: Variant) -> None:
-    if row.operation == "conv" and row.taught and row.instructions != "wgmma":  # which serves sizes that fill its tiles
+def test_only_hardware_limits_exclude_convolutions(row: Variant) -> None:
+    if row.operation == "conv" and row.taught and row.instructions != "wgmma":  # which needs sizes that fill its tiles
         for problem in problems(row):
-            if problem.bounded or problem.sparse:  # type: ignore[union-attr]  # one kernel's own form
+            if problem.bounded or problem.sparse:  # type: ignore[union-attr]  # a form that only one kernel reads
                 continue
             reason = row.refusal_reason(problem, "sm_90a")
             if row.name in STRIDE_1 and problem.stride > 1:  # type: ignore[union-attr]
@@ -73,14 +73,14 @@ def test_only_hardware_excludes_a_convolution(row: Variant) -> None:
 
 
 @ALL_VARIANTS
-def test_parameters_are_positive(row: Variant) -> None:
+def test_parameters_below_one_are_refused(row: Variant) -> None:
     problem = served(row, "sm_90a")[0]
     for name in row.tunables:
         for value in (0, -8):
             assert row.refusal_reason(problem, "sm_90a", {name: value}) == f"{name} must be at least 1, not {value}"
 
 
-def test_a_patch_is_whole_pooling_windows() -> None:
+def test_patches_without_whole_pooling_windows_are_refused() -> None:
     row, problem = row_of("conv", "register-patch"), ConvProblem(1, 28, 28, 32, 5, pool=2)
     for sides in ({"TR": 2, "TC": 5}, {"TR": 1, "TC": 4}):
         assert "no whole pooling windows of 2 x 2" in str(
@@ -89,22 +89,22 @@ def test_a_patch_is_whole_pooling_windows() -> None:
 
 
 @ALL_VARIANTS
-def test_every_matrix_product_is_served(row: Variant) -> None:
-    """Some rows leave the argmax to a kernel of its own, and all do for many classes."""
+def test_matrix_products_are_refused_only_for_their_argmax(row: Variant) -> None:
+    """Some rows do not fuse an argmax, and none over many classes; warpgroups also need multiples of eight inputs."""
     if row.operation == "gemm":
         for problem in problems(row):
             assert isinstance(problem, LinearProblem)
             reason = row.refusal_reason(problem, "sm_90a")
-            if row.name in OF_ACTIVATIONS and problem.inputs % 8:
+            if row.name in READ_ACTIVATIONS and problem.inputs % 8:
                 assert reason is not None
             else:
                 assert reason is None or (problem.argmax and "argmax" in reason), (reason, problem)
 
 
 @ALL_VARIANTS
-def test_networks_are_served_whatever_the_storage(row: Variant) -> None:
-    """Conversion is fused into loads and stores: no row refuses because of how activations lie in memory."""
-    if row.name in OF_ACTIVATIONS:
+def test_rows_support_every_storage_type_of_activations(row: Variant) -> None:
+    """Loads and stores convert types, so no row may refuse a storage type of the activations."""
+    if row.name in READ_ACTIVATIONS:
         return
     for problem in served(row, "sm_90a")[:12]:
         if isinstance(problem, ConvProblem | LinearProblem):
@@ -115,15 +115,15 @@ def test_networks_are_served_whatever_the_storage(row: Variant) -> None:
 
 
 @ALL_VARIANTS
-def test_no_row_serves_a_type_that_it_does_not_declare(row: Variant) -> None:
+def test_rows_refuse_types_that_they_do_not_declare(row: Variant) -> None:
     arch = "sm_120" if row.only_arch is None else f"sm_{row.only_arch}"
     for dtype in set(DTYPES) - set(row.dtypes):
         for problem in problems(row)[:3]:
             assert f"not {dtype}" in str(row.refusal_reason(typed(problem, dtype), arch))
 
 
-def _fingerprint(problem: Problem, config: LaunchConfig) -> tuple[Any, ...]:
-    images = _batches(problem, config)[-1]
+def _config_fingerprint(problem: Problem, config: LaunchConfig) -> tuple[Any, ...]:
+    images = _image_counts(problem, config)[-1]
     launches = [(x.threads, x.grid(images), x.scalars, x.shared_bytes) for x in config.launches]
     return config.defines, launches, config.workspace, config.images_at_a_time, len(config.actions)
 
@@ -135,12 +135,12 @@ def test_every_tunable_has_a_default_and_makes_a_difference(row: Variant) -> Non
     for name, values in row.tunables.items():
         assert len(set(values)) == len(values) > 1 and tuple(sorted(values)) == tuple(values), name
         different = {
-            repr(_fingerprint(problem, row.launch_config(problem, {name: value})))
+            repr(_config_fingerprint(problem, row.launch_config(problem, {name: value})))
             for problem in found[:12]
             for value in values
             if row.refusal_reason(problem, "sm_90a", {name: value}) is None
         }
-        kept = {repr(_fingerprint(problem, row.launch_config(problem))) for problem in found[:12]}
+        kept = {repr(_config_fingerprint(problem, row.launch_config(problem))) for problem in found[:12]}
         assert different - kept, f"{row.source}: {name} changes nothing"
 
 
@@ -148,7 +148,7 @@ def test_every_tunable_has_a_default_and_makes_a_difference(row: Variant) -> Non
 def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -> None:
     for problem in served(row, "sm_90a"):
         packing = row.launch_config(problem).packing
-        if packing is None or not isinstance(problem, ConvProblem | LinearProblem) or row.name in OF_ACTIVATIONS:
+        if packing is None or not isinstance(problem, ConvProblem | LinearProblem) or row.name in READ_ACTIVATIONS:
             continue
         if row.error_bound is not None:  # other numbers: test_toom_cook.py
             continue
@@ -160,14 +160,14 @@ def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -
         packed, none = packing.pack([values.reshape(weight_shape(problem)), None])
         assert packed is not None and none is None
         assert packing.takes == (replace(weights, fixed=packed.size), bias) and packed.size >= weights.fixed
-        # Every weight is in it as often as it must; what else there is are copies and zeros.
+        # Every weight is in the packed array at least as often as in the original; the rest are copies and zeros.
         found, wanted = (np.bincount(array.ravel().astype(int), minlength=2040) for array in (packed, values))
         assert (found[1:] >= wanted[1:]).all()
 
 
 @ALL_VARIANTS
 def test_slices_of_constant_memory_cover_the_filters(row: Variant) -> None:
-    """Each fits, each is followed by a launch, and together they are all weights, each once."""
+    """Each slice fits and is followed by a launch; together the slices copy every weight once."""
     for problem in served(row, "sm_90a"):
         config = row.launch_config(problem)
         copies = [action for action in config.actions if isinstance(action, ConstantCopy)]
@@ -184,7 +184,7 @@ def test_slices_of_constant_memory_cover_the_filters(row: Variant) -> None:
 
 
 @ALL_VARIANTS
-def test_pieces_keep_the_workspace_small(row: Variant) -> None:
+def test_chunks_of_images_keep_the_workspace_small(row: Variant) -> None:
     for problem in served(row, "sm_90a"):
         config = row.launch_config(problem)
         per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in config.workspace)
@@ -193,18 +193,18 @@ def test_pieces_keep_the_workspace_small(row: Variant) -> None:
             assert config.images_at_a_time * per_image <= 1 << 30
 
 
-def test_split_k_takes_as_many_images_at_a_time_as_its_workspace_may_hold() -> None:
+def test_split_k_fills_the_workspace_limit_with_images() -> None:
     config = row_of("gemm", "split-k").launch_config(LinearProblem(1024, 128))
     assert config.images_at_a_time == (256 << 20) // (1024 // 32 * 128 * 4)
 
 
-# How auto chooses, and how variants refuse, on rows made up for it.
+# How auto chooses and rows refuse, tested on made-up rows.
 
 
 PROBLEM = ConvProblem(1, 9, 9, 4, 3)
 
 
-def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_highest_step_that_supports_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         toy_variant(12, "pools", pools=True, refuses=lambda problem: None if problem.pool > 1 else "only pools"),
         toy_variant(3, "plain"),
@@ -217,21 +217,21 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(registry, "module_variants", lambda module: {"tests": rows}.get(module, []))
     assert [row.step for row in registry.variants("conv")] == [3, 7, 11, 12, 13]
 
-    def chosen(problem: Problem, arch: str, requested: str = "auto") -> str | None:
+    def chosen_name(problem: Problem, arch: str, requested: str = "auto") -> str | None:
         found = Tuning().choose_kernel(problem, arch, registry.find_variant("conv", requested))
         return found[0].name if found else None
 
-    by_arch = {arch: chosen(PROBLEM, arch) for arch in ARCHITECTURES}
+    by_arch = {arch: chosen_name(PROBLEM, arch) for arch in ARCHITECTURES}
     assert (by_arch["sm_75"], by_arch["sm_80"], by_arch["sm_89"]) == ("plain", "ampere", "ampere")
     assert (by_arch["sm_90a"], by_arch["sm_120"]) == ("hopper", "hopper")
-    assert chosen(replace(PROBLEM, pool=2), "sm_75") == "pools"
-    assert chosen(PROBLEM, "sm_90a", "plain") == "plain"
-    assert chosen(PROBLEM, "sm_90a", "on-request") == "on-request"
-    assert chosen(PROBLEM, "sm_80", "hopper") is None
-    assert chosen(replace(PROBLEM, dtype="float64"), "sm_90a") is None
+    assert chosen_name(replace(PROBLEM, pool=2), "sm_75") == "pools"
+    assert chosen_name(PROBLEM, "sm_90a", "plain") == "plain"
+    assert chosen_name(PROBLEM, "sm_90a", "on-request") == "on-request"
+    assert chosen_name(PROBLEM, "sm_80", "hopper") is None
+    assert chosen_name(replace(PROBLEM, dtype="float64"), "sm_90a") is None
     known = "auto, plain, ampere, hopper, pools, on-request"
     with pytest.raises(UserError, match=f"unknown conv kernel 'other': choose one of {known}"):
-        chosen(PROBLEM, "sm_90a", "other")
+        chosen_name(PROBLEM, "sm_90a", "other")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_refusals_say_why(changes: dict[str, Any], problem: dict[str, Any], arch
         ("sm_90a", 2048, 0, "1,024 threads"),
     ],
 )
-def test_what_no_block_can_have_is_refused(arch: str, threads: int, kilobytes: int, reason: str | None) -> None:
+def test_impossible_blocks_are_refused(arch: str, threads: int, kilobytes: int, reason: str | None) -> None:
     launch = KernelLaunch(threads, lambda _: (1, 1, 1), shared_bytes=kilobytes << 10)
     row = toy_variant(1, "greedy", configure=lambda *_: LaunchConfig({}, (launch,)))
     refusal = row.refusal_reason(PROBLEM, arch)
@@ -282,7 +282,7 @@ def test_what_no_block_can_have_is_refused(arch: str, threads: int, kilobytes: i
     ],
 )
 def test_tiles_that_do_not_fit_are_refused(parameters: dict[str, int], reason: str | None) -> None:
-    """Each alone, where the others have their defaults: 64 x 64 a block, 32 x 32 a warp, 16 terms of a long sum."""
+    """Each case changes some defaults: tiles of 64 x 64 per block and 32 x 32 per warp, 16 terms of a long sum."""
     refusal = row_of("gemm", "tensor-core").refusal_reason(
         LinearProblem(LONG_SUM, 100, dtype="tfloat32"), "sm_90a", parameters
     )

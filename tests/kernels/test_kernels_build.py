@@ -1,4 +1,4 @@
-"""Every kernel compiles where its row declares it; the files, the registry and the ladder's order agree."""
+"""Test that kernels compile for every architecture of their rows, and that files, registry and ladder steps agree."""
 
 import os
 import re
@@ -31,8 +31,8 @@ FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.rglob("*.cu*")), ids=l
 TIMING = re.compile(r"\d\s*(?:ns|us|µs|ms|seconds?|[GT]FLOP/s|[GT]B/s|% (?:faster|slower))\b")
 
 
-def _builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
-    """(configuration, architecture): other problems for each architecture; in short for the lowest and the H100's."""
+def _choose_builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
+    """Return (configuration, architecture) pairs to compile; without long_form only for the lowest and the H100's."""
     builds = []
     declared = [
         arch
@@ -47,7 +47,7 @@ def _builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
         distinct = list({repr(sorted(config.defines.items())): config for config in configs}.values())
         assert distinct, f"no problem in the grid reaches {row.source} on {arch}"
         count = 2 if long_form and arch in (declared[0], "sm_90a") else 1
-        # Spread over the grid, and beginning elsewhere for each architecture.
+        # Problems spread over the grid, different ones for each architecture.
         taken = {
             (at * len(distinct) // len(declared) + i * len(distinct) // count) % len(distinct) for i in range(count)
         }
@@ -57,7 +57,7 @@ def _builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
 
 @pytest.fixture(scope="module")
 def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of compiled kernels for this file's tests alone."""
+    """Yield a folder that caches compiled kernels for this file's tests alone."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENET_CACHE_DIR", str(folder))
@@ -66,13 +66,13 @@ def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @ALL_VARIANTS
 def test_compiles_for_every_architecture(row: Variant, build_cache: Path, long_form: bool) -> None:
-    """Fails, not skips, without NVRTC: compiling needs no GPU, and ``make test`` installs the compiler."""
+    """Without NVRTC this fails instead of being skipped: it needs no GPU, and ``make test`` installs the compiler."""
 
-    def compiled(build: tuple[LaunchConfig, str]) -> tuple[LaunchConfig, bytes]:
+    def compile_build(build: tuple[LaunchConfig, str]) -> tuple[LaunchConfig, bytes]:
         return build[0], compile_kernel(row.path, build[0].defines, build[1])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # NVRTC compiles in parallel
-        for config, cubin in pool.map(compiled, _builds(row, long_form)):
+        for config, cubin in pool.map(compile_build, _choose_builds(row, long_form)):
             assert cubin.startswith(b"\x7fELF")
             names = {launch.entry or row.entry for launch in config.launches}
             names |= {action.symbol for action in config.actions if isinstance(action, ConstantCopy)}
@@ -81,8 +81,8 @@ def test_compiles_for_every_architecture(row: Variant, build_cache: Path, long_f
 
 
 @pytest.mark.parametrize("operation", sorted({row.operation for row in VARIANTS}))
-def test_the_whole_ladder_is_there(operation: str) -> None:
-    """Two rows of no step, and no step without a row."""
+def test_step_numbers_have_no_gaps(operation: str) -> None:
+    """Every step number of an operation has exactly one row."""
     steps = [row.step for row in variants(operation)]
     assert steps == [*range(steps[0], steps[0] + len(steps))] and steps[0] in (0, 1)
 
@@ -90,21 +90,21 @@ def test_the_whole_ladder_is_there(operation: str) -> None:
 def test_every_file_has_one_row_and_every_row_its_file() -> None:
     files = {path.name for path in KERNEL_DIR.rglob("*.cu")} - {
         "resident_01_wgmma.cu"
-    }  # of a whole plan, not of a layer
+    }  # computes a whole network, so it has no row
     assert sorted(row.source for row in ALL_ROWS) == sorted(files)
     assert len({(row.operation, row.name) for row in VARIANTS}) == len(VARIANTS)
 
 
 @pytest.mark.parametrize("operation", ["conv", "gemm"])
-def test_one_name_says_whether_a_kernel_takes_one_layer_or_two(operation: str) -> None:
-    """One option names both: a kernel of two layers with the name of a single one's could not be asked for."""
+def test_kernels_of_one_and_two_layers_have_different_names(operation: str) -> None:
+    """One option accepts both kinds of kernel, so equal names would be ambiguous."""
     single, pairs = ({row.name for row in variants(name)} for name in (operation, f"{operation}_pair"))
     assert pairs and not single & pairs
 
 
 @FILES
-def test_files_need_no_toolkit_and_make_no_claims(path: Path) -> None:
-    """Only headers of ours, which are there; figures belong to docs/, where the command that measured them is."""
+def test_sources_need_no_toolkit_and_state_no_times(path: Path) -> None:
+    """Sources include only existing project headers. Measured times belong to docs/, beside the measuring command."""
     text = path.read_text(encoding="utf-8")
     for included in re.findall(r"^\s*#\s*include\s+(.*)$", text, re.MULTILINE):
         assert re.fullmatch(r'"\w+\.cuh?"', included), included
@@ -113,8 +113,8 @@ def test_files_need_no_toolkit_and_make_no_claims(path: Path) -> None:
 
 
 @ALL_VARIANTS
-def test_neighbouring_steps_differ_by_what_they_show(row: Variant) -> None:
-    """Sizes are run-time arguments up to convolution 5 and constants from 6 on; __restrict__ comes with 7."""
+def test_convolution_steps_introduce_constants_and_restrict(row: Variant) -> None:
+    """Sizes are run-time arguments up to step 5 and constants from step 6 on; only step 7 has __restrict__."""
     if row.operation != "conv" or not 0 < row.step < 8:
         return
     code = re.sub(r"//.*", "", row.path.read_text(encoding="utf-8"))
@@ -128,8 +128,8 @@ def test_neighbouring_steps_differ_by_what_they_show(row: Variant) -> None:
 
 
 @pytest.mark.parametrize(("name", "loads"), [("direct", 1), ("constant", 3)])
-def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once; where launches write constant memory, for each of them."""
+def test_modules_are_loaded_when_needed(name: str, loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``load_module`` loads one shared module, or one for each call if launches write constant memory."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.kernels import launch
 
@@ -146,7 +146,7 @@ def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: 
     assert {id(kernel.load_module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads
 
 
-# What enters the tensor cores of a warpgroup is defined: read from the PTX.
+# The PTX must define every register that a warpgroup's tensor-core product adds to.
 
 ROWS = [
     pytest.param(row, dtype, id=f"{row.source.removesuffix('.cu')}-{dtype}")
@@ -160,7 +160,7 @@ REGISTER = re.compile(r"%[fr]\d+")  # sums of float32, of int32
 
 
 def undefined_accumulators(ptx: str) -> set[str]:
-    """Registers that a product adds to, and that no instruction before it in the text has written."""
+    """Return the registers that a product adds to although no instruction before it in the text writes them."""
     defined: set[str] = set()
     undefined: set[str] = set()
     for line in map(str.strip, ptx.splitlines()):
@@ -175,9 +175,9 @@ def undefined_accumulators(ptx: str) -> set[str]:
 
 
 def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **constants: int) -> str:
-    """The kernel for the first problem of that type, as the compiler hands it to the assembler, without line numbers.
+    """Return the PTX of a row's kernel for its first problem of that type, without line numbers.
 
-    texts: of the row's file and its headers; other ones than in the tree.
+    texts: file name to source text, to compile instead of the tree's files. constants: compile-time constants to add.
     """
     binding, texts = import_nvrtc(), read_with_includes(row.path) if texts is None else texts
     problem = next(problem for problem in served(row, "sm_90a") if problem.dtype == dtype)
@@ -195,33 +195,33 @@ def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **c
 
 @pytest.mark.parametrize(("row", "dtype"), ROWS)
 def test_no_undefined_register_enters_a_product(row: Variant, dtype: str) -> None:
-    """Also where the product ignores it: an asm statement that reads what was never written is undefined in C++."""
+    """Products that ignore their sums count, too: in C++, an asm statement must not read undefined registers."""
     ptx = ptx_of(row, dtype)
     assert PRODUCT.search(ptx)
     assert not undefined_accumulators(ptx)
 
 
-# The ladder's order: each step names the one that it continues, and changes little of its file.
+# Ladder steps: each continues another step and changes few lines of its file.
 
 LADDERS = ("conv", "gemm", "pool")  # single layers; pairs of layers are whole programs
 MOST_CHANGED = 70  # lines of code
-# The jumps: other instructions, so that nothing of the step below stays as it was.
+# Steps to other instructions, which leave no code of the step before.
 TO_TENSOR_CORES = {("conv", "tensor-core"), ("conv", "warpgroup"), ("gemm", "tensor-core"), ("gemm", "warpgroup")}
-# Another algorithm: other numbers are loaded, multiplied and stored.
+# A step to another algorithm, which loads, multiplies and stores other numbers.
 OTHER_SUMS = {("conv", "toom-cook")}
 CONTINUING = [row for row in VARIANTS if row.operation in LADDERS and row.since is not None and row.taught]
 IN_STEPS = pytest.mark.parametrize("row", CONTINUING, ids=lambda row: row.source.removesuffix(".cu"))
 
 
-def code(path: Path) -> list[str]:
-    """The lines of a file without comments and empty lines."""
+def read_code_lines(path: Path) -> list[str]:
+    """Return the lines of a file without comments and empty lines."""
     return code_lines(path.read_text(encoding="utf-8"))
 
 
 @IN_STEPS
-def test_a_step_changes_little(row: Variant) -> None:
+def test_each_step_changes_few_lines(row: Variant) -> None:
     assert row.since is not None
-    changed = count_changed_lines(code(row_of(row.operation, row.since).path), code(row.path))
+    changed = count_changed_lines(read_code_lines(row_of(row.operation, row.since).path), read_code_lines(row.path))
     if (row.operation, row.name) in TO_TENSOR_CORES | OTHER_SUMS:
         assert changed > MOST_CHANGED, "a step like any other: no longer one of the jumps"
     else:

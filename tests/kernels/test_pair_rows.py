@@ -1,4 +1,4 @@
-"""Rows of kernels that take two layers at once: how their parameters are packed, scaled and split. Without a GPU."""
+"""Test registry rows of kernels of two layers, without a GPU: how they pack, scale and split parameters."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,35 +32,35 @@ ROWS = [row for name in ("conv_pair", "gemm_pair") for row in variants(name)]
 ALL_ROWS = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.source.removesuffix(".cu"))
 
 
-def wgmma(dtype: str) -> Variant:
-    """The Hopper kernel of that type."""
+def hopper_row(dtype: str) -> Variant:
+    """Return the row of the Hopper kernel for lenet5's convolutions in that type."""
     return row_of("conv_pair", {"float16": "wgmma", "float16x2": "wgmma-split"}[dtype])
 
 
-def packed(row: Variant, problem: PairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+def pack_for(row: Variant, problem: PairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     packing = row.launch_config(problem).packing
     assert packing is not None
     return packing.pack(arrays)
 
 
-def features(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None], x: np.ndarray) -> np.ndarray:
-    """What the Hopper kernel of the problem's type makes of images, as it stores it; run by the processor."""
-    return run_row(wgmma(problem.dtype), problem, x.astype(np.uint8), arrays)[0]
+def run_hopper_kernel(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None], x: np.ndarray) -> np.ndarray:
+    """Emulate the Hopper kernel of the problem's type on images x; return the features as stored, flat."""
+    return run_row(hopper_row(problem.dtype), problem, x.astype(np.uint8), arrays)[0]
 
 
-# What is packed is what the kernel wants
+# Packing
 
 
 @DTYPES
 @pytest.mark.parametrize(("factor1", "factor2"), [(1e-6, 1e-6), (1e-6, 1e6), (1e6, 1e-6), (30, 1), (1, 30), (0.1, 10)])
 def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, factor2: float) -> None:
-    """Whatever the filters, if features are scaled, too; and they never exceed what float16 holds."""
+    """Scaled features are exact for filters of any size, and stay within float16's range."""
     problem = typed(convolution_pair(), dtype)
     x, parameters = operands(problem, 2)
     parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
     arrays, known = scale_features(problem, device_parameters(problem, parameters))
     assert known is not None and fits_float16(problem, arrays)
-    y = features(problem, arrays, x).astype(np.float64)
+    y = run_hopper_kernel(problem, arrays, x).astype(np.float64)
     assert y.max() <= known.bounds.max() <= LARGEST
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
     error = np.abs(y / np.tile(np.repeat(known.scales, 16), 2) - wanted).max() / np.abs(wanted).max()
@@ -69,14 +69,14 @@ def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, f
 
 @pytest.mark.parametrize("factor", [1e-11, 1e-5, 1e5, 1e10])
 def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> None:
-    """As an ordinary matrix product reads them: of any size that the range lets pass, each map of its own."""
+    """Unscaled features, as an ordinary product reads them, are exact for maps of different sizes within the range."""
     problem = typed(convolution_pair(), "float16x2")
     x, parameters = operands(problem, 2)
     uneven = np.exp2(np.linspace(0, -11, 64))
     parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] * factor * uneven}
     arrays = device_parameters(problem, parameters)
     assert fits_float16(problem, arrays)
-    y = features(problem, arrays, x).astype(np.float64)
+    y = run_hopper_kernel(problem, arrays, x).astype(np.float64)
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
     even = np.tile(np.repeat(1 / uneven, 16), 2)
     assert (np.abs(y - wanted) * even).max() < 2e-6 * (wanted * even).max()
@@ -85,8 +85,8 @@ def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> Non
 
 
 @ALL_ROWS
-def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their types and sizes are the arguments', which a launch checks; x and the results stay the problem's."""
+def test_packed_arrays_match_the_kernel_s_arguments(row: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed arrays have the types and sizes of the kernel's arguments; x and the results stay the problem's."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.kernels import launch
 
@@ -108,8 +108,8 @@ def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant, monkeypatch
 
 
 @ALL_ROWS
-def test_powers_of_two_between_the_layers_change_no_bit_of_what_is_packed(row: Variant) -> None:
-    """Each map and hidden value has its own, if the activation keeps it; the second layer's weights take them out."""
+def test_powers_of_two_between_the_layers_change_no_packed_bit(row: Variant) -> None:
+    """Each map or hidden value is multiplied by a power of two, and the second layer's weights are divided by it."""
     rng = np.random.default_rng(0)
     for problem in served(row, "sm_90a"):
         assert isinstance(problem, PairProblem)
@@ -122,12 +122,12 @@ def test_powers_of_two_between_the_layers_change_no_bit_of_what_is_packed(row: V
         assert w1 is not None and w2 is not None
         powers = np.exp2(rng.integers(-30, 31, w1.shape[-1])).astype(np.float32)
         taken_out = w2 / powers.reshape(-1, *(1,) * (w2.ndim - 1))
-        other = packed(row, problem, [w1 * powers, None if bias1 is None else bias1 * powers, taken_out, bias2])
-        for found, wanted in zip(other, packed(row, problem, arrays), strict=True):
+        other = pack_for(row, problem, [w1 * powers, None if bias1 is None else bias1 * powers, taken_out, bias2])
+        for found, wanted in zip(other, pack_for(row, problem, arrays), strict=True):
             np.testing.assert_array_equal(found, wanted, strict=True)
 
 
-# Scales and halves
+# Scales, and numbers split into two float16
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, 0.75, 3e-30, 7e30, 30_000.0, 2.0**15, 2.0**-140])
@@ -137,13 +137,13 @@ def test_scales_are_powers_of_two(value: float) -> None:
 
 
 @pytest.mark.parametrize(("value", "scale"), [(0.0, LARGEST_SCALE), (np.inf, 1.0), (np.nan, 1.0)])
-def test_what_has_no_scale(value: float, scale: float) -> None:
+def test_zero_infinity_and_nan_have_fixed_scales(value: float, scale: float) -> None:
     assert float(power_of_two_scales(value)) == scale
 
 
 @pytest.mark.parametrize("low_scale", [1.0, float(LOW_SCALE)])
-def test_both_halves_together_are_the_number(low_scale: float) -> None:
-    """To 22 bits, or to what the smallest float16 leaves."""
+def test_split_halves_add_up_to_the_number(low_scale: float) -> None:
+    """The sum of both halves has 22 correct bits, or an error below half the smallest float16."""
     rng = np.random.default_rng(0)
     values = rng.choice([-1, 1], 100_000) * np.exp2(rng.uniform(-12, 14.8, 100_000))
     high, low = split_float16(values, low_scale)
@@ -161,16 +161,17 @@ def test_filters_of_zeros_make_zeros(dtype: str, zero: str) -> None:
     parameters = {name: array * (zero not in (name, "both")) for name, array in parameters.items()}
     arrays = device_parameters(problem, parameters)
     assert fits_float16(problem, arrays)
-    assert all(array is not None and np.isfinite(array).all() for array in packed(wgmma(dtype), problem, arrays))
-    assert not features(problem, arrays, x).any()
+    packed = pack_for(hopper_row(dtype), problem, arrays)
+    assert all(array is not None and np.isfinite(array).all() for array in packed)
+    assert not run_hopper_kernel(problem, arrays, x).any()
 
 
-# What float16 does not hold
+# Numbers beyond float16's range
 
 
 @DTYPES
 def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
-    """Filters just within it lose nothing on all 255, where every activation and feature is as great as it can be."""
+    """Filters just within the range are exact on images of 255, where all activations and features are greatest."""
     problem = typed(convolution_pair(), dtype)
     parameters = {"layer1": np.ones((5, 5, 1, 32)), "layer2": np.ones((5, 5, 32, 64))}
     largest = LARGEST if dtype == "float16" else GREATEST
@@ -181,7 +182,7 @@ def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
         assert fits_float16(problem, arrays) == fits
     arrays = device_parameters(problem, {**parameters, "layer2": 0.999 * most * parameters["layer2"]})
     np.testing.assert_allclose(
-        features(problem, arrays, bright), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6
+        run_hopper_kernel(problem, arrays, bright), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6
     )
 
 
@@ -204,10 +205,10 @@ def test_range_of_products_is_that_of_float32(dtype: str, value: float, fits: bo
 @pytest.mark.parametrize(("change", "reason"), [({"padding": 2}, "does not pad"), ({"bias": True}, "adds no bias")])
 @pytest.mark.parametrize("half", ["first", "second"])
 @pytest.mark.parametrize("row", LENET5_ROWS, ids=lambda row: row.name)
-def test_what_kernels_of_lenet5_s_convolutions_refuse(
+def test_lenet5_rows_refuse_padding_biases_and_enlarging(
     row: Variant, half: str, change: dict[str, Any], reason: str
 ) -> None:
-    """In either convolution; mma alone adds biases. And none enlarges images."""
+    """Padding and biases are refused in either convolution, but ``mma`` adds biases. No row enlarges images."""
     pair = typed(exactly(convolution_pair()) if row.name.endswith("exact") else convolution_pair(), row.dtypes[0])
     pair = sparsely(pair) if row.sparse else pair
     assert row.refusal_reason(pair, "sm_90a") is None
@@ -219,8 +220,8 @@ def test_what_kernels_of_lenet5_s_convolutions_refuse(
 
 
 @pytest.mark.parametrize("row", [row for row in LENET5_ROWS if row.sparse], ids=lambda row: row.name)
-def test_sparse_rows_refuse_other_filters(row: Variant) -> None:
-    """By what is said of them, or else when they are packed."""
+def test_sparse_rows_refuse_dense_filters(row: Variant) -> None:
+    """A problem with dense filters is refused; dense filters of a sparse problem cannot be packed."""
     (problem,) = served(row, "sm_90a")
     assert isinstance(problem, ConvPairProblem)
     reason = "serves 2:4 sparse filters of the second convolution alone"
@@ -232,12 +233,12 @@ def test_sparse_rows_refuse_other_filters(row: Variant) -> None:
     filters = filters.copy()
     filters[more] = 1
     with pytest.raises(ValueError, match="the filters are not 2:4 sparse"):
-        packed(row, problem, [arrays[0], None, filters, None])
+        pack_for(row, problem, [arrays[0], None, filters, None])
 
 
 @ALL_ROWS
-def test_results_are_stored_as_the_problem_says_or_it_is_refused(row: Variant) -> None:
-    """A kernel that stores features in one type alone must say so: nothing else notices."""
+def test_rows_refuse_types_that_they_cannot_store(row: Variant) -> None:
+    """A kernel that stores one type alone must refuse others, because nothing else would notice."""
     for problem in served(row, "sm_90a"):
         assert isinstance(problem, PairProblem)
         for stored in {"float16", "float32"} - {problem.second.output_dtype}:

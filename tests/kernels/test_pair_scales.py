@@ -1,6 +1,6 @@
-"""lenet5 with layers of any scale on kernels of two layers, run by the processor: as exact as float32, or others run.
+"""Test lenet5 with layers of any scale on kernels of two layers, emulated on the CPU: scores as exact as in float32.
 
-Scaling layers by factors whose product is 1 leaves the scores as they are, and so float32's error.
+Factors whose product is 1 change neither scores nor float32's errors. Beyond float16, plans must choose other kernels.
 """
 
 import re
@@ -50,7 +50,7 @@ SCALED: list[Factors] = [
     (1e8, 1e8, 1e8, 1),
     (1, 1e-8, 1, 1),
 ]
-# Beyond what float16 holds of one layer or another, whatever scales it.
+# Factors that bring some layer beyond float16's range, whatever powers of two scale it.
 BEYOND: list[Factors] = [
     (1e-8, 1e-8, 1e-8, 1e-8),
     (1e12, 1e12, 1e12, 1),
@@ -59,8 +59,8 @@ BEYOND: list[Factors] = [
 ]
 
 
-def on_pairs(graph: Graph, arch: str, precision: str) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What gives an image's scores; None where not all of the network is computed two layers at once."""
+def make_scorer(graph: Graph, arch: str, precision: str) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return a function from images to float64 scores, or None unless the plan has kernels of two layers alone."""
     planned = plan(graph, arch, Choices(precision))
     if any(not isinstance(node.problem, ConvPairProblem | LinearPairProblem) for node in planned.nodes):
         return None
@@ -79,31 +79,31 @@ def rounded_biased() -> Graph:
 
 
 @cache
-def usual_errors(network: Callable[[], Graph], precision: str) -> np.ndarray:
+def cached_plain_errors(network: Callable[[], Graph], precision: str) -> np.ndarray:
     return plain_errors(network(), images(), precision)
 
 
 @cache
-def sparse() -> Graph:
-    """Weights that float16 holds, conv2's 2:4 sparse."""
+def sparse_graph() -> Graph:
+    """Return lenet5 with weights that float16 represents exactly and 2:4 sparse filters in conv2."""
     return with_sparse_conv2(rounded_unbiased())
 
 
-def powers_of_two(factors: Factors) -> Factors:
-    """The nearest ones, by which weights stay exact."""
+def nearest_powers_of_two(factors: Factors) -> Factors:
+    """Return the powers of two nearest to the factors, which keep weights exact."""
     first, second, third, fourth = (2.0 ** round(np.log2(factor)) for factor in factors)
     return first, second, third, fourth
 
 
-def check(graph: Graph, arch: str, precision: str, limits: np.ndarray) -> None:
-    """Errors at most twice those of a plain implementation in that precision, of a network of usual scales."""
-    scores = on_pairs(graph, arch, precision)
+def check_errors(graph: Graph, arch: str, precision: str, limits: np.ndarray) -> None:
+    """Assert errors of at most twice ``limits``, a plain implementation's errors on a network of usual scales."""
+    scores = make_scorer(graph, arch, precision)
     assert scores is not None, "an ordinary kernel runs"
     found = errors(scores(images()), graph.reference(images()))
     assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
 
 
-# Each card and precision with every other set of factors: tests on a card have all.
+# Each architecture with every other precision for a set of factors; the GPU tests have all.
 IN_TURN = [
     (factors, arch, precision)
     for at, factors in enumerate(SCALED)
@@ -115,14 +115,14 @@ IN_TURN = [
 @pytest.mark.parametrize(("factors", "arch", "precision"), IN_TURN)
 def test_scaled_layers_are_as_exact_as_others(arch: str, precision: str, factors: Factors) -> None:
     network = {"sm_80": biased, "sm_90a": unbiased}[arch]  # the latter's kernels add no bias
-    check(scaled(network(), factors), arch, precision, usual_errors(network, precision))
+    check_errors(scaled(network(), factors), arch, precision, cached_plain_errors(network, precision))
 
 
 @pytest.mark.grid
 @pytest.mark.parametrize("seed", range(6))
 @BOTH
 def test_scales_and_shapes_drawn_at_random(precision: str, seed: int) -> None:
-    """Of layers from 1e-8 to 1e8, their product 1; of each map and hidden value; of each weight."""
+    """Layers are scaled by 1e-8 to 1e8; some networks also have random scales of each map, or of each weight."""
     rng = np.random.default_rng(seed)
     hidden, classes = int(rng.choice([32, 128, 160, 256])), int(rng.integers(2, 17))
     usual = random_network(seed, hidden, classes)
@@ -132,23 +132,23 @@ def test_scales_and_shapes_drawn_at_random(precision: str, seed: int) -> None:
     powers = rng.uniform(-8, 8, 4)
     factors = 10 ** np.clip(powers - powers.mean(), -8, 8)
     graph = scaled(unit_scaled(usual, rng, 3) if seed % 3 == 1 else usual, tuple(factors))
-    check(graph, str(rng.choice(["sm_80", "sm_90a"])), precision, usual_errors(lambda: usual, precision))
+    check_errors(graph, str(rng.choice(["sm_80", "sm_90a"])), precision, cached_plain_errors(lambda: usual, precision))
 
 
 @pytest.mark.parametrize("factors", SCALED[:1])
 @BOTH
 @CARDS
-def test_shipped_weights_scaled(arch: str, precision: str, factors: Factors) -> None:
-    check(scaled(shipped(), factors), arch, precision, usual_errors(shipped, precision))
+def test_scaled_shipped_weights(arch: str, precision: str, factors: Factors) -> None:
+    check_errors(scaled(shipped(), factors), arch, precision, cached_plain_errors(shipped, precision))
 
 
 @pytest.mark.parametrize(("factors", "arch"), [(factors, ARCHES[at % 2]) for at, factors in enumerate(SCALED)])
-def test_weights_that_float16_holds_take_fewer_products(arch: str, factors: Factors) -> None:
-    """Scaled by powers of two: at most the errors of float32."""
+def test_weights_exact_in_float16_take_fewer_products(arch: str, factors: Factors) -> None:
+    """Weights scaled by powers of two stay exact, and errors stay within the bound for float32."""
     network = {"sm_80": rounded_biased, "sm_90a": rounded_unbiased}[arch]
-    graph = scaled(network(), powers_of_two(factors))
+    graph = scaled(network(), nearest_powers_of_two(factors))
     assert all(getattr(node.problem, "exact", False) for node in plan(graph, arch, Choices("fp32x")).nodes)
-    check(graph, arch, "fp32x", usual_errors(network, "fp32x"))
+    check_errors(graph, arch, "fp32x", cached_plain_errors(network, "fp32x"))
     one_off = multiplied(graph, conv2=1 + 2.0**-12)
     assert not getattr(plan(one_off, arch, Choices("fp32x")).nodes[0].problem, "exact", False)
 
@@ -156,45 +156,45 @@ def test_weights_that_float16_holds_take_fewer_products(arch: str, factors: Fact
 @pytest.mark.parametrize("factors", SCALED)
 @BOTH
 def test_sparse_filters_of_any_scale(precision: str, factors: Factors) -> None:
-    """From 1e-8 to 1e8: they stay sparse, and as exact as others. One weight more, however small, is not."""
-    graph = scaled(sparse(), powers_of_two(factors))
+    """Filters scaled by 1e-8 to 1e8 stay sparse and exact. One more small weight selects a dense kernel."""
+    graph = scaled(sparse_graph(), nearest_powers_of_two(factors))
     assert plan(graph, "sm_90a", Choices(precision)).nodes[0].variant.sparse
-    check(graph, "sm_90a", precision, usual_errors(sparse, precision))
+    check_errors(graph, "sm_90a", precision, cached_plain_errors(sparse_graph, precision))
     filters = graph.parameters["conv2"].copy()
     filters[tuple(np.argwhere(filters == 0)[-1])] = np.abs(filters[filters != 0]).min()
     more = replace(graph, parameters={**graph.parameters, "conv2": filters})
     assert not plan(more, "sm_90a", Choices(precision)).nodes[0].variant.sparse
-    check(more, "sm_90a", precision, usual_errors(sparse, precision))
+    check_errors(more, "sm_90a", precision, cached_plain_errors(sparse_graph, precision))
 
 
 @BOTH
 @CARDS
 def test_powers_of_two_change_no_bit(arch: str, precision: str) -> None:
     graph = biased()
-    scores = [on_pairs(g, arch, precision) for g in (graph, scaled(graph, (2.0**-26, 2.0**13, 2.0**-13, 2.0**26)))]
+    scores = [make_scorer(g, arch, precision) for g in (graph, scaled(graph, (2.0**-26, 2.0**13, 2.0**-13, 2.0**26)))]
     found, wanted = (of(images()) if of is not None else None for of in scores)
     assert found is not None and wanted is not None
     np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize(("factors", "arch"), [(factors, ARCHES[at % 2]) for at, factors in enumerate(BEYOND)])
-def test_what_float16_does_not_hold_is_split_into_tfloat32(arch: str, factors: Factors) -> None:
-    """Or, in fp16, which was asked for, ends in one line."""
+def test_weights_beyond_float16_are_split_into_tfloat32(arch: str, factors: Factors) -> None:
+    """In auto precision other kernels run; fp16, which allows no other type, is a one-line error."""
     graph = scaled(unbiased(), factors)
     planned = plan(graph, arch, Choices("auto"))
     assert planned.arithmetic == "float16x2" and not isinstance(planned.nodes[-1].problem, LinearPairProblem)
     found = errors(reduce(lambda x, node: through(node, x), planned.nodes, images()), graph.reference(images()))
-    assert (found <= 2 * usual_errors(unbiased, "fp32x")).all(), found
+    assert (found <= 2 * cached_plain_errors(unbiased, "fp32x")).all(), found
     error = user_error(lambda: plan(graph, arch, Choices("fp16")))
     assert re.search(r"fp16 cannot represent the weights of (conv|fc)[12]: ", error)
 
 
-def test_every_kernel_of_two_layers_is_met_above() -> None:
+def test_all_kernels_of_two_layers_are_covered() -> None:
     met = set()
-    graphs = unbiased(), rounded_unbiased(), sparse()
+    graphs = unbiased(), rounded_unbiased(), sparse_graph()
     for graph, arch, precision in product(graphs, ("sm_80", "sm_90a"), ("fp32x", "fp16")):
         met |= {(node.variant.source, precision) for node in plan(graph, arch, Choices(precision)).nodes}
-    for graph in (unbiased(), sparse()):  # see test_integers.py
+    for graph in (unbiased(), sparse_graph()):  # see test_integers.py
         integers, _ = plan(with_bytes(graph), "sm_90a", Choices("int8")).nodes
         met.add((integers.variant.source, "int8"))
     wanted = {
@@ -207,7 +207,7 @@ def test_every_kernel_of_two_layers_is_met_above() -> None:
     assert met == wanted
 
 
-# float16 rounds weights and what is between the layers to 11 bits; their sums of two keep 22.
+# float16 rounds weights and activations to 11 bits; sums of two float16 keep 22.
 TOLERANCE = {"float16": 2e-3, "float16x2": 1e-6}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 
@@ -215,8 +215,8 @@ DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.grid
 @DTYPES
 @pytest.mark.parametrize("scale1, scale2", [(1, 1), (0, 1), (1, 0), (1e-30, 1e-30), (1e4, 1e-4), (1e-4, 1e4)])
-def test_mma_s_convolutions_of_any_scale(dtype: str, scale1: float, scale2: float) -> None:
-    """Of noise, black and white. What is packed is finite, and so is what lies between the layers."""
+def test_mma_convolutions_of_any_scale(dtype: str, scale1: float, scale2: float) -> None:
+    """Noise, black and white images give finite features; for usual scales, these are also exact."""
     problem, row = typed(convolution_pair(True, True), dtype), row_of("conv_pair", "mma")
     noise, parameters = operands(problem, 2)
     x = np.concatenate([noise, np.zeros_like(noise[:1]), np.full_like(noise[:1], 255)])
@@ -227,12 +227,12 @@ def test_mma_s_convolutions_of_any_scale(dtype: str, scale1: float, scale2: floa
     assert all(array is not None and np.isfinite(array).all() for array in packing.pack(arrays))
     features, wanted = run_row(row, problem, x, arrays)[0], run(layers_of(problem), x.astype(np.float64), parameters)
     assert np.isfinite(features).all()
-    if np.isclose(scale1 * scale2, 1):  # others are too small for float16: plans scale those, see above
+    if np.isclose(scale1 * scale2, 1):  # smaller features need scaling by the plan, tested above
         assert np.abs(features - wanted).max() <= TOLERANCE[dtype] * np.abs(wanted).max()
 
 
 @DTYPES
-def test_the_row_fits_every_card_with_its_instructions(dtype: str) -> None:
+def test_mma_row_supports_every_architecture_with_mma(dtype: str) -> None:
     row, problem = row_of("conv_pair", "mma"), typed(convolution_pair(True, True), dtype)
     for arch in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"):
         assert row.refusal_reason(problem, arch) is None
@@ -241,8 +241,8 @@ def test_the_row_fits_every_card_with_its_instructions(dtype: str) -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 1e-7, 1e4])
 @DTYPES
-def test_matrices_of_any_scale(dtype: str, factor: float) -> None:
-    """However small or large the first matrix is, which the second undoes: float16 keeps its bits by a power of two."""
+def test_pairs_of_matrices_of_any_scale(dtype: str, factor: float) -> None:
+    """Scores are exact if the first matrix is scaled by any factor and the second divided by it."""
     problem, row = typed(product_pair(512, 128, 10), dtype), row_of("gemm_pair", "wgmma")
     x, parameters = operands(problem, 5)
     parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] / factor}
@@ -252,15 +252,15 @@ def test_matrices_of_any_scale(dtype: str, factor: float) -> None:
     assert np.abs(scores - wanted).max() <= TOLERANCE[dtype] * np.abs(wanted).max()
 
 
-def test_what_is_not_finite_is_not_split() -> None:
+def test_infinities_and_nan_are_not_split() -> None:
     values = np.array([np.nan, np.inf, -np.inf, 1 / 3, 0], np.float32)
     high, low = split_tf32(values)
     assert np.allclose(high + low, values, rtol=2**-22, atol=0, equal_nan=True)
     assert not low[[0, 1, 2, 4]].any()
 
 
-def test_a_great_bias_counts_when_products_are_balanced() -> None:
-    """Each hidden value's scale follows from its weights or, where that is more, from its bias."""
+def test_balanced_products_consider_great_biases() -> None:
+    """Each hidden value's scale follows from its greatest weight, or from its bias if that is greater."""
     problem = product_pair(64, 32, 3, bias1=True)
     rng = np.random.default_rng(2)
     first, second = rng.uniform(0.5, 1, (64, 32)), rng.standard_normal((32, 3))

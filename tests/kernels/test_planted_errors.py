@@ -1,4 +1,4 @@
-"""Planted errors of kernels that the processor runs: each shows, as a wrong element or as a fault."""
+"""Test that errors planted in emulated kernels are found, as a wrong element or as a fault of the emulation."""
 
 import re
 from dataclasses import replace
@@ -21,12 +21,12 @@ from tests.support.kernel_grid import (
 )
 from tests.support.kernel_oracle import check, expected
 
-# Kernel, images → file, its text, what stands there instead, and what is said: an element that is wrong, or a fault.
+# Planted errors: file, text in it, its replacement, and the pattern of the message about a wrong element or a fault.
 WRONG = r"element \d+ of \d+ is "
 PROBLEMS: dict[str, Problem] = {
     "conv": ConvProblem(12, 10, 10, 64, 5, padding=1, sparse=True),
     "conv_pair": convolution_pair(),
-    "gemm": LinearProblem(1296, 32, bias=True, activation="relu"),  # the ring turns over
+    "gemm": LinearProblem(1296, 32, bias=True, activation="relu"),  # more steps than stages
     "gemm_pair": product_pair(1024, 128, 10),
 }
 CONVOLUTIONS = [
@@ -38,13 +38,13 @@ SPARSE = [
     ("conv_pair_07_wgmma_sparse.cu", "wgmma_f16_sparse<1>", "wgmma_f16_sparse<0>", WRONG),
     ("sparse_products.cuh", "+ next % 4 * 4", "", WRONG),
 ]
-BYTES = [
+SPARSE_INT8 = [
     ("conv_pair_09_wgmma_sparse_int8.cu", "16 - PLANE", "32 - PLANE", WRONG),
     ("conv_pair_09_wgmma_sparse_int8.cu", "sparse<0>", "sparse<1>", "multiplies bytes by a selector that is not 0"),
 ]
 SPARSE_OF_ANY_SIZES = [
     ("warpgroup_convolution.cuh", "place * STAGE_BYTES", "0", WRONG),
-    ("warpgroup_bands.cuh", "SPARSE && i <", "false && i <", WRONG),  # what lies below a band is no number
+    ("warpgroup_bands.cuh", "SPARSE && i <", "false && i <", WRONG),  # memory below a band holds NaN
 ]
 PRODUCTS = [
     ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
@@ -59,15 +59,15 @@ CLUSTERS = [
 PLANTED = [
     *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
     *((row_of("conv_pair", "wgmma-sparse"), 3, *planted) for planted in SPARSE),
-    *((row_of("conv_pair", "wgmma-sparse-int8"), 3, *planted) for planted in BYTES),
+    *((row_of("conv_pair", "wgmma-sparse-int8"), 3, *planted) for planted in SPARSE_INT8),
     *((row_of("conv", "warpgroup-sparse"), 3, *planted) for planted in SPARSE_OF_ANY_SIZES),
     *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
     *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
 ]
 
 
-def run(row: Variant, images: int, folder: Path) -> None:
-    """Hold the row, in its first type, against the reference. Raises Fault, or AssertionError for a wrong element."""
+def check_row(row: Variant, images: int, folder: Path) -> None:
+    """Compare the emulated row, in its first type, with the reference. Raises Fault, or AssertionError if wrong."""
     wanted = PROBLEMS[row.operation]
     problem = typed(sparsely(wanted) if row.sparse and isinstance(wanted, ConvPairProblem) else wanted, row.dtypes[0])
     x, arrays = host_arrays(problem, images)
@@ -77,9 +77,9 @@ def run(row: Variant, images: int, folder: Path) -> None:
     check(y, problem, expected(problem, images, row))
 
 
-@pytest.mark.parametrize(("row", "images", "name", "old", "new", "said"), PLANTED)
-def test_a_planted_error_shows(
-    row: Variant, images: int, name: str, old: str, new: str, said: str, tmp_path: Path
+@pytest.mark.parametrize(("row", "images", "name", "old", "new", "message"), PLANTED)
+def test_a_planted_error_is_found(
+    row: Variant, images: int, name: str, old: str, new: str, message: str, tmp_path: Path
 ) -> None:
     skip_without_compiler()
     headers = [row.path.parent, row.path.parents[1] / "include"]
@@ -92,5 +92,5 @@ def test_a_planted_error_shows(
         if header.name != name:
             (tmp_path / header.name).write_bytes(header.read_bytes())
     with pytest.raises((AssertionError, Fault)) as found:
-        run(replace(row, folder=tmp_path, dtypes=row.dtypes[:1]), images, tmp_path / "built")
-    assert re.search(said, str(found.value)), found.value
+        check_row(replace(row, folder=tmp_path, dtypes=row.dtypes[:1]), images, tmp_path / "built")
+    assert re.search(message, str(found.value)), found.value

@@ -1,4 +1,4 @@
-"""Long sums of the wgmma products, by g++: few images, a block for each slice, get the bits of one block of many."""
+"""Test long sums of wgmma products, emulated on the CPU: a block per slice gives the bits of one block for all."""
 
 from dataclasses import replace
 from itertools import product
@@ -14,13 +14,13 @@ from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import check, expected
 from tests.support.on_processor import run_row
 
-IMAGES = 43  # more than 40, a block's
+IMAGES = 43  # more than a block of 40
 LONG = LinearProblem(1096, 72, bias=True, activation="tanh")  # 18 steps, the last one short, in three slices
 HALF = replace(LONG, dtype="float16", input_dtype="float16")
 SPLIT = replace(LONG, dtype="float16x2", input_dtype="float32")
 
 
-def pair(first: LinearProblem) -> LinearPairProblem:
+def make_pair(first: LinearProblem) -> LinearPairProblem:
     first = replace(first, activation="relu", output_dtype="float32", exact=False)
     return LinearPairProblem(first, LinearProblem(first.outputs, 10, bias=True, argmax=True, dtype=first.dtype))
 
@@ -29,15 +29,15 @@ def pair(first: LinearProblem) -> LinearPairProblem:
     ("problem", "rows"),
     [
         (SPLIT, 40),
-        (pair(replace(HALF, outputs=40)), 40),
-        # Totals in shared memory: half a warp of outputs, all of three warpgroups, two tiles; exact weights and bytes.
+        (make_pair(replace(HALF, outputs=40)), 40),
+        # Totals in shared memory: half a warp of outputs, three full warpgroups, two tiles; exact weights, and bytes.
         (replace(SPLIT, outputs=136), 80),
         (replace(SPLIT, outputs=200, input_dtype="uint8"), 40),
         (replace(SPLIT, outputs=192, exact=True), 40),
-        (pair(replace(SPLIT, outputs=136)), 80),
-        (pair(replace(SPLIT, outputs=192)), 40),
-        (replace(pair(replace(SPLIT, outputs=160)), exact=True), 80),
-        (pair(replace(SPLIT, outputs=150, input_dtype="uint8")), 40),
+        (make_pair(replace(SPLIT, outputs=136)), 80),
+        (make_pair(replace(SPLIT, outputs=192)), 40),
+        (replace(make_pair(replace(SPLIT, outputs=160)), exact=True), 80),
+        (make_pair(replace(SPLIT, outputs=150, input_dtype="uint8")), 40),
     ],
 )
 def test_few_images_get_the_bits_of_many(problem: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +67,12 @@ def test_short_sums_and_the_fused_argmax_are_one_slice() -> None:
 
 @pytest.mark.parametrize("stored", ["uint8", "float32"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_layer_is_cut_alike_alone_and_in_a_pair(stored: str, exact: bool) -> None:
-    """Whichever kernel a plan takes for it, its sums are the same; two stages remain."""
+def test_long_sums_have_the_same_slices_alone_and_in_a_pair(stored: str, exact: bool) -> None:
+    """Kernels of one and of two layers cut a long sum into the same slices, with at least two stages."""
     for outputs, rows in product(range(8, 193, 8), (40, 80)):
         first = replace(SPLIT, inputs=20184, outputs=outputs, input_dtype=stored)
         alone = row_of("gemm", "warpgroup").launch_config(replace(first, exact=exact), {"ROWS": rows})
-        both = row_of("gemm_pair", "wgmma-any").launch_config(replace(pair(first), exact=exact), {"ROWS": rows})
+        both = row_of("gemm_pair", "wgmma-any").launch_config(replace(make_pair(first), exact=exact), {"ROWS": rows})
         for config in (alone, both):
             assert config.defines["SLICES"] == 40 and int(config.defines["STAGES"]) >= 2
             assert max(launch.shared_bytes for launch in config.launches) <= warpgroup.SHARED

@@ -35,22 +35,22 @@ PROBLEMS: list[Problem] = [
     SoftmaxProblem(10),
 ]
 IMAGES = 7
-OWN_STORAGE = ("warpgroup", "warpgroup-sparse")  # read what they multiply, and no bytes
+OWN_STORAGE = ("warpgroup", "warpgroup-sparse")  # read only the type that they multiply
 
 
 DIRECT, HALF2 = row_of("conv", "direct"), row_of("conv", "half2")
 
 
-def computed(problem: Problem, dtype: type) -> np.ndarray:
-    """The layers' references, in another type than float64."""
+def reference_results(problem: Problem, dtype: type) -> np.ndarray:
+    """Return the layers' NumPy reference results for the problem's operands, computed in ``dtype``."""
     x, parameters = operands(problem, IMAGES)
     return run(layers_of(problem), x.astype(dtype), parameters)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_float32_passes_and_little_less_does_not(problem: Problem) -> None:
+def test_float32_errors_pass_and_greater_ones_fail(problem: Problem) -> None:
     wanted = expected(problem, IMAGES, DIRECT)
-    y = computed(problem, np.float32)
+    y = reference_results(problem, np.float32)
     assert check(y, problem, wanted) <= 1
     check(y[: len(y) // IMAGES], problem, wanted)  # fewer images
     if not isinstance(problem, SoftmaxProblem):  # its tolerance is wide enough for other implementations of exp
@@ -65,11 +65,11 @@ def test_float32_passes_and_little_less_does_not(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_float64_is_held_to_float64(problem: Problem) -> None:
+def test_float64_problems_reject_float32_errors(problem: Problem) -> None:
     wide = typed(problem, "float64")
     wanted = expected(wide, IMAGES, DIRECT)
-    assert check(computed(wide, np.float64), wide, wanted) <= 1
-    narrow = computed(wide, np.float32)
+    assert check(reference_results(wide, np.float64), wide, wanted) <= 1
+    narrow = reference_results(wide, np.float32)
     if not np.array_equal(narrow, wanted.exact):
         with pytest.raises(AssertionError):
             check(narrow, wide, wanted)
@@ -94,7 +94,7 @@ def test_coarse_types_may_err_twice_as_much_as_a_plain_implementation(row: Varia
 @pytest.mark.parametrize("dtype", ["float16", "float16x2"])
 @pytest.mark.parametrize("pair", [product_pair(192, 64, 10, True, True), convolution_pair()], ids=operation)
 def test_pairs_may_err_twice_as_much_as_a_plain_implementation(pair: Problem, dtype: str) -> None:
-    """In float16x2 as one in float32: float16's errors, and a hundredth of them, do not pass."""
+    """In float16x2 the plain implementation is in float32: float16's errors fail, and even a hundredth of them."""
     problem, coarse = typed(pair, dtype), expected(typed(pair, "float16"), IMAGES, DIRECT)
     wanted = expected(problem, IMAGES, DIRECT)
     assert wanted.plain is not None and coarse.plain is not None
@@ -121,17 +121,17 @@ def test_sums_in_half_err_more_than_sums_in_float() -> None:
     assert errors[1] > 2 * errors[0]
 
 
-def test_storing_in_float16_is_allowed_for() -> None:
+def test_rounding_of_float16_storage_is_tolerated() -> None:
     problem = replace(CONV, input_dtype="float16", output_dtype="float16")
     wanted = expected(problem, IMAGES, DIRECT)
-    y = computed(problem, np.float32)
+    y = reference_results(problem, np.float32)
     check(y.astype(np.float16), problem, wanted)
     with pytest.raises(AssertionError):
         check(y.astype(np.float16), replace(problem, output_dtype="float32"), wanted)
 
 
-def test_the_cases_cover_what_they_must() -> None:
-    """Every row in each of its types; K 1-7 with S 1-3; one, odd and many images; all storage types."""
+def test_cases_cover_types_sizes_and_storage() -> None:
+    """Cases have each row in all its types, filters of 1 to 7, strides 1 to 3, 1 to 67 images, all storage types."""
     cases = grid_cases()
     names = [str(case) for case in cases]
     assert len(set(names)) == len(names)
@@ -147,7 +147,7 @@ def test_the_cases_cover_what_they_must() -> None:
         if row.operation in STORED and row.name not in OWN_STORAGE:
             pairs = {(p.input_dtype, p.output_dtype) for p in own}  # type: ignore[union-attr]
             assert {(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")} <= pairs
-        # Two convolutions on 67 images are more than NumPy does in a moment; test_gpu_pairs.py has more of them.
+        # NumPy is too slow for two convolutions on 67 images; test_gpu_pairs.py has more of them.
         wanted = {1, 5} if row.operation == "conv_pair" else {1, 5, 67}
         assert wanted <= {images for problem in own for images in batches(problem)}
         assert any(case.row is row for case in small_cases())

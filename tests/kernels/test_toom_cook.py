@@ -1,4 +1,4 @@
-"""Fewer multiplications: the transforms, their error bound, and the kernel run by the processor."""
+"""Test the Toom-Cook convolution: its transforms, their error bound, and the kernel, emulated on the CPU."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -35,14 +35,14 @@ OTHERS = [
     (("TM", 4), ("TR", 12), ("THREADS", 96), ("CK", 1)),
     (("TR", 6), ("THREADS", 384), ("CK", 8), ("WARPS", 20)),
 ]
-# Every other one: the tests on a card have more.
+# Every other case: the GPU tests have more.
 CASES = [*(Case(ROW, problem) for problem in PROBLEMS), *(Case(ROW, TUNED, others) for others in OTHERS)][::2]
 IMAGES = 2
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_element(case: Case) -> None:
-    """What is packed has the declared sizes and types. An access beyond x or a parameter is a crash."""
+    """Packed arrays have the declared sizes and types, and y is right. An access beyond x or a parameter crashes."""
     assert case.refusal is None
     x, arrays = host_arrays(case.problem, IMAGES)
     packing = case.row.launch_config(case.problem, dict(case.parameters)).packing
@@ -54,7 +54,7 @@ def test_every_element(case: Case) -> None:
 
 
 def test_pooling_in_the_kernel_gives_the_bits_of_pooling_afterwards() -> None:
-    """Windows of three columns lie across the pairs, in another way from one to the next."""
+    """Windows of three columns do not coincide with the pairs of outputs that a thread computes."""
     pooled = ConvProblem(2, 13, 22, 5, 5, bias=True, activation="relu", pool=3, pool_is_max=True)
     x, arrays = host_arrays(pooled, 2)
     (whole,) = run_row(ROW, replace(pooled, pool=1, pool_is_max=False), x, arrays)
@@ -64,7 +64,7 @@ def test_pooling_in_the_kernel_gives_the_bits_of_pooling_afterwards() -> None:
 
 @pytest.mark.parametrize("taps", POINTS)
 def test_the_transforms_are_an_identity(taps: int) -> None:
-    """In fractions: y[i] = Σ g[k] d[i + k] for all unit vectors. float32 holds those of inputs and outputs."""
+    """In exact fractions y[i] = Σ g[k] d[i + k] for all unit vectors; float32 represents the transforms of x and y."""
     to_inputs, to_filters, to_outputs = toom_cook_matrices(taps)
     for i in range(2):
         for k in range(taps):
@@ -73,14 +73,14 @@ def test_the_transforms_are_an_identity(taps: int) -> None:
                 assert found == (i + k == at)
     for value in (value for matrix in (to_inputs, to_outputs) for line in matrix for value in line):
         assert Fraction(float(np.float32(float(value)))) == value
-    # What the kernel takes for granted: polynomials that begin with 1, and what the second output has of infinity.
+    # The kernel assumes a leading coefficient of 1, and a factor of 1 for infinity in the second output alone.
     assert all(line[taps - 1] == 1 and line[taps] == 0 for line in to_inputs[:-1]) and to_inputs[-1][taps] == 1
     assert to_outputs[0] == (*(1,) * taps, 0) and to_outputs[1][taps] == 1
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[:6], ids=describe)
-def test_the_bound_holds_and_is_no_looser_than_it_must_be(problem: ConvProblem) -> None:
-    """Operands chosen against one output: every rounding may go the same way, so that is what the bound must allow."""
+def test_error_bound_covers_results_and_is_tight(problem: ConvProblem) -> None:
+    """Magnitudes exceed all results, include the bias, and are at most a small multiple of a plain sum's."""
     images = 2
     plain = replace(problem, activation="", bias=False)
     x, given = operands(plain, images)
@@ -101,30 +101,30 @@ def test_the_bound_holds_and_is_no_looser_than_it_must_be(problem: ConvProblem) 
 
 @pytest.mark.parametrize(("taps", "most"), [(3, 1.2), (5, 1.6), (7, 2.6)])
 def test_errors_are_not_much_greater_than_those_of_a_plain_sum(taps: int, most: float) -> None:
-    """RMS over random operands with 32 channels, in NumPy's float32, ÷ that of the sum term by term."""
+    """RMS errors over random operands of 32 channels, in float32, are at most ``most`` times those of a plain sum."""
     rng = np.random.default_rng(taps)
     d, g = rng.standard_normal((300, 32 * taps, taps + 1)), rng.standard_normal((300, 32 * taps, taps))
     d, g = to_single(d).astype(np.float64), to_single(g).astype(np.float64)
     to_inputs, _, to_outputs = (as_float64(matrix) for matrix in toom_cook_matrices(taps))
     exact = np.stack([(d[..., i : i + taps] * g).sum(axis=(1, 2)) for i in range(2)], axis=1)
-    values = term_by_term(d[..., None, :] * to_inputs)
+    values = sum_in_float32(d[..., None, :] * to_inputs)
     filters = to_single(transform_filters(g.reshape(-1, 1, taps, 1).repeat(taps, 1))[:, :, 0, 0]).astype(np.float64)
-    sums = term_by_term(np.moveaxis(values * filters.reshape(*g.shape[:2], -1), 1, -1))
-    found = term_by_term(sums[:, None] * to_outputs)
-    plain = term_by_term(np.stack([(d[..., i : i + taps] * g).reshape(300, -1) for i in range(2)], axis=1))
+    sums = sum_in_float32(np.moveaxis(values * filters.reshape(*g.shape[:2], -1), 1, -1))
+    found = sum_in_float32(sums[:, None] * to_outputs)
+    plain = sum_in_float32(np.stack([(d[..., i : i + taps] * g).reshape(300, -1) for i in range(2)], axis=1))
     errors = [np.sqrt(np.mean((y - exact) ** 2)) for y in (found, plain)]
     assert errors[0] < most * errors[1]
 
 
-def term_by_term(terms: np.ndarray) -> np.ndarray:
-    """The sum over the last axis, each partial sum rounded to float32."""
+def sum_in_float32(terms: np.ndarray) -> np.ndarray:
+    """Return sums over the last axis, with each partial sum rounded to float32."""
     total = np.zeros(terms.shape[:-1])
     for at in range(terms.shape[-1]):
         total = to_single(total + terms[..., at]).astype(np.float64)
     return total
 
 
-def test_it_refuses_what_it_cannot_serve() -> None:
+def test_toom_cook_refuses_unsupported_problems() -> None:
     problem = ConvProblem(4, 19, 23, 33, 5)
     assert ROW.refusal_reason(problem, "sm_75") is None and not ROW.automatic
     assert "stride 1 alone" in str(ROW.refusal_reason(replace(problem, stride=2), "sm_90a"))

@@ -1,4 +1,4 @@
-"""Gradients: every layer and whole networks against central differences in float64."""
+"""Test gradients of every layer and of whole networks against central differences in float64."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -21,15 +21,15 @@ LAYERS: list[tuple[Layer, Shape]] = [
 EVERY = ("conv1", "conv2", "fc1", "fc2")
 
 
-def kind_of(case: int) -> str | None:
-    """The kind of a layer, for the names of its tests."""
+def layer_id(case: int) -> str | None:
+    """Return the kind of layer number ``case`` as a test id; None for other parameters of a test."""
     return None if isinstance(case, bool) else LAYERS[case][0].kind
 
 
-def differences(
+def central_differences(
     f: Callable[[], float], array: np.ndarray, places: np.ndarray | None = None, step: float = STEP
 ) -> np.ndarray:
-    """Central differences of f by the elements of ``array``, which f reads, at flat ``places`` (default: all)."""
+    """Return central differences of f by elements of ``array``, which f reads. places: flat indices (default: all)."""
     flat = array.reshape(-1)
     assert np.shares_memory(flat, array)
     slopes = []
@@ -52,33 +52,34 @@ def random_parameters(layer: Layer, shape: tuple[int, ...], bias: bool, rng: np.
 @pytest.mark.parametrize(
     ("case", "bias"),
     [(at, bias) for at, (layer, shape) in enumerate(LAYERS) for bias in {False, bool(layer.parameter_shapes(shape))}],
-    ids=kind_of,
+    ids=layer_id,
 )
-def test_layer(case: int, bias: bool) -> None:
+def test_layer_gradients(case: int, bias: bool) -> None:
     layer, shape = LAYERS[case]
     rng = np.random.default_rng(case)
     x = rng.standard_normal((2, *shape))
     parameters = random_parameters(layer, shape, bias, rng)
     given = x.copy()
     y = layer_forward(layer, x, parameters)
-    np.testing.assert_array_equal(x, given)  # the layer before may have kept it
+    np.testing.assert_array_equal(x, given)  # unchanged: the layer before may keep it
     np.testing.assert_array_equal(y, layer.reference(x.copy(), parameters))
-    weight = rng.standard_normal(y.shape)  # of each output in what is differentiated
+    weight = rng.standard_normal(y.shape)  # of each output in the differentiated sum
     dx, gradients = GRADIENTS[type(layer)](layer, x, y, weight, parameters, True)
     assert dx is not None and gradients.keys() == parameters.keys()
 
-    def value() -> float:
+    def weighted_sum() -> float:
         return float((layer.reference(x.copy(), parameters) * weight).sum())
 
-    np.testing.assert_allclose(dx.reshape(-1), differences(value, x), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(dx.reshape(-1), central_differences(weighted_sum, x), rtol=1e-6, atol=1e-7)
     for name, array in parameters.items():
-        np.testing.assert_allclose(gradients[name].ravel(), differences(value, array), rtol=1e-6, atol=1e-7)
+        expected = central_differences(weighted_sum, array)
+        np.testing.assert_allclose(gradients[name].ravel(), expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("case", range(len(LAYERS)), ids=kind_of)
+@pytest.mark.parametrize("case", range(len(LAYERS)), ids=layer_id)
 def test_float_types_and_memory_orders(case: int, dtype: type) -> None:
-    """Results keep the type, and do not depend on the strides of what came in."""
+    """Results keep the float type, and do not depend on the memory order of the input."""
     layer, shape = LAYERS[case]
     rng = np.random.default_rng(case)
     x: np.ndarray = rng.standard_normal((2, *shape)).astype(dtype)
@@ -110,25 +111,25 @@ def test_cross_entropy(smoothing: float) -> None:
     shares = np.log(np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))
     target = np.eye(7)[labels] * (1 - smoothing) + smoothing / 7
     assert loss == pytest.approx(-(shares * target).sum() / 9)
-    found = differences(lambda: cross_entropy(logits, labels, smoothing, 9)[0], logits)
+    found = central_differences(lambda: cross_entropy(logits, labels, smoothing, 9)[0], logits)
     np.testing.assert_allclose(slope.ravel(), found, rtol=1e-6, atol=1e-9)
     assert cross_entropy(logits + 1e6, labels, smoothing, 9)[0] == pytest.approx(loss)  # exp does not overflow
 
 
-def test_teaching() -> None:
-    """A tenth of the former loss is left, also beside a teacher of the same scores."""
+def test_distillation_loss() -> None:
+    """Distillation keeps a tenth of the former loss; a teacher with the same scores adds nothing."""
     rng = np.random.default_rng(1)
     logits, teacher = rng.standard_normal((2, 5, 7)) * 3
     former = rng.standard_normal((5, 7))
     shares, wanted = (np.exp(x / 2) / np.exp(x / 2).sum(axis=1, keepdims=True) for x in (logits, teacher))
     loss, slope = add_distillation_loss(3.0, former, logits, teacher, 9)
     assert loss == pytest.approx(0.3 + 0.9 * 4 * (wanted * np.log(wanted / shares)).sum() / 9)
-    found = differences(lambda: add_distillation_loss(3.0, former, logits, teacher, 9)[0], logits)
+    found = central_differences(lambda: add_distillation_loss(3.0, former, logits, teacher, 9)[0], logits)
     np.testing.assert_allclose(slope.ravel() - 0.1 * former.ravel(), found, rtol=1e-6, atol=1e-9)
     assert add_distillation_loss(3.0, former, logits, logits + 1e6, 9)[0] == pytest.approx(0.3)  # exp does not overflow
 
 
-def test_l2() -> None:
+def test_l2_loss_and_gradient() -> None:
     parameters = {"fc": np.array([[1.0, -2.0]]), "fc_bias": np.array([5.0, 5.0])}
     gradients = {name: np.ones_like(array) for name, array in parameters.items()}
     assert add_l2_gradient(parameters, gradients, 0.1) == pytest.approx(0.25)
@@ -136,46 +137,46 @@ def test_l2() -> None:
     np.testing.assert_array_equal(gradients["fc_bias"], [1, 1])
 
 
-def float64_start(model: Model) -> Arrays:
+def initial_parameters_in_float64(model: Model) -> Arrays:
     return {
         name: array.astype(np.float64) + (0.1 if name.endswith("_bias") else 0)
         for name, array in model.initial_parameters(3).items()
     }
 
 
-def half_masks(name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+def random_masks(name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     return np.where(np.random.default_rng(len(name)).random(shape) < 0.5, 2.0, 0.0) if name.startswith("fc") else None
 
 
 @pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, OVERHANG, *ORDERS, *NETWORKS.values()])
 @pytest.mark.parametrize("masked", [False, True])
-def test_whole_network(network: Network, masked: bool) -> None:
+def test_gradients_of_whole_networks(network: Network, masked: bool) -> None:
     if masked and network.name in ("fa19", "k7", "minidnn86"):
-        return  # slow, and nothing that the others have not
+        return  # slow, with no other layers than the rest
     model = make_training_model(network, EVERY)
     rng = np.random.default_rng(5)
     images, labels = random_images(network, 1), rng.integers(0, model.classes, 1)
-    parameters = float64_start(model)
-    options = {"smoothing": 0.1, "total": 2, "masks": half_masks if masked else None}
+    parameters = initial_parameters_in_float64(model)
+    options = {"smoothing": 0.1, "total": 2, "masks": random_masks if masked else None}
 
-    def value() -> float:
+    def compute_loss() -> float:
         if masked:
             return model.compute_gradients(parameters, images, labels, **options)[0]  # type: ignore[arg-type]
-        return cross_entropy(model.compute_logits(parameters, images), labels, 0.1, 2)[0]  # without the way back
+        return cross_entropy(model.compute_logits(parameters, images), labels, 0.1, 2)[0]  # the forward pass alone
 
     loss, _, gradients = model.compute_gradients(parameters, images, labels, **options)  # type: ignore[arg-type]
-    assert loss == value() and gradients.keys() == parameters.keys()
+    assert loss == compute_loss() and gradients.keys() == parameters.keys()
     for name, array in parameters.items():
         places = rng.choice(array.size, min(array.size, 2), replace=False)
-        expected = differences(value, array, places, step=1e-7)  # small: some of so many units are near their kinks
+        expected = central_differences(compute_loss, array, places, step=1e-7)  # small: some units are near a kink
         np.testing.assert_allclose(gradients[name].reshape(-1)[places], expected, rtol=1e-3, atol=1e-8, err_msg=name)
 
 
 @pytest.mark.parametrize("network", [ODD, SMOOTH, NETWORKS["mlp"]])
-def test_shares_of_a_batch_add_up(network: Network) -> None:
+def test_gradients_of_parts_of_a_batch_add_up(network: Network) -> None:
     model = make_training_model(network, EVERY)
     images, labels = random_images(network, 7), np.arange(7) % 3
-    parameters = float64_start(model)
+    parameters = initial_parameters_in_float64(model)
     whole = model.compute_gradients(parameters, images, labels, smoothing=0.05, total=7)
     cuts = [
         model.compute_gradients(parameters, images[a:b], labels[a:b], smoothing=0.05, total=7)
@@ -187,7 +188,7 @@ def test_shares_of_a_batch_add_up(network: Network) -> None:
 
 
 def test_layers_without_a_gradient() -> None:
-    """In front they see bytes; in the midst of a network they are an error."""
+    """Before the first trained layer they get bytes and run once; behind it they are an error."""
     with pytest.raises(UserError, match=r"network bad cannot be trained: layer s \(softmax\) has no gradient"):
         make_training_model(Network("bad", "", (4,), (Linear("a", 3), Softmax("s"), Linear("b", 2), Argmax("m"))), ())
     with pytest.raises(UserError, match="network bad cannot be trained: it needs weights"):

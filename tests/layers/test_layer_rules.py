@@ -1,4 +1,4 @@
-"""Test each layer's rules: its shapes, the inputs that it refuses, and its requests to kernels."""
+"""Test each layer's output shapes, the input shapes that it refuses, and the kernel problems that it returns."""
 
 from dataclasses import replace
 from itertools import product
@@ -27,7 +27,7 @@ from tests.support.shell import user_error
 RELU, POOL, ARGMAX, SOFTMAX = Relu("r"), AvgPool("p", 2), Argmax("a"), Softmax("s")
 CONV, LINEAR = Conv2d("c", maps=4, kernel=3), Linear("l", outputs=6)
 SHAPE: Shape = (3, 18, 13)
-# How activations lie before and after a layer, and how numbers are multiplied in it.
+# Types of a layer's input in memory, of its multiplication, and of its output in memory.
 TYPES = [
     ("uint8", "float32", "float32"),
     ("uint8", "float16", "float16"),
@@ -37,11 +37,11 @@ TYPES = [
 ]
 
 
-def named(types: tuple[str, str, str]) -> dict[str, str]:
+def dtype_arguments(types: tuple[str, str, str]) -> dict[str, str]:
     return dict(zip(("input_dtype", "dtype", "output_dtype"), types, strict=True))
 
 
-def _name(case: object) -> str:
+def _test_id(case: object) -> str:
     if isinstance(case, list):
         return "+".join(layer.kind for layer in case) or "none"
     return case.kind if isinstance(case, Layer) else str(case)
@@ -71,7 +71,7 @@ def _name(case: object) -> str:
         (Argmax("a"), (256,), ()),
     ],
 )
-def test_shape_rules(layer: Layer, shape: Shape, expected: Shape) -> None:
+def test_output_shapes(layer: Layer, shape: Shape, expected: Shape) -> None:
     assert layer.output_shape(shape) == expected
 
 
@@ -98,7 +98,7 @@ def test_shape_rules(layer: Layer, shape: Shape, expected: Shape) -> None:
         (Argmax("odd_one"), (1, 2, 3)),
     ],
 )
-def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape) -> None:
+def test_shapes_that_do_not_fit_are_refused_with_the_layer_s_name(layer: Layer, shape: Shape) -> None:
     error = user_error(lambda: layer.output_shape(shape))
     assert "layer odd_one " in error and str(shape) in error
 
@@ -115,7 +115,7 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
         *(([kind("a"), POOL], kind.kind, (2, False, False)) for kind in ACTIVATIONS.values()),
         *(([kind("a"), MaxPool("p", 3)], kind.kind, (3, True, False)) for kind in ACTIVATIONS.values()),
     ],
-    ids=_name,
+    ids=_test_id,
 )
 def test_what_a_convolution_fuses_keeps_its_shapes(
     epilogue: list[Layer], activation: str, pooling: tuple[int, bool, bool]
@@ -123,7 +123,7 @@ def test_what_a_convolution_fuses_keeps_its_shapes(
     pool, is_max, ceil = pooling
     for types, padding in product(TYPES, (0, 2)):
         layer, shape = replace(CONV, stride=2, padding=padding), SHAPE
-        problem = layer.kernel_problem(shape, epilogue, bias=True, **named(types))
+        problem = layer.kernel_problem(shape, epilogue, bias=True, **dtype_arguments(types))
         given = (True, activation, pool, is_max, *types, padding, ceil)
         assert problem == ConvProblem(3, 18, 13, 4, 3, 2, *given)
         x, _, _, y = problem.arguments()
@@ -136,22 +136,22 @@ def test_what_a_convolution_fuses_keeps_its_shapes(
 @pytest.mark.parametrize(
     ("epilogue", "activation", "argmax"),
     [([], "", False), ([ARGMAX], "", True), *(([kind("a")], kind.kind, False) for kind in ACTIVATIONS.values())],
-    ids=_name,
+    ids=_test_id,
 )
 def test_what_a_linear_layer_fuses(epilogue: list[Layer], activation: str, argmax: bool) -> None:
     for types in TYPES:
-        problem = LINEAR.kernel_problem((8,), epilogue, bias=True, **named(types))
+        problem = LINEAR.kernel_problem((8,), epilogue, bias=True, **dtype_arguments(types))
         assert problem == LinearProblem(8, 6, True, activation, argmax, *types)
 
 
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [(POOL, SHAPE), *((kind("a"), SHAPE) for kind in ACTIVATIONS.values()), (SOFTMAX, (8,)), (ARGMAX, (8,))],
-    ids=_name,
+    ids=_test_id,
 )
-def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: Shape) -> None:
+def test_layers_without_epilogue_keep_their_input_s_type(layer: Layer, shape: Shape) -> None:
     for stored in ("float16", "float32", "float64"):
-        problem = layer.kernel_problem(shape, [], bias=False, **named((stored, "tfloat32", stored)))
+        problem = layer.kernel_problem(shape, [], bias=False, **dtype_arguments((stored, "tfloat32", stored)))
         assert problem is not None and operation(problem) == layer.operation
         assert (problem.dtype, problem.flops) == (stored, layer.flops(shape))
         x, y = problem.arguments()
@@ -159,18 +159,18 @@ def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: S
         assert (y.dtype, y.per_image) == ("uint8" if layer is ARGMAX else stored, prod(layer.output_shape(shape)))
 
 
-def test_without_windows_over_the_border_it_is_the_same_problem() -> None:
-    """Tuning keys and machine code are the same, too."""
+def test_ceil_without_windows_over_the_border_is_the_same_problem() -> None:
+    """Equal problems share tuning keys and machine code."""
     types = ("float32", "float32", "float32")
     plain, over = (
-        [layer.kernel_problem(shape, [], bias=False, **named(types)) for shape in ((3, 18, 12), (3, 18, 13))]
+        [layer.kernel_problem(shape, [], bias=False, **dtype_arguments(types)) for shape in ((3, 18, 12), (3, 18, 13))]
         for layer in (MaxPool("p", 3), MaxPool("p", 3, ceil=True))
     )
     assert plain[0] == over[0] and plain[1] != over[1]
 
 
 def test_labels_are_bytes_whatever_the_output_type() -> None:
-    problem = ARGMAX.kernel_problem((8,), [], bias=False, **named(("float32", "float16", "float16")))
+    problem = ARGMAX.kernel_problem((8,), [], bias=False, **dtype_arguments(("float32", "float16", "float16")))
     assert problem is not None and problem.dtype == "float32"
 
 
@@ -198,6 +198,6 @@ def test_labels_are_bytes_whatever_the_output_type() -> None:
         (Flatten("f"), (1, 9, 9), [], "float32"),
     ],
 )
-def test_what_cannot_be_done_in_one_pass(layer: Layer, shape: Shape, epilogue: list[Layer], input_dtype: str) -> None:
-    types = named((input_dtype, "float32", "float32"))
+def test_what_layers_cannot_fuse(layer: Layer, shape: Shape, epilogue: list[Layer], input_dtype: str) -> None:
+    types = dtype_arguments((input_dtype, "float32", "float32"))
     assert layer.kernel_problem(shape, epilogue, bias=False, **types) is None

@@ -1,4 +1,4 @@
-"""Test pixels that are not divided, 0 to 255: with weights divided by 255 they give the labels of divided pixels."""
+"""Test networks that do not divide pixels by 255: with first weights divided by 255 they give the same labels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.support.networks_for_tests import (
     score_scale,
 )
 
-# Three colours, enlarged by the course's rule, through every kind of layer.
+# A network of every kind of layer, for images of three colours that are enlarged by the course's rule.
 COLOUR = network(
     "colour",
     (3, 12, 14),
@@ -42,7 +42,7 @@ COLOUR = network(
     Linear("fc2", outputs=7),
     Argmax("argmax"),
 )
-# lenet5 but for its colours, which no kernel of two convolutions takes.
+# lenet5 for three colours, which no kernel of two convolutions supports.
 LENET5_COLOUR = replace(LENET5, name="lenet5_colour", input_shape=(3, 28, 28))
 NETWORKS = pytest.mark.parametrize("network", [*TEST_NETWORKS, COLOUR, LENET5_COLOUR], ids=lambda network: network.name)
 # Floats are in [0, 1]; only bytes can be enlarged.
@@ -58,10 +58,10 @@ KINDS = pytest.mark.parametrize(
 IMAGES = 17
 
 
-def undivided(graph: Graph, *, by_file: bool = False) -> Graph:
-    """The same function of pixels from 0 to 255: the first weights are divided by 255, the pixels are not.
+def move_scale_to_weights(graph: Graph, *, by_file: bool = False) -> Graph:
+    """Return an equivalent graph that divides its first weights by 255 instead of the pixels.
 
-    by_file: the weights file says so, not the network.
+    by_file: the weights file states the pixel scale of 1 instead of the network.
     """
     first = next(step.layer.name for step in graph.steps if step.parameter_shapes)
     arrays = dict(graph.parameters) | {first: (graph.parameters[first].astype(np.float64) / 255).astype(np.float32)}
@@ -74,7 +74,7 @@ def undivided(graph: Graph, *, by_file: bool = False) -> Graph:
 @pytest.mark.parametrize("by_file", [False, True], ids=["network", "file"])
 def test_the_reference_gives_the_same_labels(network: Network, by_file: bool) -> None:
     graph, images = random_graph(network), random_images(network, IMAGES)
-    other, expected = undivided(graph, by_file=by_file), compute_reference(graph, images)
+    other, expected = move_scale_to_weights(graph, by_file=by_file), compute_reference(graph, images)
     assert (other.input_scale == 1 and other.network.digest != graph.network.digest) or by_file
     logits = graph.reference(images)
     np.testing.assert_allclose(other.reference(images), logits, rtol=0, atol=1e-6 * score_scale(graph, logits))
@@ -86,10 +86,10 @@ def test_the_reference_gives_the_same_labels(network: Network, by_file: bool) ->
 @pytest.mark.grid
 @KINDS
 @pytest.mark.parametrize("precision", [name for name in GENERAL if BY_NAME[name].offered])
-def test_the_same_kernels_take_the_same_numbers(network: Network, kind: str, precision: str) -> None:
-    """Whatever range a precision has: the scale is multiplied into the weights before they are stored."""
+def test_kernels_and_their_parameters_are_the_same(network: Network, kind: str, precision: str) -> None:
+    """The pixel scale is multiplied into the weights before they are rounded to the precision's type."""
     graph = random_graph(network)
-    both = (graph, undivided(graph))
+    both = (graph, move_scale_to_weights(graph))
     ours, other = (plan(one, "sm_90a", Choices(precision), input_dtype=kind).nodes for one in both)
     assert [(node.name, node.variant, node.problem) for node in ours] == [
         (node.name, node.variant, node.problem) for node in other
@@ -104,13 +104,13 @@ def test_the_same_kernels_take_the_same_numbers(network: Network, kind: str, pre
 @pytest.mark.gpu
 @KINDS
 @pytest.mark.parametrize("precision", [name for name in GENERAL if BY_NAME[name].offered])
-def test_the_card_gives_the_same_labels(network: Network, kind: str, precision: str) -> None:
-    """In chunks, from page-locked and from pageable memory; by the rule of near-ties of the precision."""
+def test_the_gpu_gives_the_same_labels(network: Network, kind: str, precision: str) -> None:
+    """On a GPU, in chunks from page-locked memory and at once from pageable memory; labels may differ at near-ties."""
     from app.cuda.device import describe_gpu
     from tests.engine.test_gpu_engine import classify
 
     graph = random_graph(network)
-    other = undivided(graph)
+    other = move_scale_to_weights(graph)
     try:
         plan(other, describe_gpu()["architecture"], Choices(precision), input_dtype=kind)
     except UserError as error:  # this card has no kernels for the precision

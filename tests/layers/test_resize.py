@@ -1,4 +1,4 @@
-"""Test enlarged images by both rules: the definition, other engines, the kernel on the processor, what is refused."""
+"""Test resizing by both rules: against its definition and other engines, the emulated kernel, refused inputs."""
 
 import hashlib
 from itertools import product
@@ -41,25 +41,25 @@ COURSE_IMAGES = {
 }
 
 
-def images_of(shape: Shape, count: int = 2) -> np.ndarray:
+def random_images(shape: Shape, count: int = 2) -> np.ndarray:
     return np.random.default_rng(prod(shape)).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def resized(images: np.ndarray, size: int, rule: str = "edge") -> np.ndarray:
+def resize_images(images: np.ndarray, size: int, rule: str = "edge") -> np.ndarray:
     return Resize("resize", size, rule).reference(images, {})
 
 
-def problem_of(shape: Shape, size: int, rule: str) -> ResizeProblem:
+def make_problem(shape: Shape, size: int, rule: str) -> ResizeProblem:
     channels, height, width = shape
     return ResizeProblem(channels, height, width, size, rule)
 
 
 @NAMED
 @RULED
-def test_it_is_its_definition_and_the_benchmark_s_oracle_says_the_same(shape: Shape, size: int, rule: str) -> None:
-    """Half-pixel centres; edges repeated and halves rounded upwards, or zeros beyond the border and means cut."""
-    images, problem = images_of(shape), problem_of(shape, size, rule)
-    found = resized(images, size, rule)
+def test_resizing_equals_its_definition_and_the_benchmark_s_oracle(shape: Shape, size: int, rule: str) -> None:
+    """Pixel centres lie at halves. Edges are repeated and halves rounded up, or pixels beyond are 0 and means cut."""
+    images, problem = random_images(shape), make_problem(shape, size, rule)
+    found = resize_images(images, size, rule)
     np.testing.assert_array_equal(found, network_oracle.resized(images, size, rule), strict=True)
     wanted = oracle.expected_results(problem, images.reshape(2, -1))
     np.testing.assert_array_equal(wanted.exact, found.reshape(2, -1))
@@ -69,70 +69,70 @@ def test_it_is_its_definition_and_the_benchmark_s_oracle_says_the_same(shape: Sh
 @pytest.mark.grid
 @NAMED
 @RULED
-def test_the_kernel_on_the_processor(shape: Shape, size: int, rule: str) -> None:
-    """Every byte, and no read beyond the images' end."""
+def test_emulated_kernel_gives_every_byte(shape: Shape, size: int, rule: str) -> None:
+    """Every byte is right, and nothing beyond the images is read."""
     (row,) = variants("resize")
-    images = images_of(shape, 3)
-    (found,) = run_row(row, problem_of(shape, size, rule), images, [])
-    np.testing.assert_array_equal(found, resized(images, size, rule).ravel())
+    images = random_images(shape, 3)
+    (found,) = run_row(row, make_problem(shape, size, rule), images, [])
+    np.testing.assert_array_equal(found, resize_images(images, size, rule).ravel())
 
 
-def test_halves_occur_and_go_up() -> None:
-    """At 70 x 70 one mean in a hundred or so is a half: how they are rounded is no matter of luck."""
-    pixels, weights, divisor = images_of((28, 28), 1)[0], network_oracle.resize_weights(28, 70, "edge"), 140**2
+def test_exact_halves_are_rounded_up() -> None:
+    """At 70 x 70 about one mean in a hundred is an exact half, so tests see how these are rounded."""
+    pixels, weights, divisor = random_images((28, 28), 1)[0], network_oracle.resize_weights(28, 70, "edge"), 140**2
     sums = weights @ pixels @ weights.T
     halves = sums % divisor == divisor // 2
     assert halves.sum() > 20
-    np.testing.assert_array_equal(resized(pixels[None, None], 70)[0, 0][halves], sums[halves] // divisor + 1)
+    np.testing.assert_array_equal(resize_images(pixels[None, None], 70)[0, 0][halves], sums[halves] // divisor + 1)
 
 
 def test_rules_differ_at_the_border_and_in_rounding() -> None:
-    dark = resized(np.full((1, 1, 3, 3), 255, np.uint8), 9, "course")[0, 0]
+    dark = resize_images(np.full((1, 1, 3, 3), 255, np.uint8), 9, "course")[0, 0]
     # The outermost output lies a third of a pixel beyond the outermost centre, so two thirds of it are white.
     assert (dark[4] == [170, 255, 255, 255, 255, 255, 255, 255, 170]).all() and dark[0, 0] == 255 * 4 // 9
-    inner = images_of((1, 28, 28))
-    ours, course = (resized(inner, 70, rule)[..., 5:-5, 5:-5].astype(int) for rule in RULES)
+    inner = random_images((1, 28, 28))
+    ours, course = (resize_images(inner, 70, rule)[..., 5:-5, 5:-5].astype(int) for rule in RULES)
     assert set(np.unique(ours - course)) == {0, 1}  # rounded or cut
 
 
 @pytest.mark.fashion_mnist
 @pytest.mark.parametrize("size", COURSE_IMAGES)
-def test_the_test_images_are_the_course_s_to_the_bit(size: int) -> None:
+def test_enlarged_test_images_equal_the_course_s_files(size: int) -> None:
     images, digest = open_split("test").images[:, None], hashlib.sha256()
     for at in range(0, len(images), 500):
-        digest.update(resized(images[at : at + 500], size, "course").data)
+        digest.update(resize_images(images[at : at + 500], size, "course").data)
     assert digest.hexdigest() == COURSE_IMAGES[size]
 
 
 @NAMED
-def test_onnx_runtime_agrees_before_it_rounds(shape: Shape, size: int) -> None:
+def test_onnx_runtime_agrees_up_to_rounding(shape: Shape, size: int) -> None:
     onnx = pytest.importorskip("onnx")
     helper, kinds = onnx.helper, onnx.TensorProto
-    images = images_of(shape)
+    images = random_images(shape)
     sizes = helper.make_tensor("sizes", kinds.INT64, [4], [2, shape[0], size, size])
     node = helper.make_node(
         "Resize", ["x", "", "", "sizes"], ["y"], mode="linear", coordinate_transformation_mode="half_pixel"
     )
     x, y = (helper.make_tensor_value_info(name, kinds.FLOAT, None) for name in "xy")
     (expected,) = run_nodes([node], [x], [y], [sizes], {"x": images.astype(np.float32)})
-    assert np.abs(resized(images, size) - expected).max() <= 0.5 + 2e-3  # its coordinates are float32
+    assert np.abs(resize_images(images, size) - expected).max() <= 0.5 + 2e-3  # its coordinates are float32
 
 
 @RULED
-def test_constant_images_stay_what_they_are(rule: str) -> None:
-    """White at the greatest size is the greatest sum; the course's rule darkens the border alone."""
+def test_constant_images_do_not_change(rule: str) -> None:
+    """Constant images stay constant, save that the course's rule darkens the border; white has the greatest sums."""
     for value, size in product((0, 1, 254, 255), (2, 3, 70, MAX_SIZE)):
-        found = resized(np.full((1, 1, 3, 2), value, np.uint8), size, rule)
+        found = resize_images(np.full((1, 1, 3, 2), value, np.uint8), size, rule)
         down, across = (-(-size // (2 * length)) * (rule == "course") for length in (3, 2))
         assert (found[..., down : size - down, across : size - across] == value).all(), (value, size)
 
 
-def test_chunks_and_strides_do_not_matter_and_the_images_stay() -> None:
-    images = images_of((2, 9, 7), 6)
+def test_chunks_and_strides_do_not_matter_and_images_are_kept() -> None:
+    images = random_images((2, 9, 7), 6)
     before = images.copy()
-    whole = resized(images, 20)
-    np.testing.assert_array_equal(np.concatenate([resized(images[i : i + 1], 20) for i in range(6)]), whole)
-    np.testing.assert_array_equal(resized(images[::2], 20), whole[::2])
+    whole = resize_images(images, 20)
+    np.testing.assert_array_equal(np.concatenate([resize_images(images[i : i + 1], 20) for i in range(6)]), whole)
+    np.testing.assert_array_equal(resize_images(images[::2], 20), whole[::2])
     np.testing.assert_array_equal(images, before)
 
 
@@ -145,13 +145,13 @@ def test_chunks_and_strides_do_not_matter_and_the_images_stay() -> None:
         ((1, 9, 9), 9, "none", "rule of edge or course, not 'none'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(shape: Shape, size: int, rule: str, needs: str) -> None:
+def test_wrong_shapes_sizes_and_rules_are_refused(shape: Shape, size: int, rule: str, needs: str) -> None:
     with pytest.raises(UserError, match=rf"layer enlarge \(resize\) got input of shape .*{needs}"):
         Resize("enlarge", size, rule).output_shape(shape)
 
 
-def test_the_rule_is_a_part_of_the_problem_s_key_only_if_it_is_the_course_s() -> None:
-    """Measured times of the other rule stay valid."""
+def test_tuning_keys_name_only_the_course_s_rule() -> None:
+    """Keys of the default rule do not name it, so times stored before the rule existed stay valid."""
     problems = [Resize("resize", 9, rule).standalone_problem((2, 3, 4), "uint8", "float32") for rule in RULES]
     assert problems == [ResizeProblem(2, 3, 4, 9, rule) for rule in RULES]
     ours, course = map(tuning_key, problems)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@
 //         threadIdx.x the output pixel over all images.
 #include "common.cuh"
 
-extern "C" {  // in braces: without them it would be a declaration only
+extern "C" {  // the braces make this a definition
 __constant__ WEIGHT filters[65536 / sizeof(WEIGHT)];
 }
 

@@ -7,7 +7,7 @@
 //         first_map; TILE * TILE threads, a row of the tile after the other.
 #include "common.cuh"
 
-extern "C" {  // in braces: without them it would be a declaration only
+extern "C" {  // the braces make this a definition
 __constant__ WEIGHT filters[65536 / sizeof(WEIGHT)];
 }
 

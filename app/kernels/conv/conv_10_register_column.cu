@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool inside = n < (long long)images * PIXELS;
     const long long image = n / PIXELS;
     const int pixel = n % PIXELS;
-    // Threads beyond the last pixel gather the first window, or zeros if there is padding: their sums are not stored.
+    // Threads beyond the last pixel gather the first window, or zeros if there is padding; their sums are not stored.
     const INPUT *window =
         inside ? x + image * (C * H * W) + pixel / OW * S * W + pixel % OW * S - PADDING * (W + 1) : x;
 

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int map0 = blockIdx.x % MAP_TILES * BM;
     const long long pixel0 = blockIdx.x / MAP_TILES * (long long)BN, pixel_end = (long long)images * PIXELS;
     const INPUT *window[TN];  // the first pixel of each of the thread's windows; null beyond the last one
-    int top[TN], left[TN];    // its row and column: negative in the padding
+    int top[TN], left[TN];    // its row and column, negative in the padding
 #pragma unroll
     for (int j = 0; j < TN; j++) {
         const long long n = pixel0 + lane + j * LANES;

@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     // This thread's columns of the im2col tile: the first pixel of each window.
     const int first_row = t / COLUMNS_APART;
     const INPUT *window[COLUMNS];
-    int top[COLUMNS], left[COLUMNS];  // its row and column: negative in the padding
+    int top[COLUMNS], left[COLUMNS];  // its row and column, negative in the padding
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         const long long n = pixel0 + t % COLUMNS_APART + i * COLUMNS_APART;
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         window[i] = n < pixel_end ? x + n / PIXELS * (C * H * W) + top[i] * W + left[i] : nullptr;
     }
 
-    // This thread's outputs: maps thread_m * 4 + (BM / (TM / 4)) * group, and pixels cut alike, in groups of four, so
+    // This thread's outputs: maps thread_m * 4 + (BM / (TM / 4)) * group, and pixels likewise, in groups of four, so
     // that the lanes of a warp read neighbouring 16-byte words.
     const int warp = t / 32, lane = t % 32;
     const int warps_n = BN / TN / LANES_N;

@@ -29,7 +29,7 @@ static_assert(THREADS % 32 == 0 && BN / TN % LANES_N == 0, "a block must consist
 static_assert(BN % COLUMNS_APART == 0 && THREADS % COLUMNS_APART == 0, "threads must share columns out evenly");
 static_assert(BK % ROWS_APART == 0, "threads must share the rows of a tile out evenly");
 
-// Where tap k of a window lies relative to its first pixel. Read with a uniform index: one constant-cache read a warp.
+// The offset of tap k from the first pixel of a window. The index is uniform: one constant-cache read per warp.
 __host__ __device__ constexpr int tap_offset(int k) {
     return k < DEPTH ? (k / (K * K) * H + k / K % K) * W + k % K : 0;
 }
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     // This thread's columns of the im2col tile: the first pixel of each window.
     const int first_row = t / COLUMNS_APART;
     const INPUT *window[COLUMNS];
-    int top[COLUMNS], left[COLUMNS];  // its row and column: negative in the padding
+    int top[COLUMNS], left[COLUMNS];  // its row and column, negative in the padding
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         const long long n = pixel0 + t % COLUMNS_APART + i * COLUMNS_APART;
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                 pixels[stage][r * ROWS_APART + first_row][t % COLUMNS_APART + i * COLUMNS_APART] = next_pixels[r][i];
     };
 
-    // This thread's outputs: maps thread_m * 4 + (BM / (TM / 4)) * group, and pixels cut alike, in groups of four, so
+    // This thread's outputs: maps thread_m * 4 + (BM / (TM / 4)) * group, and pixels likewise, in groups of four, so
     // that the lanes of a warp read neighbouring 16-byte words.
     const int warp = t / 32, lane = t % 32;
     const int warps_n = BN / TN / LANES_N;

@@ -15,7 +15,7 @@ constexpr int ACROSS = (OW + TILE - 1) / TILE, DOWN = (OH + TILE - 1) / TILE;
 
 static_assert(TILE % 8 == 0 && TILE <= 32, "TILE * TILE threads must be whole warps and at most 1,024");
 
-extern "C" {  // in braces: without them it would be a declaration only
+extern "C" {  // the braces make this a definition
 __constant__ half2 filters[65536 / sizeof(half2)];
 }
 

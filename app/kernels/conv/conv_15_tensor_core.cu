@@ -18,20 +18,20 @@ constexpr int M_TILES = MT * WARPS_M;  // 16 maps each
 constexpr int STEPS = (C + CK - 1) / CK;
 
 constexpr bool HALF = same_type<WEIGHT, float16>;
-constexpr bool PAIRS_OF_PIXELS = HALF && C == 1;  // else pairs of channels, or single values
+constexpr bool PAIRS_OF_PIXELS = HALF && C == 1;  // in a word; else pairs of channels, or single values
 constexpr int PLANES = HALF && C > 1 ? (CK + 1) / 2 : CK;
 constexpr int TAPS_Q = PAIRS_OF_PIXELS ? (K + 1) / 2 : K;  // words in a row of a filter
 constexpr int K_STEPS = (PLANES * K * TAPS_Q + 7) / 8;     // eight words each
 
-// Pixels are dealt to the columns of GROUP neighbouring tiles such that a lane ends up with RUN neighbouring ones.
+// Pixels are assigned to the columns of GROUP neighbouring tiles such that a lane gets RUN neighbouring ones.
 constexpr int GROUP = NT % 4 == 0 && OW % 8 == 0 && COLUMNS % 8 == 0   ? 4
                       : NT % 2 == 0 && OW % 4 == 0 && COLUMNS % 4 == 0 ? 2
                                                                        : 1;
 constexpr int RUN = 2 * GROUP;
-constexpr bool EVEN = OW % RUN == 0 && COLUMNS % RUN == 0;  // runs lie within a row and are aligned
+constexpr bool EVEN = OW % RUN == 0 && COLUMNS % RUN == 0;  // runs are within a row and aligned
 
 constexpr int IN_R = (ROWS - 1) * S + K, PITCH = (COLUMNS - 1) * S + K;
-// Four neighbouring planes lie so far apart that the 4 x 8 words of a fragment hit all banks (GROUP 2: half of them).
+// The distance of planes: the 4 x 8 words of a fragment use all banks (with GROUP 2, half of them).
 constexpr int APART = GROUP == 4 ? 2 : GROUP == 2 ? 18 : 8;
 constexpr int PLANE = (IN_R * PITCH + 31 - APART) / 32 * 32 + APART;
 constexpr int PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
@@ -43,10 +43,10 @@ constexpr int BATCHES = (LOADS + 9) / 10, BATCH = (LOADS + BATCHES - 1) / BATCHE
 static_assert(PLANE >= IN_R * PITCH, "a plane must hold its part of the tile");
 static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
 
-// Split operands are summed on the tensor cores for so many steps, these sums in the usual way.
+// The tensor cores sum split operands for so many steps; ordinary additions add these sums.
 constexpr int CUT_STEPS = SPLIT ? 2 : K_STEPS;
-constexpr bool FEW_TERMS = C * K * K < 16;  // else products of two low parts are less than the sum's roundings
-constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd: maps lie in different banks
+constexpr bool FEW_TERMS = C * K * K < 16;  // otherwise products of two low parts are below the sum's rounding errors
+constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd, so that maps are in different banks
 
 struct Operands {
     unsigned filters[FILTER_WORDS];
@@ -58,7 +58,7 @@ union SharedStorage {
     float values[POOL > 1 ? 16 * M_TILES * VALUE_PITCH : 1];  // to be pooled
 };
 
-// Where the word of a tap lies relative to the first word of a window.
+// The offset of a tap's word from the first word of its window.
 __host__ __device__ constexpr int word_offset(int i) {
     const int tap = i / PLANES;
     const int offset = i % PLANES * PLANE + tap / TAPS_Q * PITCH + tap % TAPS_Q * (PAIRS_OF_PIXELS ? 2 : 1);
@@ -72,7 +72,7 @@ __device__ __forceinline__ unsigned word(INPUT low, INPUT high) {
     else return pack_half2(float(low), float(high));
 }
 
-// The products with a low part, for 16 maps.
+// Adds the products with a low part, for 16 maps.
 __device__ __forceinline__ void multiply_low(float (&sums)[NT][4], const unsigned (&a)[4], const uint4 &low,
                                              const unsigned (&b)[NT][2], const unsigned (&low_b)[NT][2]) {
     const unsigned low_a[4] = {low.x, low.y, low.z, low.w};
@@ -115,12 +115,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float sums[MT][NT][4] = {}, cross[MT][NT][4] = {};  // cross: products of a high and a low part
     for (int step = 0; step < STEPS; step++) {
-        __syncthreads();  // the step before has been read
+        __syncthreads();  // all warps have read the step before
         const uint4 *from = (const uint4 *)w + ((long long)blockIdx.y * STEPS + step) * (FILTER_WORDS / 4);
         for (int i = t; i < FILTER_WORDS / 4; i += THREADS) cp_async_16(filters + i, from + i);
         cp_async_commit_group();
         for (int first = 0; first < LOADS; first += BATCH) {
-            INPUT low[BATCH], high[BATCH];  // all loads of a batch go out before the first is awaited
+            INPUT low[BATCH], high[BATCH];  // all loads of a batch are issued before the first is used
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int at = t + (first + i) * THREADS;
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if constexpr (POOL > 1) {
         const int block_map = blockIdx.y * M_TILES * 16;
         float *values = shared_storage<SharedStorage>().values;
-        __syncthreads();  // the operands have been read
+        __syncthreads();  // all operands have been read
 #pragma unroll
         for (int m = 0; m < 2 * MT; m++) {
             const int map = map0 + 8 * m;
@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     // A lane holds RUN neighbouring pixels of two maps in each GROUP of tiles.
     OUTPUT *block_y = y + image0 * (M * OH * OW) + map0 * (OH * OW);
-    int places[NT / GROUP][RUN > 2 ? 1 : 2];  // place of a run, or of both its pixels; negative: beyond the edge
+    int places[NT / GROUP][RUN > 2 ? 1 : 2];  // offset of a run, or of both its pixels; negative: beyond the edge
 #pragma unroll
     for (int n = 0; n < NT / GROUP; n++)
 #pragma unroll

@@ -23,14 +23,14 @@ constexpr int IN_R = (TILE_R * TR - 1) * S + K;
 constexpr int PITCH = ((TILE_C * TC - 1) * S + K + VECTOR - 1) / VECTOR * VECTOR;
 constexpr int IN_FLOATS = IMAGES * IN_R * PITCH;
 constexpr int FILTER_FLOATS = K * K * BM;
-constexpr int FILTER_START = (IN_FLOATS + ROW + 3) / 4 * 4;  // the last row may be read beyond its end
+constexpr int FILTER_START = (IN_FLOATS + ROW + 3) / 4 * 4;  // a read of the last row may go beyond its end
 
 struct SharedStorage {
     float inputs[FILTER_START];
     float filters[(FILTER_FLOATS + 3) / 4 * 4];
 };
 
-// Count floats from an address that is a multiple of as many floats as Count allows.
+// Loads Count floats from an address that is a multiple of the widest load that divides Count.
 template <int Width, int Count>
 __device__ __forceinline__ void read(float (&values)[Count], const float *from) {
 #pragma unroll

@@ -26,10 +26,10 @@ constexpr int IN_R = (TILE_R * TR - 1) * S + K;
 constexpr int PITCH = ((TILE_C * TC - 1) * S + K + VECTOR - 1) / VECTOR * VECTOR;
 constexpr int IN_FLOATS = IMAGES * CK * IN_R * PITCH;
 constexpr int FILTER_FLOATS = CK * K * K * BM;
-constexpr int FILTER_START = (IN_FLOATS + ROW + 3) / 4 * 4;  // the last row may be read beyond its end
+constexpr int FILTER_START = (IN_FLOATS + ROW + 3) / 4 * 4;  // a read of the last row may go beyond its end
 constexpr int STAGE_FLOATS = FILTER_START + (FILTER_FLOATS + 3) / 4 * 4, STAGES = STEPS > 1 ? 2 : 1;
 constexpr int LOADS = (IN_FLOATS + THREADS - 1) / THREADS;
-constexpr bool KEEP_OFFSETS = STEPS > 1 && LOADS <= 12;  // in registers, else computed anew for each stage
+constexpr bool KEEP_OFFSETS = STEPS > 1 && LOADS <= 12;  // in registers, else recomputed for each stage
 constexpr int BATCH = LOADS <= 16 ? LOADS : 16;
 constexpr bool SAME_TYPE = same_type<INPUT, float>;
 constexpr int STORE = TC % 4 == 0 && OW % 4 == 0 ? 4 : TC % 2 == 0 && OW % 2 == 0 ? 2 : 1;
@@ -41,7 +41,7 @@ struct SharedStorage {
     float stages[STAGES * STAGE_FLOATS];  // of inputs and filters each
 };
 
-// Count floats from an address that is a multiple of as many floats as Count allows.
+// Loads Count floats from an address that is a multiple of the widest load that divides Count.
 template <int Width, int Count>
 __device__ __forceinline__ void read(float (&values)[Count], const float *from) {
 #pragma unroll
@@ -52,8 +52,8 @@ __device__ __forceinline__ void read(float (&values)[Count], const float *from) 
     }
 }
 
-// Where element `at` of a block's input tile lies relative to the block's first image; edges repeat the last pixel,
-// which only outputs beyond the edge read. With padding zeros lie there, and nowhere: -1.
+// The offset of element `at` of a block's input tile from the block's first image. Beyond the edges that is the last
+// pixel's, which only outputs beyond the edge read; with padding it is -1, for a zero.
 __device__ __forceinline__ int source(int at, int row0, int column0, int last_image) {
     const int column = min(column0 + at % PITCH, W - 1), row = min(row0 + at / PITCH % IN_R, H - 1);
     const int channel = at / (PITCH * IN_R) % CK, image = min(at / (PITCH * IN_R * CK), last_image);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         float *inputs = stages + step % STAGES * STAGE_FLOATS, *filters = inputs + FILTER_START;
         const INPUT *from = block_x + step * (CK * H * W);
         for (int first = 0; first < LOADS; first += BATCH) {
-            // What must be converted passes through registers: all loads of a batch go out before the first is awaited.
+            // Values to convert pass through registers: all loads of a batch are issued before the first is used.
             INPUT loaded[BATCH];
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {

@@ -1,10 +1,10 @@
-// Fewer multiplications: Toom and Cook multiply polynomials by their values at K + 1 points. Transposed, this
-// method gives two neighbouring outputs of a row of K taps with K + 1 multiplications instead of 2 K, as Winograd's does
-// for convolutions.
+// Fewer multiplications: Toom and Cook multiply polynomials by their values at K + 1 points. Transposed, this method
+// gives two neighbouring outputs of a row of K taps with K + 1 multiplications instead of 2 K, as Winograd's does for
+// convolutions.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K + 1 points, K rows, BM) float, padded with zero
 //       maps; bias (M) or null; y (images, M, PH, PW) OUTPUT, pooled by POOL x POOL windows with stride POOL (POOL = 1:
-//       not pooled). Stride 1 alone. A pixel that is not finite spoils both outputs of a pair, not only its own.
+//       not pooled). Stride 1 alone. A pixel that is not finite always affects both outputs of a pair.
 // Launch: blockIdx.x = tile of TILE_R bands of TR rows x TILE_C pairs of columns, of IMAGES images; blockIdx.y = block of
 //         BM = GROUPS * TM maps. A thread is one point, one group of TM maps, one band and one pair.
 // Sums run over c, then p, at each point: not the order of `direct`, and rounded otherwise (see
@@ -36,10 +36,10 @@ constexpr int STAGE_FLOATS = FILTER_START + (FILTER_FLOATS + 3) / 4 * 4;
 constexpr int RUNS = CK * IMAGES * TILE_C * IN_R;  // of POINTS pixels, transformed in each step
 constexpr int LOADS = (RUNS + THREADS - 1) / THREADS;
 
-// The exchange: sums[point][map of AT_ONCE maps of each group][column][row], in the memory of the stages.
+// The exchange of sums between threads: [point][AT_ONCE maps of each group][column][row], in the memory of the stages.
 constexpr int EXCHANGED_MAPS = GROUPS * AT_ONCE;
 constexpr int EXCHANGE_FLOATS = POINTS * EXCHANGED_MAPS * COLUMNS * TR;
-// After it a thread makes the two outputs of a pair, or one pooling window's, of one map after the other.
+// After it a thread computes the two outputs of a pair, or those of a pooling window, for one map after the other.
 constexpr int UNIT_R = POOL, UNIT_C = POOL == 1 ? 2 : POOL;
 constexpr int UNITS_R = TILE_R * TR / UNIT_R, UNITS_C = TILE_C * 2 / UNIT_C;
 constexpr int UNITS = IMAGES * UNITS_R * UNITS_C;  // of a map
@@ -56,8 +56,8 @@ union SharedStorage {
     float exchange[EXCHANGE_FLOATS];
 };
 
-// Row `point` of the input's transform, element `at`; row `place` of the output's. Known to the compiler once the loops
-// are unrolled; exact in float32.
+// Element `at` of row `point` of the input's transform; row `place` of the output's. Exact in float32, and constants in
+// unrolled loops.
 __device__ __forceinline__ float input_factor(int point, int at) {
     constexpr float factors[POINTS][POINTS] = INPUT_TRANSFORM;
     return factors[point][at];
@@ -78,11 +78,11 @@ __device__ __forceinline__ void read(float (&values)[Count], const float *from) 
     }
 }
 
-// Output `place` of a pair, 0 or 1, from its sums at all points. Written as fused multiply-adds, so that pooled and
-// unpooled outputs are rounded alike.
+// Output `place` of a pair, 0 or 1, from its sums at all points. Explicit fused multiply-adds round pooled and unpooled
+// outputs in the same way.
 __device__ __forceinline__ float output_of(const float (&sums)[POINTS], int place) {
     constexpr int LAST = POINTS - 1;
-    float value = place == 0 ? sums[0] : sums[LAST];  // infinity counts for the second output alone, and once
+    float value = place == 0 ? sums[0] : sums[LAST];  // infinity contributes to the second output alone, once
 #pragma unroll
     for (int point = place == 0 ? 1 : 0; point < LAST; point++)
         if (output_factor(place, point) != 0) value = fmaf(output_factor(place, point), sums[point], value);
@@ -101,8 +101,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const INPUT *block_x = x + image0 * (C * H * W);
     const float *block_w = w + (long long)blockIdx.y * (C * POINTS * K * BM);
 
-    // Run i of this thread: POINTS neighbouring pixels of a row, from `offset` on in the first step; those with a bit in
-    // `inside` exist, and beyond the image and beyond the batch lie zeros.
+    // Run i of this thread: POINTS neighbouring pixels of a row, from `offset` on in the first step. Pixels with a bit
+    // in `inside` exist; the others, beyond the image or the batch, are zeros.
     struct Run {
         int offset;
         unsigned inside;
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         float *to = shared + step % STAGES * STAGE_FLOATS + channel * (POINTS * POINT_FLOATS) + column * PITCH + at % IN_R;
 #pragma unroll
         for (int point = 0; point < POINTS; point++) {
-            const int degree = point < K ? K - 1 : K;  // of a polynomial that begins with 1
+            const int degree = point < K ? K - 1 : K;  // of a polynomial with leading coefficient 1
             float value = float(pixels[degree]);
 #pragma unroll
             for (int j = degree - 1; j >= 0; j--)
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const bool active = point < POINTS;
     float sums[TM][TR] = {};
 
-    // The first run of the next step waits in registers during the arithmetic; further ones are read behind it.
+    // The first run of the next step is loaded into registers during the arithmetic; further runs after it.
     INPUT pixels[POINTS];
     auto transform_all = [&](int step) {
         transform(step, 0, pixels);
@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll 1
     for (int step = 0; step < STEPS; step++) {
         cp_async_wait<0>();
-        __syncthreads();  // this stage is whole, and nobody reads the other one any more
+        __syncthreads();  // this stage is complete, and all threads have read the other one
         if (step + 1 < STEPS) {
             fetch_filters(step + 1);
             load(step + 1, first_run, pixels);
@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
 #pragma unroll
     for (int first = 0; first < TM; first += AT_ONCE) {
-        __syncthreads();  // nobody reads the stages, or the last exchange, any more
+        __syncthreads();  // all threads have read the stages and the last exchange
         if (active)
 #pragma unroll
             for (int m = 0; m < AT_ONCE; m++) {

@@ -1,14 +1,14 @@
-// One convolution of the image in shared memory, of any sizes, by mma: for the kernels that compute two in turn.
+// One convolution, of any sizes, of an image in shared memory by mma: for kernels that compute two, one after the
+// other.
 #pragma once
 #include "mma.cuh"
 #include "common.cuh"
 
-// The images as pairs of neighbouring pixels, float16, with a border of zeros.
+// The image as pairs of neighbouring pixels in float16, with a border of zeros.
 constexpr int PAIR_ROWS = H1 + 2 * P1, PAIR_PITCH = W1 + 2 * P1, PAIR_PLANE = PAIR_ROWS * PAIR_PITCH;
 constexpr int PAIRS = C1 * PAIR_PLANE + 8;  // windows of eight pixels may end beyond the last row
-// The first convolution's maps, as words of two maps, with a border of zeros.
-// A pixel's words are followed by so many more that eight pixels lie in different banks, if whole steps of k fit a
-// pixel.
+// The first convolution's maps as words of two maps, with a border of zeros. If whole k steps fit in a pixel's words,
+// these are padded so that eight pixels are in different banks.
 constexpr int MAP_WORDS = (M1 + 1) / 2, APART2 = POOL2 > 1 ? POOL2 * S2 : S2;  // pixels from one value to the next
 constexpr bool WHOLE = MAP_WORDS % 8 == 0;
 constexpr int PIXEL_WORDS = WHOLE ? MAP_WORDS + (APART2 % 2 ? 4 : APART2 % 4 ? 2 : 1) : MAP_WORDS;
@@ -21,8 +21,8 @@ constexpr int SLOTS1 = C1 * K1, STEPS1 = ceil_div(SLOTS1, 2), COLUMNS1 = ceil_di
 constexpr int ROW_STEPS2 = ceil_div(K2 * MAP_WORDS, 8), STEPS2 = K2 * ROW_STEPS2, COLUMNS2 = ceil_div(M2, 8);
 constexpr int FILTERS1 = STEPS1 * COLUMNS1 * 32, FILTERS2 = STEPS2 * COLUMNS2 * 32;  // uint2, per part
 
-// One convolution's sizes. Tile: 16 rows of a product. A pooled value of WINDOW pixels takes WINDOW_TILES half tiles'
-// pairs; without pooling a tile is 16 values.
+// The sizes of one convolution. A tile is 16 rows of a product: 16 values without pooling, or two pixels of the windows
+// of eight pooled values.
 struct First {
     static constexpr int OH = (H1 + 2 * P1 - K1) / S1 + 1, OW = (W1 + 2 * P1 - K1) / S1 + 1, PH = PH1, PW = PW1, S = S1;
     static constexpr int POOL = POOL1, POOL_STEP = POOL1, MAPS = M1, COLUMNS = COLUMNS1, FILTER_ROWS = 1, STEPS = STEPS1;
@@ -46,7 +46,7 @@ struct Second {
     static __device__ __forceinline__ int low(int row, int step, int t) {
         return row * MAP_PITCH + 8 * step + (WHOLE ? 8 * step / MAP_WORDS * (PIXEL_WORDS - MAP_WORDS) : 0) + t;
     }
-    // Pixels are dealt to the rows g and g + 8 in turn where that keeps them in different banks.
+    // Whether pixels alternate between rows g and g + 8, where that keeps them in different banks.
     static constexpr bool IN_TURN = PIXEL_WORDS * S2 % 8 != 4 && PIXEL_WORDS * S2 * 2 % 8 == 4;
     static __device__ __forceinline__ int high(int row, int step, int t) { return low(row, step, t) + 4; }
 };
@@ -64,22 +64,22 @@ struct Shape {
     static __device__ __forceinline__ int value(int group, int g, int side) {
         return L::POOL > 1 ? group * 8 + g : group * 16 + (L::IN_TURN ? 2 * g + side : g + 8 * side);
     }
-    // Whether a half tile's pixel is one of its window that lies in the image.
+    // Whether a half tile's pixel belongs to its window and to the image.
     static __device__ __forceinline__ bool counts(int value, int pixel) {
         return pixel < WINDOW && (!INCOMPLETE || (value / L::PW * L::POOL_STEP + pixel / L::POOL < L::OH &&
                                                   value % L::PW * L::POOL_STEP + pixel % L::POOL < L::OW));
     }
 };
 
-constexpr int CUT_STEPS = 8;  // so many at most are summed where what is added is cut off
+constexpr int CUT_STEPS = 8;  // most k steps that the tensor cores sum, because they truncate
 
-// Groups of values from begin to end, multiples of GT.
+// A range of groups of values, begin and end being multiples of GT.
 struct Groups {
     int begin, end;
 };
 
-// One convolution of the image in shared memory, or so many groups of its values, by Warps warps, of which this is number
-// ``warp``. store(value number, map, a, b): two neighbouring maps' results.
+// Computes a convolution of the image in shared memory, or some groups of its values, by Warps warps, of which this is
+// number ``warp``. store(value number, map, a, b) gets the results of two neighbouring maps.
 template <typename L, int Warps, typename Store>
 __device__ __forceinline__ void convolve(int warp, const half2 *x, const half2 *x_low, const uint2 *filters,
                                          const float *factors, const float *bias, Store store,
@@ -105,7 +105,7 @@ __device__ __forceinline__ void convolve(int warp, const half2 *x, const half2 *
                 const float value = activate<typename L::Activation, PARTS == 1>(L::BIAS ? fmaf(sum, f[n][j], c[n][j]) : sum * f[n][j]);
                 return L::SCALED ? value * scale[n][j] : value;
             };
-            // The greatest sum stands for the greatest value: factors are positive, activations monotone.
+            // The greatest sum gives the greatest value, because factors are positive and activations monotone.
             auto finish = [&](int value, int n, float a, float b, int count) {
                 const int map = (nb0 + n) * 8 + 2 * t;
                 if (map >= L::MAPS) return;
@@ -122,8 +122,7 @@ __device__ __forceinline__ void convolve(int warp, const half2 *x, const half2 *
             }
 #pragma unroll 1
             for (int tile0 = 0; tile0 < H::TILES; tile0 += H::MT) {
-                // Values beyond the last one repeat it. In a whole window all pixels lie at fixed distances from the
-                // first.
+                // Values beyond the last repeat it. In a full window all pixels are at fixed distances from the first.
                 int left[H::GT * H::MT], right[H::GT * H::MT];
 #pragma unroll
                 for (int i = 0; i < H::GT * H::MT; i++)

@@ -23,16 +23,16 @@ from app.kernels.variant import (
     mma_row,
 )
 
-WINDOW = 8  # pixels of a channel's row in a k step of the first convolution
+WINDOW = 8  # pixels per row of a window in the first convolution, padded; a k step has two rows
 MOST_SIZE = 128  # most pixels per side of resized images
-SLACK = 8  # words after the last row that k steps may read; zero filters multiply them
+SLACK = 8  # words behind the last row that the last k step reads and multiplies by zero
 THREADS = 256
-BANDS = 8  # blocks of an image, if images are few
-FEW_IMAGES = 16  # whose blocks each have a multiprocessor of an H100
+BANDS = 8  # blocks per image if images are few
+FEW_IMAGES = 16  # the blocks of so many images each have a multiprocessor on an H100
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
-    """Return why the kernel cannot serve the problem, apart from its shared memory; None if it can."""
+    """Return why the kernel cannot compute the problem, apart from shared memory; None if it can."""
     first, second = problem.first, problem.second
     if first.input_dtype != "uint8":
         return "reads bytes"
@@ -55,12 +55,12 @@ def _pixel_stride_words(problem: ConvPairProblem) -> int:
 
 
 def image_source(problem: ConvPairProblem) -> ConvProblem | ResizeProblem:
-    """Return the problem whose input is the images: the resizing, or else the first convolution."""
+    """Return the problem that reads the images: the resizing if there is one, else the first convolution."""
     return problem.first if problem.resize is None else problem.resize
 
 
 def padded_image_words(problem: ConvPairProblem) -> int:
-    """Return the words of an image with its padding, a word for each pixel, and of the slack behind it."""
+    """Return the number of 32-bit words for an image with padding, one per pixel, and for SLACK."""
     first = problem.first
     return first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + SLACK
 
@@ -83,7 +83,7 @@ def _row_fragments_size(problem: ConvPairProblem) -> int:
 
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    """Return the launches: with a block per image, and with ``BANDS`` blocks per image for few images."""
+    """Return the configuration of two launches: ``BANDS`` blocks per image for few images, one block for more."""
     first, second, source = problem.first, problem.second, image_source(problem)
     filters = [problem.weight_parts * size(problem) for size in (window_fragments_size, _row_fragments_size)]
     high, wide = first.pooled_size
@@ -101,7 +101,7 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         "BANDS": BANDS,
         "MAPS_WORDS": maps,
         "THREADS": THREADS,
-        # Three blocks fit an SM's memory and registers where sums and fragments are few.
+        # Up to three blocks share an SM if their shared memory and registers allow it.
         "BLOCKS": 3 if shared <= 75 << 10 and problem.activation_parts == 1 else 2 if shared <= 113 << 10 else 1,
     }
     takes = packed_arguments(problem, filters[1], _round_up(second.maps, 2))
@@ -118,7 +118,7 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 
 def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
-    """Return the constants of ``any_convolution.cuh`` and ``any_image.cuh``."""
+    """Return the compile-time constants of ``any_convolution.cuh`` and ``any_image.cuh``."""
     first, resize, source = problem.first, problem.resize, image_source(problem)
     return {
         "C1": first.channels,
@@ -138,7 +138,7 @@ def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
 
 
 def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tuple[Argument, ...]:
-    """Return the kernel's arguments between x and y. filters2, maps2: sizes of the second filters and factors."""
+    """Return the kernel's arguments between x and y. filters2, maps2: elements of the second filters and factors."""
     first, second, float32 = problem.first, problem.second, partial(Argument, dtype="float32")
     even = _round_up(first.maps, 2)
     return (
@@ -194,7 +194,7 @@ def pack_parameters(
     first, second = problem.first, problem.second
     between = activation_scales(problem, arrays)
     if problem.activation_parts == 1 and first.activation in BOUNDED:
-        between = np.ones_like(between)  # float16 holds them unscaled
+        between = np.ones_like(between)  # float16 represents them unscaled
     folded = np.ones_like(between) if scales_after_activation(problem) else between
     w1 = w1.astype(np.float64).reshape(first.channels, first.kernel, first.kernel, first.maps)
     w2 = w2.astype(np.float64).reshape(first.maps, second.kernel, second.kernel, second.maps)
@@ -233,7 +233,7 @@ def pack_window_fragments(filters: np.ndarray) -> np.ndarray:
 def pack_row_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (C, K, K, M) as mma's B: (K rows, k steps, columns of 8 maps, 32 lanes, 2 registers, 2).
 
-    k runs along a row of a window: pixel after pixel, each with all channels, an even number.
+    k runs along a row of a window: all channels of a pixel, padded to an even number, then those of the next.
     """
     channels, kernel, _, maps = filters.shape
     even, columns = _round_up(channels, 2), ceil_div(maps, 8)

@@ -32,7 +32,7 @@ from app.kernels.variant import (
     wgmma_row,
 )
 
-MOST_CLASSES = 64  # a warp has all scores of its images in registers
+MOST_CLASSES = 64  # because a warp has all scores of its images in registers
 
 
 def _refusal_reason(problem: LinearPairProblem) -> str | None:
@@ -87,8 +87,8 @@ def pack_parameters(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarr
     """Pack (w1, bias1, w2, bias2) as [core matrices of w1, factors, bias1, fragments of w2, bias2].
 
     Each hidden value's weights are scaled by a power of two, and its factor divides the sums by the same power. Hidden
-    values are padded to a multiple of 8 by zero weights. In tfloat32 images are bytes, which float16 holds; scaled
-    weights have as many bits in float16, down to 2**-28 of the greatest of a hidden value.
+    values are padded to a multiple of 8 by zero weights. In tfloat32 images are bytes, exact in float16; scaled weights
+    have as many bits in float16 as in tfloat32, down to 2**-28 of a hidden value's greatest.
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None

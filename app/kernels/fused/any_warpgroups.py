@@ -42,7 +42,7 @@ from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
-    """Return why the kernel cannot serve the problem, apart from its shared memory; None if it can."""
+    """Return why the kernel cannot compute the problem, apart from shared memory; None if it can."""
     return any_pair.refusal_reason(problem) or _second_convolution(problem).refusal_reason()
 
 
@@ -50,14 +50,14 @@ def _second_convolution(problem: ConvPairProblem) -> WarpgroupConvolution:
     return WarpgroupConvolution.of_layer(problem.second, problem)
 
 
-def _place_filters(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of the maps between the layers, for one float16 part, and the filters' place. Raises Unfit."""
+def _memory_layout(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+    """Return the bytes of one float16 part of the maps between the layers, and the filters' layout. Raises Unfit."""
     first, second, resize = problem.first, _second_convolution(problem), problem.resize
     source = image_source(problem)
     tiles.check(second)
     high = first.pooled_size[0] + 2 * problem.second.padding
     maps = second.maps_bytes(high, tiles.chunks * tiles.rows)
-    if resize is not None:  # the widened rows lie there first
+    if resize is not None:  # they first hold the widened rows of the image
         maps = max(maps, ceil_div(2 * first.channels * source.height * first.width, 16 * second.parts) * 16)
     image = ceil_div(source.channels * source.height * source.width, 16) * 16
     others = 2 * problem.weight_parts * window_fragments_size(problem)
@@ -74,7 +74,7 @@ def _best_tiles(problem: ConvPairProblem) -> tuple[Tiles, float]:
     """
     second = _second_convolution(problem)
     return fastest_tiles(
-        lambda tiles: _place_filters(problem, tiles)[1],
+        lambda tiles: _memory_layout(problem, tiles)[1],
         lambda rows: [ceil_div(second.rows, rows)],
         partial(estimated_clocks, second),
     )
@@ -94,7 +94,7 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
     """Return a launch configuration with one block per multiprocessor."""
     second, rows = _second_convolution(problem), parameters["ROWS"]
     tiles = Tiles(parameters["WARPGROUPS"], rows, ceil_div(second.rows, rows))
-    maps, ring = _place_filters(problem, tiles)
+    maps, ring = _memory_layout(problem, tiles)
     defines = (
         convolution_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
     )
@@ -104,7 +104,7 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
 
 
 def pack_parameters(problem: ConvPairProblem, ring: FilterRing, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack like ``any_pair.pack_parameters``, but filters2 in the ring's stages, factors2 and bias2 in whole tiles."""
+    """Pack like ``any_pair.pack_parameters``, but filters2 for the ring's stages, factors2 and bias2 in whole tiles."""
     pack2 = partial(pack_filters, _second_convolution(problem), ring)
     *first, filters2, factors2, bias2 = any_pair.pack_parameters(problem, arrays, pack2)
     return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]

@@ -23,13 +23,13 @@ from app.kernels.variant import (
     wgmma_row,
 )
 
-# C, H, W, M, K, S of lenet5's convolutions.
+# C, H, W, M, K and S of lenet5's convolutions.
 SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
 HOPPER_LIMITS = f"{ONLY_HOPPER}; lenet5's two convolutions without bias, from bytes"
-# Bytes in shared memory, as in conv_pair.cuh.
+# Bytes in shared memory: an image's pooled maps, its windows, and the second filters of a k step (conv_pair.cuh).
 POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
 Pack = Callable[[np.ndarray], np.ndarray]
-BYTE, SIGNED = 255, 127  # greatest activation and filter in int8
+BYTE, SIGNED = 255, 127  # greatest activation and greatest weight in int8
 
 
 def _size_refusal_reason(problem: ConvPairProblem) -> str | None:
@@ -46,7 +46,7 @@ def _size_refusal_reason(problem: ConvPairProblem) -> str | None:
 
 
 def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str | None:
-    """Return why a wgmma kernel cannot serve the problem, or None. exact: the kernel is for exact weights alone."""
+    """Return why a wgmma kernel cannot compute the problem, or None. exact: the kernel supports only exact weights."""
     if problem.exact != exact:
         return "serves weights exact in float16 alone" if exact else "multiplies both halves of weights"
     reason = _size_refusal_reason(problem)
@@ -58,7 +58,7 @@ def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str |
 
 
 def configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
-    """Return a launch configuration with one block per multiprocessor, or one per image if there are fewer images."""
+    """Return a configuration with at most one block per multiprocessor. shared: bytes of shared memory per block."""
     integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
         Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
@@ -123,9 +123,9 @@ def _configure_mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 def _scaled_filter_parts(
     problem: ConvPairProblem, arrays: Arrays
 ) -> tuple[list[np.ndarray], float, np.ndarray | None, list[np.ndarray], float]:
-    """Return the first filters' float16 parts (5, 5, 32) and scale, their bias, and the second's parts and scale.
+    """Return parts1 (5, 5, 32), scale1, bias1, parts2 (32, 5, 5, 64), scale2 for the balanced parameters.
 
-    The second filters are (32, 5, 5, 64).
+    parts1, parts2: float16 parts of both filters, multiplied by scale1 and scale2.
     """
     w1, bias1, w2 = balance_convolutions(problem, arrays)
     w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
@@ -139,9 +139,9 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | No
     """Pack (w1, bias1, w2, bias2) as [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
     pack2: packs the second filters, (32, 5, 5, 64) float16; None for ``pack_core_matrices``.
-    Pooling adds up each window and may double the sum, see ``twice_pooled``. scales[0] undoes the doubling and the
-    filters' scale after the first convolution. scales[1] does the same after the second; it also turns the sums of both
-    poolings into averages, and applies the pixel scale that exact weights leave out.
+    Kernels pool by adding up each window and may double the sum (``twice_pooled`` in conv_pair.cuh). scales[0] undoes
+    the doubling and the filters' scale after the first convolution. scales[1] does the same after the second; it also
+    turns the sums of both poolings into averages, and applies the pixel scale that exact weights do not contain.
     """
     parts1, scale1, _, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([pack_window_fragments(part) for part in parts1])
@@ -154,8 +154,8 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | No
 def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | None = None) -> list[np.ndarray | None]:
     """Pack (w1, None, w2, None) as [filters1, filters2, scales] for int8 kernels. pack2: as in ``pack_convolutions``.
 
-    The first convolution's results, summed over a pooling window, are scaled so that 1 becomes byte 255. scales holds a
-    factor per map, from sums of products of bytes to features.
+    The first convolution's results, summed over a pooling window, are scaled so that 1 becomes byte 255. scales holds
+    each map's factor from integer sums to features.
     """
     w1, _, w2, _ = (None if array is None else array.astype(np.float64) for array in arrays)
     assert w1 is not None and w2 is not None
@@ -170,8 +170,8 @@ def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | No
 def pack_window_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (5, 5, 32) as wgmma's A in registers: (even and odd maps, 3 k steps, 128 threads, 4 registers, 2).
 
-    Row 16 w + 8 h + g of A is map 2 (4 w + g % 4) + odd, moved right by 2 (g // 4) + h columns in a window of eight;
-    the 16 columns of a k step are filter rows 0 and 2, 1 and 3, 4 and none.
+    Row 16 w + 8 h + g of A is map 2 (4 w + g % 4) + odd, shifted right by 2 (g // 4) + h columns in a window of eight.
+    The 16 columns of a k step are two filter rows: 0 and 2, 1 and 3, or 4 and zeros.
     """
     rows = np.zeros((2, 6, 4, 2, 8, 8), filters.dtype)  # axes: odd, filter row, w, h, g, column of the window
     for g in range(8):
@@ -187,7 +187,7 @@ def pack_window_fragments(filters: np.ndarray) -> np.ndarray:
 def pack_core_matrices(filters: np.ndarray) -> np.ndarray:
     """Pack (C, …, 64) as wgmma core matrices: (taps, C/channels, 8 groups of maps, 8 maps, channels). The dtype stays.
 
-    channels: 8 of float16 or 16 of int8, the 16 contiguous bytes of a map.
+    channels: 8 in float16 or 16 in int8, the 16 contiguous bytes of a row of a core matrix.
     """
     parts = filters.reshape(-1, 16 // filters.itemsize, filters[0].size // 64, 8, 8)  # part, channel, tap, group, map
     return np.ascontiguousarray(parts.transpose(2, 0, 3, 4, 1))
@@ -196,7 +196,7 @@ def pack_core_matrices(filters: np.ndarray) -> np.ndarray:
 def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, bias1, filters2, bias2, scales].
 
-    scales: see ``pack_convolutions``. Biases are divided by the pixel scale, because scales[1] multiplies by it.
+    scales: as in ``pack_convolutions``. Biases are divided by the pixel scale, because scales[1] multiplies by it.
     """
     scale = problem.pixel_scale
     w1, w2, *biases = arrays[0], arrays[2], *(None if b is None else b.astype(np.float64) / scale for b in arrays[1::2])

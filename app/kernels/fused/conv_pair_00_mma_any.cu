@@ -1,12 +1,12 @@
-// Two convolutions, each with bias, activation and pooling, of any sizes, in one kernel: nothing is cut for one network.
-// Enlarged images, sums before pooling and the maps between the convolutions never touch device memory.
+// Two convolutions of any sizes, each with bias, activation and pooling, in one kernel for all networks. Enlarged
+// images, sums before pooling and the maps between the convolutions never reach device memory.
 //
-// A block takes an image. The 16 rows of an mma are any 16 pixels: rows are dealt out such that all pixels of a pooling
-// window fall to one thread, which pools in registers. The columns are maps. Along k lies a row of the window: eight
-// neighbouring pixels of a channel in the first convolution; in the second all maps of neighbouring pixels, one after
-// another as they lie in memory. In float16x2 activations are the sum of two float16 (PARTS), and so are weights that are
-// not exact in float16 (WEIGHT_PARTS); sums of a row of the window, or of eight steps, are added in the usual way, since
-// the tensor cores cut off what they add.
+// A block computes an image. The 16 rows of an mma may be any 16 pixels: they are chosen such that one thread has all
+// pixels of a pooling window, which it pools in registers. The columns are maps. k runs along a row of the window: over
+// eight neighbouring pixels of a channel in the first convolution, over all maps of neighbouring pixels, in memory
+// order, in the second. In float16x2 activations are the sum of two float16 (PARTS), and so are weights that are not
+// exact in float16 (WEIGHT_PARTS); sums of a row of the window, or of eight steps, are added by ordinary additions,
+// because tensor cores truncate.
 // From: fa19, k7, minidnn86, whose own kernels took one layer each.
 // Data: x (images, C1, H0, W0) uint8; filters1, filters2 packed (see any_pair.py) float16; factors1 (M1) from sums to
 //       values, with SCALED1 then (M1) for values; factors2 (M2); bias1 (M1), bias2 (M2) or null; all vectors padded to
@@ -28,7 +28,7 @@ __device__ __forceinline__ void copy(void *to, const void *from, int words) {  /
 constexpr int MAPS_SIZE = (MAPS_WORDS + 3) / 4 * 4;
 static_assert(MAPS_WORDS >= MAP_END + 8, "steps may end beyond the last row");
 
-// All are copied or cleared 16 bytes at a time.
+// All members are copied or cleared 16 bytes at a time.
 struct SharedStorage {
     half2 pairs[(PAIRS + 3) / 4 * 4];
     half2 maps[PARTS * MAPS_SIZE];  // high parts, low parts
@@ -41,7 +41,7 @@ __device__ __forceinline__ uint2 *filters_1() { return shared_storage<SharedStor
 __device__ __forceinline__ uint2 *filters_2() { return shared_storage<SharedStorage>().filters2; }
 __device__ __forceinline__ unsigned char *bytes() { return shared_storage<SharedStorage>().bytes; }
 
-// What a block computes of an image.
+// The part of an image that a block computes.
 struct Band {
     Groups second, first;
     int begin_row, end_row;  // of pixels that the first convolution reads
@@ -51,7 +51,7 @@ struct Band {
         typedef Shape<Second> Two;
         constexpr int UNITS = ceil_div(Two::GROUPS, Two::GT);
         second = {number * UNITS / BANDS * Two::GT, (number + 1) * UNITS / BANDS * Two::GT};
-        // Rows of the maps, without their border.
+        // Rows of the maps without their border.
         const int last_value = min(second.end * Two::VALUES, PH2 * PW2) - 1;
         const int begin = second.begin * Two::VALUES / PW2 * (POOL2 * S2) - P2;
         const int end = (last_value / PW2 * POOL2 + POOL2 - 1) * S2 + K2 - P2;
@@ -59,7 +59,7 @@ struct Band {
                  ceil_div(min(end, PH1) * PW1, One::VALUES * One::GT) * One::GT};
         const int last = min(first.end * One::VALUES, PH1 * PW1) - 1;
         begin_row = max(first.begin * One::VALUES / PW1 * (POOL1 * S1) - P1, 0);
-        // Windows of eight pixels end in later rows, of the next channel, too; zero filters multiply these.
+        // Windows of eight pixels may end in later rows, also of the next channel; zero filters multiply those pixels.
         end_row = min((last / PW1 * POOL1 + POOL1 - 1) * S1 + K1 - P1 + 1 + 8 / PAIR_PITCH, H1);
     }
 };
@@ -82,7 +82,7 @@ __device__ __forceinline__ void convolve_both(const unsigned char *__restrict__ 
         else
             for (int i = threadIdx.x; i < BYTES; i += THREADS) bytes()[i] = __ldg(source + i);
         __syncthreads();
-        unsigned short *wide = (unsigned short *)maps();  // whose place is free until the first convolution
+        unsigned short *wide = (unsigned short *)maps();  // the maps' memory is free until the first convolution
         if (RESIZED) {
             static_assert(!RESIZED || C1 * H0 * W1 <= 2 * MAPS_WORDS, "the maps' place must hold the widened rows");
             widen<THREADS>(wide, bytes(), threadIdx.x);

@@ -1,14 +1,14 @@
 // Both convolutions of lenet5, each with ReLU and 2 x 2 average pooling, step 1: tensor cores by mma instructions.
 // Everything between the image and the pooled features stays on chip.
 //
-// A warp takes one image from its bytes to its features and waits for no other. Tiles are cut such that a thread holds
-// whole windows of both poolings: these are sums in registers. With SPLIT each activation and each filter is the sum of
+// A warp computes the features of one image and waits for no other warp. Tiles are chosen such that a thread holds
+// whole windows of both poolings, which are sums in registers. With SPLIT each activation and each filter is the sum of
 // two float16, high and low, and a product is high x high + high x low + low x high, without the latter for filters
-// that are exact in float16 (WEIGHT_PARTS); the pixels, 0 to 255, are float16 already. Tensor cores cut off what they
-// add, which shows in long sums: with SPLIT each tap of the second convolution is summed there, the taps in the usual
-// way. The second convolution's filters are too large for the shared memory of most cards. They are packed as
-// fragments: a warp reads them from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor do
-// the same work and share its L1 cache; to share a ring in shared memory they would have to wait for each other.
+// that are exact in float16 (WEIGHT_PARTS); the pixels, 0 to 255, are float16 already. Tensor cores truncate, which
+// matters in long sums: with SPLIT they sum each tap of the second convolution, and ordinary additions sum the taps.
+// The second convolution's filters are too large for the shared memory of most cards. They are packed as fragments: a
+// warp reads them from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor read the same
+// filters through its L1 cache; to share a ring in shared memory they would have to wait for each other.
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; bias1 (32), bias2 (64)
 //       with the scale of their sums, or null; scales (2); y (images, 64, 4, 4) OUTPUT.
@@ -19,11 +19,11 @@
 #include "mma.cuh"
 #include "shared_storage.cuh"
 
-constexpr int PARTS = SPLIT ? 2 : 1;   // per activation
-constexpr int MAPS = SPLIT ? 32 : 64;  // maps of the second convolution's 64 that are summed at a time
+constexpr int PARTS = SPLIT ? 2 : 1;   // float16 per activation
+constexpr int MAPS = SPLIT ? 32 : 64;  // how many of the second convolution's 64 maps are summed at a time
 constexpr int TILES = MAPS / 16, SUMS = 32 * TILES;
 constexpr int FILTER2_WORDS = WEIGHT_PARTS * K_STEPS2 * 16 * 2 / 16;  // words of 16 bytes per map
-constexpr int PITCH = 20;  // pairs of pixels from one row of an image to the next: 14 of them are used
+constexpr int PITCH = 20;  // pixel pairs between rows of an image, of which 14 are used
 
 struct WarpStorage {
     unsigned char pooled[PARTS * POOLED_IMAGE_BYTES];  // high parts, then low parts
@@ -33,9 +33,9 @@ struct SharedStorage {
     WarpStorage warp[WARPS];
 };
 
-// Writes an image as pairs of neighbouring pixels. The pair after each row is multiplied by zeros, but must be numbers.
+// Writes an image as pairs of neighbouring pixels. The pair after each row is multiplied by zeros, so must not be NaN.
 __device__ __forceinline__ void stage_image(half2 *pairs, const unsigned char *image, int lane) {
-    const unsigned *words = (const unsigned *)image;  // seven a row
+    const unsigned *words = (const unsigned *)image;  // seven per row
     unsigned word[7];
 #pragma unroll
     for (int i = 0; i < 7; i++) word[i] = __ldg(words + min(lane + 32 * i, 195));
@@ -48,7 +48,7 @@ __device__ __forceinline__ void stage_image(half2 *pairs, const unsigned char *i
     if (lane < 28) pairs[lane * PITCH + 14] = 0;
 }
 
-// The first convolution's filters as B: eight maps per tile, both steps of 16 taps.
+// The first convolution's filters as B: eight maps per tile, two k steps of 16 taps.
 struct Fragments1 {
     uint4 tile[WEIGHT_PARTS][4];
 };
@@ -59,8 +59,8 @@ __device__ __forceinline__ Fragments1 load_fragments1(const uint4 *packed, int l
     return filters;
 }
 
-// Adds the first convolution at 16 pixels: row g of the products is that whose taps begin at ``window``, row g + 8 the
-// next to the right. taps: where this lane's pairs of taps lie in a window.
+// Adds the first convolution of 16 pixels: the taps of product row g begin at ``window``, those of row g + 8 one pixel
+// further right. taps: offsets of this lane's pairs of taps in a window.
 __device__ __forceinline__ void multiply_taps(float (&sums)[4][4], const Fragments1 &filters, const half2 *window,
                                           const int (&taps)[4]) {
     half2 left[4], right[4];
@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply_taps(float (&sums)[4][4], const Fragmen
             }
 }
 
-// Stores the pooled activations of two maps at one pixel, of the windows' upper and lower rows of products.
+// Stores the pooled activations of two maps at one pixel, from the products of the window's upper and lower row.
 __device__ __forceinline__ void store_pooled1(unsigned char *place, const float (&upper)[4], const float (&lower)[4],
                                               float scale) {
     if constexpr (SPLIT) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void first_layer(unsigned char *pooled, const half2 *
     const int row = lane / 16, column = lane / 4 % 4, t = lane % 4;
     const half2 *window = pairs + 2 * row * PITCH + column;
     unsigned char *place = pooled + row * ROW_BYTES + column * 16 + t * 4;
-    int taps[4];  // pairs 0 to 14, three a row, in steps of four; the last one is multiplied by zeros
+    int taps[4];  // pairs 0 to 14, three per row, four per step; the last is multiplied by zeros
 #pragma unroll
     for (int i = 0; i < 4; i++) taps[i] = min(t + 4 * i, 14) / 3 * PITCH + min(t + 4 * i, 14) % 3;
     float start[4][2];
@@ -155,7 +155,7 @@ __device__ __forceinline__ void multiply(Sums &sums, const uint4 (&filters)[TILE
         }
 }
 
-// 16 channels of the 64 pixels under a tap, as B. A lane points at one of two rows, one of two blocks of channels.
+// Loads 16 channels of the 64 pixels under a tap as B. A lane addresses one of two rows and of two blocks of channels.
 __device__ __forceinline__ void load_pixels2(unsigned (&pixels)[8][2], const unsigned char *tap) {
 #pragma unroll
     for (int row = 0; row < 8; row += 2) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ void load_pixels2(unsigned (&pixels)[8][2], const uns
     }
 }
 
-// Adds the products of a tap. coming: the filters of its first step, replaced by those of the next tap's.
+// Adds the products of a tap. coming: the filters of its first step; replaced by those of the next tap's first step.
 __device__ __forceinline__ void multiply_tap(Sums &sums, Fragments2 &coming, const uint4 *packed,
                                              const unsigned char *pixels, int tap) {
 #pragma unroll
@@ -185,7 +185,7 @@ __device__ __forceinline__ void multiply_tap(Sums &sums, Fragments2 &coming, con
     }
 }
 
-// Adds the second convolution of some of the maps. packed, pixels: where this lane reads its filters and pixels.
+// Adds the second convolution of some maps. packed, pixels: the addresses of this lane's filters and pixels.
 __device__ __forceinline__ void second_layer(Sums &sums, const uint4 *packed, const unsigned char *pixels) {
     Fragments2 coming = load_fragments2(packed, 0);
 #pragma unroll 1
@@ -204,7 +204,7 @@ __device__ __forceinline__ void second_layer(Sums &sums, const uint4 *packed, co
         }
 }
 
-// Stores a map's pooled features: this lane has those of one column.
+// Stores a map's pooled features, of which this lane has one column.
 __device__ __forceinline__ void store_features(float16 *map, const float (&column)[4], int lane) {
     *(uint2 *)(map + lane % 4 * 4) = transposed(column, lane);
 }
@@ -213,7 +213,7 @@ __device__ __forceinline__ void store_features(float *map, const float (&column)
     for (int row = 0; row < 4; row++) map[row * 4 + lane % 4] = column[row];
 }
 
-// Activates and pools the sums in registers, and stores them as features.
+// Activates and pools the sums in registers, and stores the features.
 __device__ __forceinline__ void finish(OUTPUT *y, const Sums &sums, float scale, int lane) {
 #pragma unroll
     for (int i = 0; i < 2 * TILES; i++) {

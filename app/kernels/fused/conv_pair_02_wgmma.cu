@@ -8,7 +8,7 @@
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16;
 //       scales (2), only the second is used; y (images, 64, 4, 4) float16.
 // Launch: one block per SM, five warpgroups that each walk over groups of two images on their own: while one pools
-//         in registers, the others keep the tensor cores busy. Few images are spread over all SMs, one a group.
+//         in registers, the others keep the tensor cores busy. Few images are spread over all SMs, one per group.
 // Bound by: the tensor cores, and the issue slots that pooling takes from them; images in host memory: the bus.
 #include "conv_pair_float16.cuh"
 

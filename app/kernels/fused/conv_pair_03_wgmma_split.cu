@@ -3,7 +3,7 @@
 // What changed since step 2: an activation and a filter are each the sum of two float16, high and low, and a product is
 // high x high + high x low + low x high; the pixels, 0 to 255, are float16 already. The second convolution's filters
 // take twice the memory and no longer fit beside the pooled maps, so they stream through a ring, tap by tap. The tensor
-// cores cut off what they add, which shows in long sums: each tap is summed there, the taps in the usual way.
+// cores truncate, which matters in long sums: they sum each tap, and ordinary additions sum the taps.
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; scales (2);
 //       y (images, 64, 4, 4) float32.
@@ -12,7 +12,7 @@
 #include "conv_pair_split.cuh"
 
 constexpr int TAP_BYTES = 4 * FILTER2_STEP_BYTES;  // high and low, two steps of 16 channels
-constexpr int STAGES = 12;                         // taps in the ring, in the filters' place
+constexpr int STAGES = 12;                         // taps in the ring
 
 struct SharedStorage : PairStorage<STAGES * TAP_BYTES, 2 * PART_BYTES, WARPGROUPS> {
     unsigned long long full[STAGES];  // barriers
@@ -30,7 +30,7 @@ struct Policy {
 
     static __device__ __forceinline__ SharedStorage &smem() { return shared_storage<SharedStorage>(); }
 
-    // Before the block's first barrier.
+    // Called before the block's first barrier: starts the first copies.
     static __device__ __forceinline__ void begin(const unsigned char *filters2, const float *) {
         if (threadIdx.x > 0) return;
         for (int stage = 0; stage < STAGES; stage++)
@@ -41,7 +41,7 @@ struct Policy {
     }
     static __device__ __forceinline__ void wait() {}  // for each tap instead
 
-    // This warp is done with a tap. The last one brings the tap that takes its place, unless this is the last round.
+    // Called when this warp has read a tap. The last warp copies the tap that replaces it, except in the last round.
     __device__ __forceinline__ void release_tap(int number) {
         if (thread_in_warpgroup() % 32 == 0 && arrives_last(smem().readers + pipe.stage, THREADS / 32) &&
             (!last_round || number + STAGES < TAPS))
@@ -50,7 +50,7 @@ struct Policy {
         pipe.advance();
     }
 
-    // A warpgroup without images keeps step with the ring.
+    // A warpgroup without images releases all taps of a round unread.
     __device__ __forceinline__ void skip_taps() {
         for (int number = 0; number < TAPS; number++) {
             mbarrier_wait(smem().full + pipe.stage, pipe.phase);
@@ -58,13 +58,13 @@ struct Policy {
         }
     }
 
-    // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
+    // The second convolution with ReLU and pooling, of a full group of images or of a single image.
     template <int Columns>
     __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, int count) {
         const unsigned long long filter = make_smem_desc(shared_address(smem().filters2), 1024, 128);
         const unsigned long long pixels = pixels_desc<Columns, IMAGES>(pooled);
         float total[32 * Columns] = {};
-#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes two taps' sums for the same
+#pragma unroll 1  // if unrolled, the assembler (12.9, 13.2) confuses two taps' sums
         for (int number = 0; number < TAPS; number++) {
             mbarrier_wait(smem().full + pipe.stage, pipe.phase);
             const unsigned long long tap = advance_desc(filter, pipe.stage * TAP_BYTES);

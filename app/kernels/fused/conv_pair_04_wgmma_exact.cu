@@ -8,7 +8,7 @@
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; scales (2);
 //       y (images, 64, 4, 4) float32.
 // Launch: one block per SM, three warpgroups that each walk over pairs of images on their own. Few images are spread
-//         over all SMs, one a group.
+//         over all SMs, one per group.
 // Bound by: the tensor cores, and the issue slots that pooling and adding take from them.
 #include "conv_pair_split.cuh"
 
@@ -20,14 +20,14 @@ struct Policy : ResidentFilters<SharedStorage> {
     typedef SplitMaps<1> First;
     const float *scales;
 
-    // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
+    // The second convolution with ReLU and pooling, of a full group of images or of a single image.
     template <int Columns>
     __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, int count) {
         const unsigned long long filter =
             make_smem_desc(shared_address(shared_storage<SharedStorage>().filters2), 1024, 128);
         const unsigned long long pixels = pixels_desc<Columns, IMAGES>(pooled);
         float total[32 * Columns] = {};
-#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes two taps' sums for the same
+#pragma unroll 1  // if unrolled, the assembler (12.9, 13.2) confuses two taps' sums
         for (int number = 0; number < TAPS; number++) {
             const unsigned long long tap = advance_desc(filter, number * (2 * FILTER2_STEP_BYTES));
             const unsigned long long high = advance_desc(pixels, tap_offset<IMAGES>(number));

@@ -1,8 +1,9 @@
 // Two convolutions of any sizes as in step 0, the second by warpgroup tensor-core instructions: Hopper's.
 //
-// The first writes its maps as the second reads them (warpgroup_convolution.cuh), with zeros around them.
+// The first convolution writes its maps in the layout of warpgroup_convolution.cuh, with zeros around them.
 // From: none of the systems.
-// Data: as in step 0, but filters2 as core matrices (see any_warpgroups.py), factors2 and bias2 padded to tiles of maps.
+// Data: as in step 0, but filters2 as core matrices (see any_warpgroups.py), factors2 and bias2 padded to tiles of
+// maps.
 // Launch: one block per SM; each of its WARPGROUPS takes an image on its own: while one stages its image or computes
 //         the first convolution, the others keep the tensor cores busy. Second filters that do not fit stream through a
 //         ring, in step for all warpgroups.
@@ -34,15 +35,15 @@ struct SharedStorage : FilterStorage {
 };
 __device__ __forceinline__ SharedStorage &smem() { return shared_storage<SharedStorage>(); }
 
-// A thread's vectors of 16 bytes of an image on their way in, where a few hold all of it; else it is loaded when its turn
-// has come. By ordinary loads: over a bus, copies of 16 bytes (cp.async) take twice the time.
+// The vectors of 16 bytes of the next image that a thread loads ahead, if a few hold all of it; larger images are
+// loaded when they are computed. Ordinary loads: over a bus, copies of 16 bytes (cp.async) take twice the time.
 constexpr int IMAGE_VECTORS = IMAGE_BYTES / 16, VECTORS = (IMAGE_VECTORS + 7 + 127) / 128;
 constexpr bool AHEAD = IMAGE_BYTES % 16 == 0 && VECTORS <= 2;
 struct ImageVectors {
     uint4 vector[AHEAD ? VECTORS : 1];
 };
 
-// Threads count from the start of a line of 128 bytes, so that no two warps touch the same one: a bus carries it twice.
+// Threads count from the start of a line of 128 bytes, so that no two warps read a line, which a bus would carry twice.
 __device__ __forceinline__ int first_vector(const unsigned char *image, int thread) {
     return thread - int((unsigned long long)image / 16 % 8);
 }
@@ -91,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     filters.wait_for_all();
 
-    const int rounds = (images - (int)blockIdx.x + stride - 1) / stride;  // of the first warpgroup
+    const int rounds = (images - (int)blockIdx.x + stride - 1) / stride;  // the first warpgroup has most
     for (int round = 0; STREAMED ? round < rounds : image < images; round++, image += stride) {
         filters.begin_round(round + 1 == rounds);
         if (STREAMED && image >= images) {
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         store_image(own.bytes, vectors, source, thread);
         warpgroup_barrier(1 + group);  // the bytes are there, and the maps of the image before have been read
         if (RESIZED) {
-            unsigned short *wide = (unsigned short *)own.maps;  // whose place is free until the first convolution
+            unsigned short *wide = (unsigned short *)own.maps;  // the maps' memory is free until the first convolution
             static_assert(!RESIZED || C1 * H0 * W1 * 2 <= sizeof(own.maps), "the widened rows need more room");
             widen<128>(wide, own.bytes, thread);
             warpgroup_barrier(1 + group);

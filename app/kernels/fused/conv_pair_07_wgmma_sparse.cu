@@ -1,9 +1,9 @@
 // Both convolutions of lenet5 as in step 2, the second with 2:4 sparse filters: step 7, half the tensor-core time.
 //
-// What changed since step 2: of every four input maps, a filter has two weights at each tap. A sparse product multiplies
-// a tap's 32 maps in the time of 16. It reads the kept weights as A, and metadata that says which of four each is; B, the
-// pooled maps, stays as it is. Metadata lies in registers: a warpgroup loads it for CHUNK taps at a time, while the
-// products of the taps before are under way.
+// What changed since step 2: of every four input maps, a filter has two weights at each tap. A sparse product
+// multiplies a tap's 32 maps in the time of 16. It reads the kept weights as A, and metadata that says which of four
+// each is; B, the pooled maps, stays as it is. Metadata lies in registers: a warpgroup loads it for CHUNK taps at a
+// time, while the products of the taps before are under way.
 // From: none of the systems.
 // Data: as step 2; filters2: kept weights, then metadata (see sparse_pair.py).
 // Launch: as step 2, with IMAGES images in each of WARPGROUPS warpgroups at a time.
@@ -16,7 +16,7 @@ struct SharedStorage : Float16Storage<TAPS * KEPT_BYTES + METADATA_BYTES, IMAGES
 
 struct Products : SparseProducts<Products> {
     static constexpr int COUNT = TAPS;
-    // Two taps, or the last one: either half of the lanes has the metadata of one.
+    // Multiplies two taps, or the last one; each half of the lanes has the metadata of one tap.
     template <int Count>
     static __device__ __forceinline__ void multiply(float (&sums)[Count], unsigned long long filter,
                                                     unsigned long long pixels, int word, unsigned metadata) {

@@ -1,8 +1,8 @@
 // Both convolutions of lenet5 as in step 4, the second with 2:4 sparse filters: step 8, half the tensor-core time.
 //
-// What changed since step 4: of every four input maps, a filter has two weights at each tap, as in step 7. Two taps have
-// as many products as one tap of dense filters, so the tensor cores add up two before ordinary additions take over:
-// half of these additions, and as exact. One register of metadata serves both taps.
+// What changed since step 4: of every four input maps, a filter has two weights at each tap, as in step 7. Two taps
+// have as many products as one tap of dense filters, so the tensor cores add up two before ordinary additions take
+// over: half of these additions, and as exact. One register of metadata serves both taps.
 // From: none of the systems.
 // Data: as step 4; filters2: kept weights, then metadata (see sparse_pair.py).
 // Launch: as step 4.
@@ -43,7 +43,7 @@ struct Policy : ResidentFilters<SharedStorage> {
         for (int i = 0; i < Count; i++) total[i] += sums[i];
     }
 
-    // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
+    // The second convolution with ReLU and pooling, of a full group of images or of a single image.
     template <int Columns>
     __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, int count) {
         const unsigned char *filters2 = shared_storage<SharedStorage>().filters2;
@@ -51,7 +51,7 @@ struct Policy : ResidentFilters<SharedStorage> {
         const unsigned long long filter = make_smem_desc(shared_address(filters2), 1024, 128);
         const unsigned long long pixels = pixels_desc<Columns, IMAGES>(pooled);
         float total[32 * Columns] = {};
-#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes two taps' sums for the same
+#pragma unroll 1  // if unrolled, the assembler (12.9, 13.2) confuses two taps' sums
         for (int tap = 0; tap + 3 < TAPS; tap += 4) add_taps<4>(total, filter, pixels, metadata, tap);
         add_taps<1>(total, filter, pixels, metadata, TAPS - 1);
         store_features<Columns>(y, total, scales, count);

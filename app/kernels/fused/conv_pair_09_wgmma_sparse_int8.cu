@@ -13,11 +13,11 @@
 #include "sparse_products.cuh"
 
 struct SharedStorage : ByteStorage<WORDS * KEPT_BYTES + METADATA_BYTES, IMAGES, WARPGROUPS> {
-    // Not read: compute-sanitizer takes the pixels of a product, 64 bytes a column, for one piece of memory.
+    // Never read: compute-sanitizer assumes that the pixels of a product, 64 bytes per column, are contiguous.
     unsigned char behind[IMAGES * (4 * ROW_BYTES + 64 * 64 - PLANE_BYTES)];
 };
 
-// The pixels of a product's four parts, from those of the first tap.
+// The descriptor of the pixels of a product's four parts. pixels: that of the first tap.
 __device__ __forceinline__ unsigned long long product_pixels(unsigned long long pixels, int product) {
     constexpr int ROW = IMAGES * ROW_BYTES, PLANE = IMAGES * PLANE_BYTES;
     const int half = product / 6, row = product % 6;  // of the maps, of the filters

@@ -24,7 +24,7 @@ from app.kernels.variant import (
 
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
 CLASSES = 16  # wgmma kernels: rows of the second product per tile
-FEW = 8  # wgmma kernel: up to this many images use a cluster of blocks, or fewer columns
+FEW = 8  # wgmma kernel: up to so many images use a cluster of blocks, or products of fewer columns
 HOPPER = 90  # the architecture of wgmma-any
 MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
@@ -52,7 +52,7 @@ def _configure_launch(
     pack: Callable[[LinearPairProblem, Arrays], list[np.ndarray | None]],
     w2_size: int = 0,
 ) -> LaunchConfig:
-    """Configure one launch. w2_size: elements of the packed second matrix, 0 if it is not packed."""
+    """Return the configuration of one launch. w2_size: elements of the packed second matrix; 0 if it is not packed."""
     first, second = problem.first, problem.second
     defines: dict[str, str | int] = {
         "INPUTS": first.inputs,
@@ -80,7 +80,7 @@ def _configure_products(problem: LinearPairProblem, parameters: Parameters) -> L
         raise Unfit("tensor cores take 16 images at a time")
     shared = stages * (
         problem.activation_parts * 16 * 9 * rows + problem.weight_parts * 2 * 64 * first.outputs
-    )  # rows have a pitch
+    )  # 16 * 9 bytes: 64 float16 of an image and a padding of 8
     epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
     if epilogue > shared:
         raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
@@ -102,7 +102,7 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
 
 
 def _has_long_sums(problem: LinearPairProblem) -> bool:
-    """Return whether the first layer's sums are so long that ``wgmma-any`` cuts them into slices."""
+    """Return whether the first layer's sums are so long that kernel ``wgmma-any`` cuts them into slices."""
     return problem.first.inputs >= LONG_SUM
 
 
@@ -137,7 +137,7 @@ def _configure_products_wgmma(problem: LinearPairProblem, parameters: Parameters
 
 
 def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack (w1, bias1, w2, bias2): w1 as float16 fragments, with low halves if split; the others as plain float32."""
+    """Pack (w1, bias1, w2, bias2): w1 as float16 fragments, with low halves if split; the others as float32."""
     w1, bias1, w2 = balance_products(problem, arrays)
     parts = np.stack(float16_parts(problem, w1, LOW_SCALE))
     # axes: part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
@@ -149,7 +149,7 @@ def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray
 def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2): w1 as float16 core matrices, w2 as float32 fragments; biases keep their layout.
 
-    w2 is always the sum of a high and a low part, w1 only in float16x2.
+    w2 is always split into high and low parts, w1 only in float16x2.
     """
     w1, bias1, w2 = balance_products(problem, arrays)
     parts = [pack_core_matrices(part, DEPTH[problem.dtype]) for part in float16_parts(problem, w1, LOW_SCALE)]
@@ -170,12 +170,12 @@ def pack_split_class_fragments(weights: np.ndarray) -> np.ndarray:
 
 
 def split_fragments_size(hidden: int, classes: int) -> int:
-    """Return the number of elements of ``pack_split_class_fragments``."""
+    """Return the number of elements that ``pack_split_class_fragments`` returns."""
     return 2 * hidden * ceil_div(classes, CLASSES) * CLASSES
 
 
 def pack_class_fragments(weights: np.ndarray) -> np.ndarray:
-    """Pack (hidden, classes) as mma_tf32's A: (tiles, hidden / 8, 32 lanes, 4 registers), zeros beyond the classes.
+    """Pack (hidden, classes) as mma_tf32's A: (tiles, hidden / 8, 32 lanes, 4 registers), zero-padded.
 
     Lane 4 g + t has classes g and g + 8 of a tile of 16 for hidden value t, then the same for t + 4.
     """

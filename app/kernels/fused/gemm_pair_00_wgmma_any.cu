@@ -1,9 +1,9 @@
-// Any two fully connected layers, with what is between and behind them, in one kernel: warpgroup tensor-core
+// Any two fully connected layers, with activation, softmax and argmax, in one kernel: warpgroup tensor-core
 // instructions.
 //
-// A block has all hidden values of its images, so that they stay on chip: the first product as in gemm_09_warpgroup,
-// whose sums become hidden values in shared memory; the second as in gemm_pair_02; a softmax, if there is one, and the
-// labels at the end. Images are bytes, float16, or float32 that are split (warpgroup_product.cuh).
+// A block computes all hidden values of its images, which stay in shared memory: the first product as in
+// gemm_09_warpgroup, the second as in gemm_pair_02, then a softmax, if there is one, and the labels. Images are
+// bytes, float16, or float32 that are split (warpgroup_product.cuh).
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w1 packed (see any_product_pair.py) float16; factors (HIDDEN) from sums to values;
 //       bias1 (HIDDEN) or null; w2 packed float32; bias2 (CLASSES) or null; y (images, CLASSES) float32;
@@ -17,23 +17,23 @@
 #include "second_product.cuh"
 static_assert(HIDDEN == TILE, "the first product computes all hidden values");
 
-// Threads of the second product: all, unless the producers have given their registers away.
+// Threads of the second product: all, unless the producers have released their registers.
 constexpr int SCORERS = THREADS >= 512 ? CONSUMERS : THREADS;
 
 struct SharedStorage {
     unsigned char stages[STAGES_BYTES];
-    // Not in the stages' place, which would take a barrier while the sums are still in registers: producers and
-    // consumers would come to it in two branches, where the whole block must not meet.
-    float hidden[HIDDEN * PITCH];  // with SHARED_TOTALS first the totals of each warp's slices
+    // Separate from the stages: to reuse their memory would need a barrier of the whole block while the sums are in
+    // registers, but producers and consumers are then in different branches.
+    float hidden[HIDDEN * PITCH];  // with SHARED_TOTALS, first the totals of each warp's slices
     unsigned char second[SECOND_BYTES];
     unsigned long long full[STAGES], empty[STAGES], second_full;  // barriers
 };
-// Not by the member's name: the compiler would not fold that address into each access.
+// Not written as a member of the struct, because the compiler would not fold its address into each access.
 __device__ __forceinline__ float *hidden_values() { return (float *)(memory + STAGES_BYTES); }
 __device__ __forceinline__ unsigned long long *full() { return shared_storage<SharedStorage>().full; }
 __device__ __forceinline__ unsigned long long *empty() { return shared_storage<SharedStorage>().empty; }
 
-// Of a thread's two hidden values, asked for before the sums are there.
+// Factors and biases of a thread's two hidden values, loaded before the sums are complete.
 struct Epilogue {
     float factor[2] = {}, bias[2] = {};
     __device__ __forceinline__ Epilogue(const float *factors, const float *bias1, int first) {
@@ -46,10 +46,10 @@ struct Epilogue {
     }
 };
 
-// The first product, and hidden values into shared memory: rows of PITCH, a column an image.
+// Computes the first product and stores hidden values in shared memory: rows of PITCH, a column per image.
 template <int Columns>
 __device__ __forceinline__ void consume(const float *factors, const float *bias1, int t) {
-    const int lane = t % 32, first = t / 32 * 16 + lane / 4;  // and eight more
+    const int lane = t % 32, first = t / 32 * 16 + lane / 4;  // and that + 8
     const Epilogue epilogue(factors, bias1, first);
     float sums[ROWS / 2];
     multiply<Columns, PITCH>(sums, t, KStep());
@@ -67,7 +67,7 @@ __device__ __forceinline__ void consume(const float *factors, const float *bias1
     }
 }
 
-// The second product for a warp's eight images at a time, and what follows it. warps: those that take part.
+// Computes the second product, softmax and argmax for eight images per warp at a time. warps: how many take part.
 __device__ __forceinline__ void finish(const float (&bias)[CLASS_TILES][2], float *y, unsigned char *labels, int rows,
                                        int warps) {
     const int t = threadIdx.x, lane = t % 32;
@@ -93,14 +93,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
     SharedStorage &smem = shared_storage<SharedStorage>();
     InputVectors vectors;
-    griddepcontrol_launch_dependents();  // the next batch's weights are under way when this one ends
+    griddepcontrol_launch_dependents();  // the next batch loads its weights while this one ends
     if (t == CONSUMERS) {
         mbarrier_init(&smem.second_full, 1);
         begin_pipeline(w1, KStep());
         cp_async_bulk(smem.second, w2, SECOND_BYTES, &smem.second_full);
     }
     if (group == GROUPS) {
-        griddepcontrol_wait();  // for the images; the results, which depend on them, come later still
+        griddepcontrol_wait();  // for the images, and so before the results
         begin_images(vectors, x, rows, t - CONSUMERS, KStep());
     }
     __syncthreads();

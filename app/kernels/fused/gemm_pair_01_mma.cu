@@ -16,7 +16,7 @@
 
 constexpr int DEPTH = 64, WARPS = 2 * ROWS / 16, THREADS = 32 * WARPS;
 constexpr int PARTS = SPLIT ? 2 : 1;            // per operand
-constexpr int PITCH = DEPTH + 8;                // numbers per staged row: fragments are read without conflicts
+constexpr int PITCH = DEPTH + 8;                // numbers per staged row: no bank conflicts
 constexpr int TILES = HIDDEN / 16;              // tiles per warp, eight hidden values each
 constexpr int X_BYTES = PARTS * ROWS * PITCH * 2, W_BYTES = WEIGHT_PARTS * DEPTH * HIDDEN * 2;
 constexpr int STEPS = INPUTS / DEPTH;
@@ -24,18 +24,18 @@ static_assert(INPUTS % DEPTH == 0 && HIDDEN % 32 == 0 && CLASSES <= 32, "the row
 
 struct SecondStorage {
     float w2[HIDDEN * CLASSES], bias1[HIDDEN];
-    float scores[2 * ROWS * CLASSES];  // each half's
+    float scores[2 * ROWS * CLASSES];  // of each half of the hidden values
 };
 struct SharedStorage {
     unsigned char stages[STAGES * (X_BYTES + W_BYTES)];
 };
 static_assert(sizeof(SecondStorage) <= sizeof(SharedStorage), "the second product's data take the stages' place");
 
-// What a thread brings in of x for one step: 16 bytes at a time.
+// The part of x that a thread copies in one step, 16 bytes at a time.
 constexpr int WIDTH = 16 / sizeof(INPUT), CHUNKS = ROWS * DEPTH / WIDTH / THREADS;
 static_assert(ROWS * DEPTH % (WIDTH * THREADS) == 0, "threads share a stage evenly");
 
-// The high halves of four numbers, and the low ones after all high ones.
+// Stores the high halves of four numbers, and their low halves behind all high ones.
 __device__ __forceinline__ void store_split(unsigned char *stage, const float4 &four) {
     const half2 a = pack_half2(four.x, four.y), b = pack_half2(four.z, four.w);
     const half2 low_a = pack_half2(LOW_SCALE * (four.x - float(low_half(a))), LOW_SCALE * (four.y - float(high_half(a))));
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int2 place = place_of(i);
         return x + (long long)min(image0 + place.x, images - 1) * INPUTS + step * DEPTH + place.y;
     };
-    // A step's operands set out in begin_step; what must be split goes through registers and is stored by end_step.
+    // begin_step requests a step's operands. What must be split passes through registers; end_step stores it.
     uint4 waiting[SPLIT ? CHUNKS : 1];
     auto begin_step = [&](int step) {
         if (step >= STEPS) return;
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         begin_step(step + STAGES - 1);
         const unsigned char *stage = stage_of(step);
         const uint4 *fragments = (const uint4 *)(stage + X_BYTES);
-        float partial[TILES][4] = {};  // tensor cores cut off what they add: long sums are continued outside
+        float partial[TILES][4] = {};  // tensor cores truncate sums: long sums are continued outside
 #pragma unroll
         for (int k = 0; k < DEPTH / 16; k++) {
             unsigned a[PARTS][4];
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         end_step(step + STAGES - 1);
     }
 
-    // The second product. w2 lies with its rows one after the other.
+    // The second product. w2 is row-major.
     cp_async_wait<0>();
     __syncthreads();
     SecondStorage &storage = *(SecondStorage *)stages;

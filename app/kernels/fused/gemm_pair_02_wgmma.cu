@@ -17,12 +17,12 @@
 #include "half.cuh"
 #include "second_product.cuh"
 
-constexpr int PARTS = SPLIT ? 2 : 1;                    // per number of an image
-constexpr int DEPTH = 128 / PARTS, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
+constexpr int PARTS = SPLIT ? 2 : 1;                    // float16 per number of an image
+constexpr int DEPTH = 128 / PARTS, PLANES = DEPTH / 8;  // terms of the sum per stage, eight per plane
 constexpr int STEPS = INPUTS / DEPTH;
 constexpr int W_PLANE_BYTES = HIDDEN * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES;
 constexpr int W_BYTES = WEIGHT_PARTS * W_PART_BYTES;  // one part if weights are exact in float16
-constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // odd multiples of 16: a row is stored to all planes without conflicts
+constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // an odd multiple of 16: a row is stored without bank conflicts
 constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
 constexpr int STAGE_BYTES = W_BYTES + PARTS * X_PART_BYTES;
 constexpr int CONSUMERS = 2 * HIDDEN, PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
@@ -32,7 +32,7 @@ static_assert(HIDDEN * PITCH * 4 <= STAGES * STAGE_BYTES, "hidden values take th
 static_assert(STEP_BLOCKS == 1 || STEP_BLOCKS == STEPS && !SPLIT && FEW == 8, "a block has one step or all");
 static_assert(STEP_BLOCKS * CONSUMERS * 16 <= (STAGES - 1) * STAGE_BYTES, "a step's sums take the other stages' place");
 
-typedef int WeightOffset;  // in 64 bits it takes registers
+typedef int WeightOffset;  // 64 bits would take more registers
 #include "warpgroup_pipeline.cuh"
 
 struct SharedStorage {
@@ -43,7 +43,7 @@ struct SharedStorage {
 __device__ __forceinline__ unsigned long long *full() { return shared_storage<SharedStorage>().full; }
 __device__ __forceinline__ unsigned long long *empty() { return shared_storage<SharedStorage>().empty; }
 
-// One thread, before all else: the barriers, and the copies that need not wait. first, steps: of the weights.
+// Called first, by one thread: initialises barriers and starts copies. first, steps: the range of the weights.
 __device__ __forceinline__ void begin(const unsigned char *w1, const void *w2, int first, int steps) {
     SharedStorage &smem = shared_storage<SharedStorage>();
     init_stages();
@@ -53,13 +53,13 @@ __device__ __forceinline__ void begin(const unsigned char *w1, const void *w2, i
     if (first == 0) cp_async_bulk(smem.second, w2, SECOND_BYTES, &smem.second_full);
 }
 
-// A producer's vectors of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first
-// vector is row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Rows of images that do not exist
-// are left as they are: a column of the product depends on no other.
+// A producer thread's vectors of the images for one step: eight numbers each, which become 16 bytes of a plane. Its
+// first vector is row t / PLANES, plane t % PLANES; the next ones are ROWS_APART rows further on. Rows of missing
+// images do not change, because a column of the product depends on no other.
 constexpr int ROWS_APART = PRODUCERS / PLANES, VECTORS = (ROWS + ROWS_APART - 1) / ROWS_APART;
 static_assert(FEW <= ROWS_APART, "of few images a thread has one vector a step");
-// Steps on their way. More than one gains nothing in float32. Of few images a thread has one vector a step: more steps
-// are on their way, and the L2 cache's latency counts once for all of them.
+// Steps that are loaded ahead. In float32 more than one gains nothing. For few images a thread has one vector per step,
+// so more steps are loaded ahead, and all of them together wait once for the L2 cache.
 constexpr int AHEAD = SPLIT ? 1 : 2, FEW_AHEAD = STEPS < 8 / PARTS ? STEPS : 8 / PARTS;
 static_assert(AHEAD <= STEPS, "the first loads are of so many steps");
 struct InputVector {
@@ -74,11 +74,11 @@ __device__ __forceinline__ void load(InputVector (&vectors)[Count], const INPUT 
         const uint4 *source = (const uint4 *)(x + i * ROWS_APART * INPUTS);
         if (!is_row(i, rows, t)) continue;
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) vectors[i].word[j] = __ldcg(source + j);  // written meanwhile: not by __ldg
+        for (int j = 0; j < PARTS; j++) vectors[i].word[j] = __ldcg(source + j);  // may be written meanwhile: not __ldg
     }
 }
 
-// As the bits of two numbers.
+// split_half2 for the bits of two numbers.
 __device__ __forceinline__ half2 split_bits(unsigned a, unsigned b, half2 &low) {
     return split_half2(__uint_as_float(a), __uint_as_float(b), low, LOW_SCALE);
 }
@@ -106,8 +106,8 @@ __device__ __forceinline__ void store_and_publish(const InputVector (&vectors)[C
     publish(at, t);
 }
 
-// Images go through registers, where they are split; Ahead steps of them are on their way. Count: a thread's vectors of
-// a step.
+// Produces images through registers, where they are split; Ahead steps are loaded ahead. Count: a thread's vectors per
+// step.
 template <int Ahead, int Count>
 __device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w1, int rows, int t) {
     x += t / PLANES * INPUTS + t % PLANES * 8;
@@ -128,15 +128,15 @@ __device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w1,
     }
 }
 
-// The bias of a consumer's hidden values.
+// Loads the biases of a consumer's hidden values.
 template <int Sums>
 __device__ __forceinline__ void load_bias(float (&sums)[Sums], const float *bias1, int t) {
-    const int hidden = t / 32 * 16 + t % 32 / 4;  // and eight more
+    const int hidden = t / 32 * 16 + t % 32 / 4;  // and that + 8
 #pragma unroll
     for (int i = 0; i < Sums; i++) sums[i] = HAS_BIAS1 ? __ldg(bias1 + hidden + i % 4 / 2 * 8) : 0.0f;
 }
 
-// A step's part of the sums of a consumer's hidden values. cross: grows by the products of a high and a low half.
+// Multiplies a step for a consumer's hidden values. cross: products of a high and a low half are added to it.
 template <int Sums>
 __device__ __forceinline__ void multiply_step(float (&sums)[Sums], float (&cross)[Sums], const KStep &at, int t) {
     const unsigned stage = shared_address(at.smem()) & WITHIN_BLOCK;
@@ -159,28 +159,28 @@ __device__ __forceinline__ void multiply_step(float (&sums)[Sums], float (&cross
     else wgmma_wait_group(sums);
 }
 
-// The first product of a consumer's hidden values, for so many images, before ReLU.
+// Computes a consumer's hidden values before ReLU, for Columns images.
 template <int Columns>
 __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const float *bias1, int t) {
     float sums[Columns / 2], cross[Columns / 2] = {};
     load_bias(sums, bias1, t);
-#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
+#pragma unroll 1  // if unrolled, the assembler (12.9, 13.2) confuses the sums of two steps
     for (KStep at; at.exists(); at.advance()) {
         float partial[Columns / 2] = {};
         multiply_step(partial, cross, at, t);
         if (t % 32 == 0) mbarrier_arrive(empty() + at.pipe.stage);
 #pragma unroll
-        for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
+        for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores truncate sums
     }
 #pragma unroll
     for (int i = 0; i < Columns / 2; i++) values[i] = SPLIT ? sums[i] + cross[i] * (1.0f / LOW_SCALE) : sums[i];
 }
 
-// The same of few images, by all threads of a cluster, each block one step. Returns false in all blocks but the first,
-// which adds the steps' sums up in the order of ``multiply_first``: the same bits.
+// The same for few images by a cluster, in which each block multiplies one step. Returns true in the first block, which
+// adds the steps' sums in the order of ``multiply_first``, with the same bits; false in the others.
 __device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], const INPUT *x, const float *bias1,
                                                     int rows, int t) {
-    float4 *parts = (float4 *)(memory + STAGE_BYTES) + t;  // of a step's consumers; only the first stage is in use
+    float4 *parts = (float4 *)(memory + STAGE_BYTES) + t;  // sums of each step; only the first stage has operands
     const int step = cluster_rank();
     const KStep only;
     float sums[FEW / 2];
@@ -191,7 +191,7 @@ __device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], c
         griddepcontrol_wait();
         load(vectors, x + producer / PLANES * INPUTS + producer % PLANES * 8 + step * DEPTH, rows, producer);
         store_and_publish(vectors, only, rows, producer);
-        __syncwarp();  // barriers of the cluster want whole warps
+        __syncwarp();  // barriers of the cluster need whole warps
     }
     cluster_wait();  // the first block has begun
     if (t < CONSUMERS) {
@@ -201,7 +201,7 @@ __device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], c
         store_in_block(0, parts + step * CONSUMERS, make_float4(partial[0], partial[1], partial[2], partial[3]));
     }
     cluster_arrive();
-    if (step != 0) return false;  // a block that has arrived may end: the others wait for those that have not ended
+    if (step != 0) return false;  // a block may end after it has arrived
     cluster_wait();
     if (t >= CONSUMERS) return true;
 #pragma unroll
@@ -214,9 +214,9 @@ __device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], c
     return true;
 }
 
-// Their ReLU into shared memory: rows of PITCH, a column an image.
+// Stores ReLU of the values in shared memory: rows of PITCH, a column per image.
 __device__ __forceinline__ void store_hidden(const float (&values)[ROWS / 2], int rows, int t) {
-    const int lane = t % 32, hidden = t / 32 * 16 + lane / 4;  // and eight more
+    const int lane = t % 32, hidden = t / 32 * 16 + lane / 4;  // and that + 8
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i += 2) {
         if (i / 4 * 8 >= rows) break;

@@ -1,19 +1,19 @@
 // lenet5's whole pass for up to eight images, by a kernel that stays on the card: it waits for images in the host's
 // page-locked memory and writes scores and labels there.
 //
-// No launch lies between an image and its label, and all weights are on their multiprocessors before the image comes.
+// An image needs no launch, and all weights are in shared memory or registers before it arrives.
 // The arithmetic is that of the included kernel and of gemm_pair_02_wgmma: the same bits.
 // From: none of the systems. Words with flags beside them are NCCL's protocol LL.
 // Data: requests (MOST, 196) and answers (MOST, CLASSES + 1), words of eight bytes in host memory: four bytes of data,
-//       then a flag. A request's flag is its number * 16 + its images, none of them to end the kernel; the first image's
+//       then a flag. A request's flag is its number * 16 + its number of images, 0 to end the kernel; the first image's
 //       words are written last. Answers carry the same flag. ended: gets ``launch`` at the end.
 //       filters1, filters2, scales: packed for the included kernel; w1, bias1, w2, bias2: for gemm_pair_02_wgmma.
 // Launch: one cluster of three blocks, each alone on its multiprocessor. The first computes the convolutions, a
-//         warpgroup an image; the others compute half of the hidden values each, the second block also the scores. The
-//         kernel ends after ``idle`` ns without a request, and after ``life`` ns: nobody who waits for the whole device
-//         waits longer.
-// Bound by: latency: the bus twice, and one after the other the convolutions' products, two messages between blocks, and
-//           the products of the fully connected layers.
+//         warpgroup per image; the others compute half of the hidden values each, the second block also the scores. The
+//         kernel ends after ``idle`` ns without a request, and after ``life`` ns at the latest: a device-wide
+//         synchronisation waits no longer.
+// Bound by: latency, one after another: two bus transfers, the convolutions' products, two messages between blocks,
+//           and the products of the fully connected layers.
 #include "cluster.cuh"
 #include "flagged_words.cuh"
 #if SPLIT
@@ -26,7 +26,7 @@ typedef float16 Feature;
 constexpr int MOST = 8, ROWS = MOST;  // images; rows of the second product
 #include "second_product.cuh"
 
-constexpr int GROUPS = SPLIT ? 3 : 4, RESIDENT_THREADS = 128 * GROUPS;  // fewer than there: more registers
+constexpr int GROUPS = SPLIT ? 3 : 4, RESIDENT_THREADS = 128 * GROUPS;  // fewer threads have more registers
 constexpr int CONVOLVING = 0, SCORING = 1, BLOCKS = 3;  // ranks in the cluster; blocks from SCORING on multiply
 constexpr int IMAGE_WORDS = 28 * 28 / 4, LOADING = IMAGE_WORDS / 2, ANSWER_WORDS = CLASSES + 1;
 constexpr int PARTS = SPLIT ? 2 : 1, HALF = HIDDEN / 2;
@@ -38,7 +38,7 @@ static_assert(PLANES == 128 && HALF == 64, "a thread of a warpgroup sends a plan
 static_assert(WEIGHT_PARTS == 1, "both halves of weights do not fit");
 static_assert(CLASS_TILES == 1 && !SOFTMAX, "a lane has two scores of an image");
 
-// The shared memory of a block that multiplies.
+// The shared memory of a block of the fully connected layers.
 struct ProductStorage {
     unsigned char w[PLANES * W_PLANE_BYTES];
     unsigned char x[PARTS * X_PART_BYTES];
@@ -49,7 +49,7 @@ struct ProductStorage {
     int images;
     unsigned long long weights_full, images_full, features_full, hidden_full;  // barriers
 };
-// That of the block that convolves, behind the included kernel's.
+// The shared memory of the convolutions' block: that of the included kernel, and more.
 struct ConvolutionStorage : SharedStorage {
     int images, given_up;
 };
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(RESIDENT_THREADS, 1)
         else begin_products(w1, w2, rank - SCORING);
     }
     __syncwarp();
-    cluster_arrive();  // all blocks have begun, and their barriers count
+    cluster_arrive();  // all blocks have begun and initialised their barriers
     cluster_wait();
     if (rank == CONVOLVING) convolve_requests(requests, filters1, filters2, scales, number, idle, life);
     else multiply_requests(bias1, bias2, answers, number);

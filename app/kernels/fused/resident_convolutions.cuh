@@ -1,8 +1,8 @@
-// The first block of the resident kernel: requests in, features out. Who includes it has defined the constants and storages of
-// resident_01_wgmma.cu, and included the kernel whose convolutions these are.
+// The first block of the resident kernel: it reads requests and sends features. The including file defines the
+// constants and structs of resident_01_wgmma.cu, and includes the kernel of the convolutions.
 #pragma once
-// Waits for a request with the first warpgroup, whose threads get their words of the first image; tells all blocks how
-// many images it has, 0 if the kernel must end. A second look at the words beside the first one was slower.
+// The first warpgroup waits for a request; its threads get their words of the first image. All blocks get the number of
+// images, 0 if the kernel must end. Polling with two loads at a time was slower.
 __device__ __forceinline__ void await_request(ulonglong2 &image, const unsigned long long *words, unsigned number,
                                               unsigned long long until, int t) {
     volatile ConvolutionStorage &smem = convolution_storage();
@@ -19,7 +19,7 @@ __device__ __forceinline__ void await_request(ulonglong2 &image, const unsigned 
         send(in_block(rank, &product_storage().images), in_block(rank, &product_storage().images_full), images);
 }
 
-// Stores one thread's maps of one parity as First::store does those of both.
+// Stores a thread's even or odd maps, as First::store does both.
 __device__ __forceinline__ void store_maps(unsigned char *pooled, const PooledOffsets<IMAGES * ROW_BYTES> &offsets,
                                            const Policy::First::Maps &maps, int odd) {
 #if SPLIT
@@ -40,7 +40,7 @@ __device__ __forceinline__ void store_maps(unsigned char *pooled, const PooledOf
 #endif
 }
 
-// The first convolution's even or odd maps by a warpgroup, from a staged image, with ReLU and pooling.
+// Computes the first convolution's even or odd maps of a staged image by a warpgroup, with ReLU and pooling.
 __device__ __forceinline__ void convolve_maps(const unsigned char *windows, unsigned char *pooled,
                                               const Policy::First::Filters &filters, const float *scales, int odd, int t) {
     typedef Policy::First First;
@@ -55,8 +55,8 @@ __device__ __forceinline__ void convolve_maps(const unsigned char *windows, unsi
     fence_proxy_async();
 }
 
-// Sends an image's features to the blocks that multiply: a thread a plane of eight. What this writes is read by wgmma
-// behind the fence of those who wait for it.
+// Sends an image's features to the other blocks, a plane of eight per thread. Their wgmma reads them after the fence of
+// the threads that wait for them.
 __device__ __forceinline__ void send_features(const Feature *features, int image, int t) {
     ProductStorage &smem = product_storage();
     const uint4 *source = (const uint4 *)(features + 8 * t);
@@ -77,7 +77,7 @@ __device__ __forceinline__ void send_features(const Feature *features, int image
     }
 }
 
-// Writes the windows of an image: four bytes are the left half of one window and the right half of the one before.
+// Writes the windows of an image: four bytes are the left half of one window and the right half of the window before.
 __device__ __forceinline__ void stage_image(unsigned char *windows, const ulonglong2 &image, int t) {
     clear_padding(windows, t);
     const unsigned words[2] = {unsigned(image.x), unsigned(image.y)};
@@ -87,16 +87,17 @@ __device__ __forceinline__ void stage_image(unsigned char *windows, const ulongl
     fence_proxy_async();
 }
 
-// The second convolution of an image by a warpgroup, and its features on their way.
+// Computes the second convolution of an image by a warpgroup, and sends its features.
 __device__ __forceinline__ void finish_image(Policy &policy, unsigned char *windows, unsigned char *pooled, int group,
                                              int image, int t) {
-    Feature *features = (Feature *)windows;  // nobody reads the windows any more
+    Feature *features = (Feature *)windows;  // the windows have been read
     policy.template convolve2<1>(features, pooled, 1);
     warpgroup_barrier(1 + group);
     send_features(features, image, t);
 }
 
-// All images of one request. filters: the first two warpgroups', of even and odd maps. Two warpgroups share the first image's first convolution; the others are a warpgroup's each.
+// Computes all images of one request. Two warpgroups share the first convolution of the first image; each further image
+// is computed by one. filters: those of the first two warpgroups, for even and odd maps.
 __device__ __forceinline__ void convolve_images(Policy &policy, ulonglong2 &words,
                                                 const unsigned long long *requests, const uint4 *filters1,
                                                 const Policy::First::Filters &filters, const float *scales,
@@ -113,7 +114,7 @@ __device__ __forceinline__ void convolve_images(Policy &policy, ulonglong2 &word
         unsigned flag;
         while (t < LOADING && !arrived(words = load_words(requests + image * IMAGE_WORDS, t), number, flag)) {}
         __syncwarp();
-        warpgroup_barrier(1 + group);  // the features of the image before have been read
+        warpgroup_barrier(1 + group);  // the features of the image before have been sent
         stage_image(windows, words, t);
         warpgroup_barrier(1 + group);
 #pragma unroll 1
@@ -139,7 +140,7 @@ __device__ __forceinline__ void convolve_requests(const unsigned long long *requ
     const unsigned long long end = nanoseconds() + life;
     policy.begin(filters2, scales);
 #if !SPLIT
-    if (threadIdx.x == 0) shared_storage<SharedStorage>().last_factor = scales[1];  // begin's thread for it is not here
+    if (threadIdx.x == 0) shared_storage<SharedStorage>().last_factor = scales[1];  // as begin does elsewhere
 #endif
     Policy::First::Filters filters;
     Policy::First::load(filters, filters1, group % 2, t);

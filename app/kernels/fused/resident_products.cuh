@@ -1,12 +1,12 @@
-// The other blocks of the resident kernel: features in, scores and labels out, as gemm_pair_02_wgmma computes them. Who
-// includes it has defined the constants and storages of resident_01_wgmma.cu.
+// The other blocks of the resident kernel: they compute scores and labels from features, as gemm_pair_02_wgmma does.
+// The including file defines the constants and structs of resident_01_wgmma.cu.
 #pragma once
 #if SPLIT
 struct Weights {};  // they stay in shared memory
 __device__ __forceinline__ void load_weights(Weights &, int) {}
 
-// This block's half of the sums, by the first warpgroup. All products are on their way at once: each step has its own
-// sums; neighbouring products add to different ones.
+// Computes this block's half of the sums by the first warpgroup. All products are in flight at once: each step has
+// separate sums, and consecutive products add to different ones.
 __device__ __forceinline__ void multiply_steps(float (&partial)[4 * STEPS], float (&cross)[4], const Weights &) {
     const ProductStorage &smem = product_storage();
     const unsigned long long w = make_smem_desc(shared_address(smem.w) & WITHIN_BLOCK, W_PLANE_BYTES, 128);
@@ -17,7 +17,7 @@ __device__ __forceinline__ void multiply_steps(float (&partial)[4 * STEPS], floa
         const int step = i % STEPS, plane = step * STEP_PLANES + i / STEPS * 2;
         wgmma_f16(*(float(*)[4])(partial + 4 * step), advance_desc(w, plane * W_PLANE_BYTES),
                   advance_desc(x, plane * X_PLANE_BYTES), i < STEPS);
-        // These add to one sum, in the order of the planes.
+        // These products add to one sum, in the order of the planes.
         wgmma_f16(cross, advance_desc(w, 2 * i * W_PLANE_BYTES),
                   advance_desc(x, 2 * i * X_PLANE_BYTES + X_PART_BYTES), i == 0);
     }
@@ -26,13 +26,13 @@ __device__ __forceinline__ void multiply_steps(float (&partial)[4 * STEPS], floa
     wgmma_wait_group(cross);
 }
 #else
-// A thread's part of its warpgroup's weights, in registers: a quarter of the planes.
+// A thread's weights in registers; a warpgroup has a quarter of the planes.
 constexpr int GROUP_PLANES = PLANES / GROUPS, GROUP_STEPS = STEPS / GROUPS;
 struct Weights {
     uint4 planes[GROUP_PLANES / 2];
 };
 __device__ __forceinline__ void load_weights(Weights &weights, int t) {
-    const int row = t % 128 / 32 * 16 + t % 32 / 4;  // and eight more
+    const int row = t % 128 / 32 * 16 + t % 32 / 4;  // and that + 8
     const unsigned char *from = product_storage().w + t / 128 * GROUP_PLANES * W_PLANE_BYTES + row * 16 + t % 4 * 4;
 #pragma unroll
     for (int i = 0; i < GROUP_PLANES / 2; i++) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void load_weights(Weights &weights, int t) {
     }
 }
 
-// This block's half of the sums: each warpgroup multiplies its steps, the first one gets the sums of all.
+// Computes this block's half of the sums: each warpgroup multiplies its steps, and the first gets the sums of all.
 __device__ __forceinline__ void multiply_steps(float (&partial)[4 * STEPS], float (&)[4], const Weights &weights) {
     ProductStorage &smem = product_storage();
     const int group = warpgroup_index(), t = thread_in_warpgroup();
@@ -68,14 +68,14 @@ __device__ __forceinline__ void multiply_steps(float (&partial)[4 * STEPS], floa
 }
 #endif
 
-// This block's half of the hidden values of all images, to the block that scores. Steps are added up as in
+// Sends this block's half of all images' hidden values to the block that computes the scores. Steps are added as in
 // gemm_pair_02_wgmma.
 __device__ __forceinline__ void multiply_half(const float *bias1, const Weights &weights, int half, int t) {
     ProductStorage &smem = product_storage();
     float partial[4 * STEPS] = {}, cross[4] = {};
     multiply_steps(partial, cross, weights);
     if (t >= 128) return;
-    const int lane = t % 32, hidden = half * HALF + t / 32 * 16 + lane / 4;  // and eight more
+    const int lane = t % 32, hidden = half * HALF + t / 32 * 16 + lane / 4;  // and that + 8
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
         const int row = hidden + i * 4;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply_half(const float *bias1, const Weights 
             float sum = HAS_BIAS1 ? __ldg(bias1 + row) : 0.0f;
 #pragma unroll
             for (int step = 0; step < STEPS; step++) sum += partial[4 * step + i + j];
-            // + 0: there the sum starts from zero, which no product of zeros turns into a negative zero.
+            // + 0: the sum there starts from zero, so it is never a negative zero.
             value[j] = RELU::of(SPLIT ? sum + (cross[i + j] + 0.0f) * (1.0f / LOW_SCALE) : sum);
         }
         send(in_block(SCORING, smem.hidden + row * PITCH + lane % 4 * 2), in_block(SCORING, &smem.hidden_full),
@@ -93,8 +93,8 @@ __device__ __forceinline__ void multiply_half(const float *bias1, const Weights 
     }
 }
 
-// The second product as in second_product.cuh, by six warps: four have the products of high parts, each of a quarter of
-// the steps, the others one sum over all steps each of products of a high and a low part.
+// The second product as in second_product.cuh, by six warps: four compute products of high parts, each for a quarter of
+// the steps; the others each sum the products of a high and a low part over all steps.
 constexpr int STEP_WARPS = 4, SECOND_WARPS = STEP_WARPS + 2;
 __device__ __forceinline__ void multiply_second_part(int warp, int lane) {
     ProductStorage &smem = product_storage();
@@ -144,7 +144,8 @@ __device__ __forceinline__ void add_scores(Scores &scores, const float *bias2, i
     scores[0][2] += low_w.z + low_hidden.z, scores[0][3] += low_w.w + low_hidden.w;
 }
 
-// Scores and labels of all images straight to the host: a lane of the first warp has two images' scores of two classes.
+// Writes scores and labels of all images to host memory: a lane of the first warp has two images' scores of two
+// classes.
 __device__ __forceinline__ void answer(unsigned long long *answers, const float *bias2, int images, unsigned flag,
                                        int t) {
     const int lane = t % 32;
@@ -168,7 +169,7 @@ __device__ __forceinline__ void answer(unsigned long long *answers, const float 
     __syncwarp();
 }
 
-// Before other blocks send anything: the barriers, and this block's weights.
+// Initialises the barriers and loads this block's weights, before other blocks send anything.
 __device__ __forceinline__ void begin_products(const unsigned char *w1, const void *w2, int half) {
     ProductStorage &smem = product_storage();
     mbarrier_init(&smem.weights_full, PLANES + 1);
@@ -201,7 +202,7 @@ __device__ __forceinline__ void multiply_requests(const float *bias1, const floa
         wait_for_messages(&smem.features_full, phase);
         fence_proxy_async();
         if (!SPLIT || t < 128) multiply_half(bias1, weights, half, t);
-        __syncthreads();  // all have read how many images there are: the answer may bring the next request
+        __syncthreads();  // all threads have read the number of images, before the answer can cause the next request
         if (half == 0 && t < 32 * SECOND_WARPS) {
             wait_for_messages(&smem.hidden_full, phase);
             answer(answers, bias2, images, number << 4 | images, t);

@@ -1,16 +1,15 @@
 """Pack 2:4 sparse filters for Hopper's sparse products; define the registry rows of lenet5's kernels with such filters.
 
-A sparse product takes A, 64 maps x 32 terms, as 64 x 16 kept weights: two of every four, in their order. Metadata has
-two bits for the place of each kept weight among its four, the earlier one's in the lower bits. A register holds the
-metadata of two rows and 16 terms. Lanes 0 and 1, or 2 and 3, of every four lanes provide it: the product's selector
-chooses, so one register serves two products.
+A sparse float16 product takes A, 64 maps x 32 terms, as 64 x 16 kept weights: two of every four terms, in their order.
+Metadata has two bits for the position of each kept weight among its four, the earlier one's in the lower bits. A
+register holds the metadata of two rows and 16 terms. Lanes 0 and 1, or 2 and 3, of every four lanes provide it: the
+product's selector chooses, so one register serves two products.
 
-Of bytes, A is 64 maps x 64 numbers along k, as 64 x 32 kept
-weights: four parts of 16 input maps of one tap. Product 6 h + r has taps 0 to 3 of filter row r, for half h of the
-input maps; product 6 h + 5 has the last taps of rows 0 to 3. Parts 1 and 3 of product 12 are the last tap of either
-half; its other weights are 0. A register holds the metadata of one row and two parts: lanes 0 and 1 of every four
-provide the first two parts of rows g and g + 8, lanes 2 and 3 the other two. So all lanes provide it, and the selector
-is 0.
+A sparse int8 product takes A, 64 maps x 64 terms, as 64 x 32 kept weights. The terms are four groups of 16 input maps,
+each of one tap. Product 6 h + r has taps 0 to 3 of filter row r, for half h of the input maps; product 6 h + 5 has the
+last taps of rows 0 to 3. Groups 1 and 3 of product 12 are the last tap of the filter for either half; its other weights
+are 0. A register holds the metadata of one row and two groups: lanes 0 and 1 of every four provide the first two groups
+of rows g and g + 8, lanes 2 and 3 the other two. All lanes provide metadata, so the selector is 0.
 """
 
 from dataclasses import replace
@@ -34,66 +33,66 @@ from app.kernels.plain_problems import GROUP, KEPT, Argument
 from app.kernels.problems import ConvPairProblem
 from app.kernels.variant import LaunchConfig, Packing, Parameters, Unfit, Variant
 
-TERMS = 32  # of a sparse product
+TERMS = 32  # of a sparse float16 product
 MAPS = 64  # of a product
-METADATA, BEHIND = 4 * 128 * 16, 2560  # bytes; BEHIND: after bytes' pooled maps, for each image, see the kernel
-# By images of each at a time: as many as have registers (96, 135, 166 by ptxas; of bytes 96, 135, 165).
+METADATA, BEHIND = 4 * 128 * 16, 2560  # bytes: of metadata, and behind the pooled maps of an image in int8
+# Images per warpgroup → warpgroups that have registers for them (ptxas: 96, 135, 166; in int8 96, 135, 165).
 WARPGROUPS = {2: 5, 3: 3, 4: 3}
 
 
-def kept_places(filters: np.ndarray) -> np.ndarray:
-    """Return the places of the kept weights among their four input maps: (C, …, M) → (C/4, 2, …, M), rising.
+def kept_positions(filters: np.ndarray) -> np.ndarray:
+    """Return the positions, 0 to 3 and ascending, of two kept weights in every four maps: (C, …, M) → (C/4, 2, …, M).
 
-    The places include every nonzero weight; a four with fewer than two keeps zeros, too. The filters must be sparse.
+    They include all nonzero weights of 2:4 sparse filters; a group of four with fewer than two keeps zeros, too.
     """
     groups = filters.reshape(-1, GROUP, *filters.shape[1:])
     nonzero_first = np.argsort(groups == 0, axis=1, kind="stable")
     return np.sort(nonzero_first[:, :KEPT], axis=1)
 
 
-def compressed_filters(filters: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the kept weights, (C/2, …, M) of the same dtype, for these places. Raises ValueError if there are more."""
+def compressed_filters(filters: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return the weights at ``positions``: (C, …, M) → (C/2, …, M). Raises ValueError if any other is nonzero."""
     groups = filters.reshape(-1, GROUP, *filters.shape[1:])
-    compressed = np.take_along_axis(groups, places, axis=1).reshape(-1, *filters.shape[1:])
+    compressed = np.take_along_axis(groups, positions, axis=1).reshape(-1, *filters.shape[1:])
     if np.count_nonzero(compressed) != np.count_nonzero(filters):
         raise ValueError("the filters are not 2:4 sparse")
     return compressed
 
 
-def four_bits(places: np.ndarray) -> np.ndarray:
-    """Return the metadata of each four: (C/4, 2, …) → (C/4, …) uint32, the earlier place in the lower two bits."""
-    return (places[:, 0] | places[:, 1] << 2).astype(np.uint32)
+def group_bits(positions: np.ndarray) -> np.ndarray:
+    """Return the four bits of metadata of each group of four: positions (C/4, 2, …) → (C/4, …) uint32."""
+    return (positions[:, 0] | positions[:, 1] << 2).astype(np.uint32)
 
 
-def metadata_words(places: np.ndarray) -> np.ndarray:
-    """Return what the threads of a warpgroup provide: (8, 2, …, steps, 64 maps) → (…, pairs of steps, 128) uint32.
+def metadata_words(positions: np.ndarray) -> np.ndarray:
+    """Return the metadata of float16 products: positions (8, 2, …, steps, 64 maps) → (…, step pairs, 128) uint32.
 
-    A step is a product of 32 terms. The word of thread 32 w + 4 g + t is for step t / 2 of its pair: for maps 16 w + g
-    in its lower half and 8 maps on in its upper half, the four bits of each four terms from 16 (t % 2) on. Steps that
-    do not exist are 0.
+    A step is a product of 32 terms. The word of thread 32 w + 4 g + t is for step t / 2 of the pair. Its lower half has
+    four bits of map 16 w + g for each four terms from 16 (t % 2) on, its upper half those of the map 8 further on.
+    Steps that do not exist are 0.
     """
-    *others, steps, _ = places.shape[2:]
-    bits = four_bits(places).reshape(TERMS // GROUP, -1, steps, MAPS)
+    *others, steps, _ = positions.shape[2:]
+    bits = group_bits(positions).reshape(TERMS // GROUP, -1, steps, MAPS)
     bits = np.pad(bits, ((0, 0), (0, 0), (0, steps % 2), (0, 0)))
-    # axes: half of the terms, four, others, pair of steps, step of the pair, warp, half of the word, g
+    # axes: half of the terms, group, others, pair of steps, step of the pair, warp, half of the word, g
     parts = bits.reshape(2, 4, *bits.shape[1:2], -1, 2, 4, 2, 8)
-    shifts = (4 * np.arange(4)[:, None] + 16 * np.arange(2)).astype(np.uint32)  # four, half of the word
+    shifts = (4 * np.arange(4)[:, None] + 16 * np.arange(2)).astype(np.uint32)  # group, half of the word
     words = (parts << shifts[None, :, None, None, None, None, :, None]).sum(axis=(1, 6), dtype=np.uint32)
     # axes now: half of the terms, others, pair of steps, step of the pair, warp, g
     return np.ascontiguousarray(words.transpose(1, 2, 4, 5, 3, 0)).reshape(*others, -1, 128)
 
 
 def sparse_pair_work(pair: ConvPairProblem) -> float:
-    """Return the products that a kernel computes ÷ those of the pair, whose second filters are sparse."""
+    """Return the share of the pair's products that a kernel computes: the second convolution needs half of its own."""
     return 1 - pair.second.flops / (pair.first.flops + pair.second.flops) / 2
 
 
-def byte_metadata_words(places: np.ndarray) -> np.ndarray:
-    """Return what the threads of a warpgroup provide for products of bytes: (16 fours, 2, P, 64) → (P, 128) uint32.
+def byte_metadata_words(positions: np.ndarray) -> np.ndarray:
+    """Return the metadata of P int8 products: positions (16 groups of four, 2, P, 64 maps) → (P, 128) uint32.
 
-    Thread 32 w + 4 g + t: for map 16 w + 8 (t % 2) + g, the four bits of each of eight fours from 8 (t / 2) on.
+    The word of thread 32 w + 4 g + t has the bits of map 16 w + 8 (t % 2) + g for eight groups from 8 (t / 2) on.
     """
-    parts = four_bits(places).reshape(2, 8, -1, 4, 2, 8)  # axes: half of the fours, four, product | warp, t % 2, g
+    parts = group_bits(positions).reshape(2, 8, -1, 4, 2, 8)  # axes: half of k, group, product | warp, t % 2, g
     shifts = 4 * np.arange(8, dtype=np.uint32)
     words = (parts << shifts[:, None, None, None, None]).sum(axis=1, dtype=np.uint32)
     return words.transpose(1, 2, 4, 0, 3).reshape(-1, 128)
@@ -102,20 +101,20 @@ def byte_metadata_words(places: np.ndarray) -> np.ndarray:
 def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
     """Pack (32, 5, 5, 64) float16 or int8 as bytes: core matrices of the kept weights, then metadata.
 
-    A thread's words of metadata lie in four vectors: (4, 128, 4). Raises ValueError if the filters are not sparse.
+    A thread's words of metadata form four vectors: (4, 128, 4). Raises ValueError if the filters are not 2:4 sparse.
     """
     is_bytes = filters.dtype == np.int8
     along_k = parts_along_k(filters) if is_bytes else filters.reshape(32, 25, -1)
-    places = kept_places(along_k)
-    words = byte_metadata_words(places) if is_bytes else metadata_words(places)
+    positions = kept_positions(along_k)
+    words = byte_metadata_words(positions) if is_bytes else metadata_words(positions)
     vectors = np.pad(words, ((0, -len(words) % 4), (0, 0))).reshape(-1, 4, 128).transpose(0, 2, 1)
-    compressed = compressed_filters(along_k, places)
+    compressed = compressed_filters(along_k, positions)
     parts = pack_core_matrices(compressed), np.ascontiguousarray(vectors)
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 
 def parts_along_k(filters: np.ndarray) -> np.ndarray:
-    """Return int8 filters (32, 5, 5, 64) in the order of their products: (64 numbers along k, 13 products, 64)."""
+    """Return int8 filters (32, 5, 5, 64) in the order of their products: (64 terms along k, 13 products, 64)."""
     taps = filters.reshape(2, 16, 5, 5, -1)  # axes: half of the channels, channel, row, column, map
     first_four, last = taps[:, :, :, :4].transpose(0, 2, 3, 1, 4), taps[:, :, :4, 4].swapaxes(1, 2)[:, None]
     parts = np.zeros((13, 4, 16, taps.shape[-1]), filters.dtype)
@@ -125,7 +124,7 @@ def parts_along_k(filters: np.ndarray) -> np.ndarray:
 
 
 def _configure(problem: ConvPairProblem, products: int, warpgroups: int, beside_filters: int) -> LaunchConfig:
-    """Return the launch configuration. beside_filters: bytes of shared memory without second filters and metadata."""
+    """Return the configuration. beside_filters: bytes of shared memory for all but second filters and metadata."""
     filters2 = products * FILTER_STEP + METADATA
     config = configure_persistent(problem, warpgroups, filters2 + beside_filters)
     assert config.packing is not None

@@ -30,50 +30,50 @@ from app.kernels.variant import (
     type_defines,
 )
 
-MOST_IMAGES = 512  # whose parts of sums are in memory at a time
+MOST_IMAGES = 512  # whose partial sums the workspace holds at a time
 MOST_CLASSES = 32  # most classes that a fused argmax can compare, within a warp
-WARPGROUPS = 90  # the architecture whose warpgroups multiply the same types
+WARPGROUPS = 90  # the architecture where a warpgroup kernel multiplies the same types
 SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
 
 def argmax_refusal_reason(problem: LinearProblem) -> str | None:
-    """Return why a kernel without argmax cannot serve the problem, or None."""
+    """Return why a kernel that computes no argmax cannot compute the problem, or None."""
     return "does not take the argmax" if problem.argmax else None
 
 
 def argmax_limit_reason(problem: LinearProblem) -> str | None:
-    """Return why a warp cannot compare the outputs, or None."""
+    """Return why a warp cannot compute the argmax of the outputs, or None."""
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
 
 
 def size_defines(problem: LinearProblem) -> dict[str, str | int]:
-    """Return the compile-time constants DEPTH and N."""
+    """Return the compile-time constants DEPTH and N: numbers of inputs and outputs."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
 
 def tile_grid(problem: LinearProblem, rows: int, columns: int) -> Callable[[int], Grid]:
-    """Return a function from a number of images to its grid: a block per tile of rows (images) and columns."""
+    """Return a function from images to a grid: a block per tile of ``rows`` images and ``columns`` outputs."""
     return lambda images: (ceil_div(images, rows), ceil_div(problem.outputs, columns), 1)
 
 
 def sum_part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
-    """Return the constant PART: terms that are summed before they are added to the total, by default all."""
+    """Return the constant PART: how many terms are summed before they are added to the total, by default all."""
     return {"PART": min(parameters.get("PART", problem.inputs), problem.inputs)}
 
 
-def spread_parts(
+def configure_split_sums(
     problem: LinearProblem,
     defines: dict[str, str | int],
     launch: KernelLaunch,
     finish: str,
     packing: Packing | None = None,
 ) -> LaunchConfig:
-    """Return the configuration in which a part of the sums has blocks of its own, and a second kernel adds the parts.
+    """Return a configuration whose blocks compute parts of the sums, which a second kernel adds.
 
-    launch: of the blocks of one part; PART in ``defines`` is its number of terms. finish: name of the second kernel.
-    Raises Unfit.
+    launch: of the blocks for one part; PART in ``defines`` is its number of terms. finish: name of the second kernel.
+    Raises Unfit for a problem with argmax.
     """
     if problem.argmax:
         raise Unfit("argmax needs whole sums, not parts")
@@ -117,7 +117,7 @@ def _configure_shared_tiled(problem: LinearProblem, parameters: Parameters) -> L
 
 
 def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
-    # 64 bytes per row; in tfloat32 twice as many, except for long sums, whose totals take the registers.
+    # 64 bytes per row; in tfloat32 twice as many, except for long sums, whose totals need the registers.
     wide = problem.dtype == "tfloat32" and problem.inputs < LONG_SUM
     depth = 32 if problem.dtype == "float16" or wide else 16
     if problem.outputs <= 16:
@@ -138,7 +138,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     split = problem.dtype == "float16x2"
     if wm * wn * (3 if split else 1) > 64 * 64:
         raise Unfit("a thread would hold more than 128 sums")
-    x_parts = 2 if split and problem.input_dtype == "float32" else 1  # others are exact in one
+    x_parts = 2 if split and problem.input_dtype == "float32" else 1  # other inputs are exact in one tfloat32
     if 2 * (x_parts * bm * (words + 4) + parts * words * (bn + 8)) * 4 > STATIC_SHARED_LIMIT:
         raise Unfit("the two stages exceed 48 KB of shared memory")
     if problem.argmax and not problem.outputs <= bn == wn:
@@ -150,12 +150,12 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     constants |= result_defines(problem) | sum_part_define(problem, parameters)
     defines = type_defines(problem) | size_defines(problem) | constants
     if spread:
-        return spread_parts(problem, defines, launch, "gemm_tensor_core_finish")
+        return configure_split_sums(problem, defines, launch, "gemm_tensor_core_finish")
     return LaunchConfig(defines, (launch,))
 
 
 def _tensor_cores_are_worthwhile(problem: LinearProblem, arch: str) -> bool:
-    """Return False where splitting is slower, or where a kernel without the softmax is estimated to be faster."""
+    """Return whether tensor cores beat CUDA cores, and no warpgroup kernel with a separate softmax is faster."""
     warpgroups = architecture_number(arch) == WARPGROUPS and problem.dtype != "tfloat32"
     return split_is_worthwhile(problem, arch) and not (problem.softmax and warpgroups)
 
@@ -170,8 +170,8 @@ def _configure_split_k(problem: LinearProblem, parameters: Parameters) -> Launch
         raise Unfit("a block of BN threads does not consist of whole warps")
     launch = KernelLaunch(bn, tile_grid(problem, bm, bn))
     defines = type_defines(problem) | size_defines(problem) | dict(parameters)
-    config = spread_parts(problem, defines, launch, "gemm_split_k_finish")
-    return replace(config, images_at_a_time=max_workspace_images(config.workspace))  # it serves large batches, too
+    config = configure_split_sums(problem, defines, launch, "gemm_split_k_finish")
+    return replace(config, images_at_a_time=max_workspace_images(config.workspace))  # large batches run in chunks
 
 
 # --- register tiles: from one element per thread to 4 x 4, step by step -----------------------------------------------
@@ -207,7 +207,7 @@ def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> L
 
 
 def _configure_vector_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Return the configuration for register tiles of SIDE x SIDE with loads of four floats from ``stages`` stages."""
+    """Return the configuration for register tiles of SIDE x SIDE with four-float loads, with ``stages`` stages."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     threads = bm * bn // SIDE**2
     if bm % SIDE or bn % SIDE or 128 % bn:

@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(TILE *TILE)
 
     REAL sum = 0;
     for (int k0 = 0; k0 < DEPTH; k0 += TILE) {
-        // Beyond the edges lie zeros: they add nothing.
+        // Elements beyond the edges are zeros, which add nothing.
         xs[i][j] = row < rows && k0 + j < DEPTH ? REAL(x[row * DEPTH + k0 + j]) : REAL(0);
         ws[i][j] = k0 + i < DEPTH && n < N ? REAL(w[(long long)(k0 + i) * N + n]) : REAL(0);
         __syncthreads();

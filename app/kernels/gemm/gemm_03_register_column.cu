@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     REAL sums[TM] = {};
     for (int k0 = 0; k0 < DEPTH; k0 += BK) {
-        // Beyond the edges lie zeros: they add nothing.
+        // Elements beyond the edges are zeros, which add nothing.
         for (int at = t; at < BM * BK; at += THREADS) {
             const int k = k0 + at % BK;
             const long long row = row0 + at / BK;

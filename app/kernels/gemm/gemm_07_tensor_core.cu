@@ -1,16 +1,15 @@
 // The multiply-adds of `register-tiled` become mma.sync instructions, each 16 x 8 sums of a warp at once, in float16,
-// tfloat32 or two tfloat32 for each float32 (SPLIT), with float32 sums; the double-buffered tiles stay. Tensor cores cut
-// off what they add: a stage of split operands is summed there, the stages in the usual way.
+// tfloat32 or two tfloat32 for each float32 (SPLIT), with float32 sums; the double-buffered tiles stay. Tensor cores
+// cut off what they add: a stage of split operands is summed there, the stages in the usual way.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT: float16, or float for tfloat32; bias (N) float or null;
 //       y (rows, N) OUTPUT, with SOFTMAX that of each row; with ARGMAX also labels (rows) uint8: the column of the
 //       greatest stored value of each row, the first one among equals. Shared tiles hold words: two float16 that follow each other along k, or one
 //       tfloat32. In words both kinds of mma are the same: 8 along k, one fragment layout.
-// Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, a warp for each WM x WN sums of the tile.
-// A plan that has another kernel for few images cuts long sums into PARTS. For some more images, they are SPREAD: a block
-// computes the part blockIdx.z into workspace parts (rows, PARTS, N) float; gemm_tensor_core_finish, with one thread per
-// element of y, adds them.
-// Rows of both tiles are padded so that the 32 words of a fragment lie in 32 banks.
+// Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, a warp for each WM x WN sums of the tile. A
+// plan that has another kernel for few images cuts long sums into PARTS. For some more images, they are SPREAD: a block
+// computes the part blockIdx.z into workspace parts (rows, PARTS, N) float; gemm_tensor_core_finish, with one thread
+// per element of y, adds them. Rows of both tiles are padded so that the 32 words of a fragment lie in 32 banks.
 #include "common.cuh"
 #include "mma.cuh"
 #include "parts.cuh"
@@ -18,13 +17,13 @@
 
 constexpr int PER_WORD = sizeof(float) / sizeof(WEIGHT);
 constexpr int WORDS = BK / PER_WORD;
-constexpr int GROUP = 4 * PER_WORD;  // numbers in four words, which a thread stores at once
+constexpr int GROUP = 4 * PER_WORD;  // numbers in the four words that a thread stores at once
 constexpr int STEPS = (DEPTH + BK - 1) / BK;
 constexpr int WARPS_N = BN / WN, THREADS = 32 * (BM / WM) * WARPS_N;
 constexpr int X_GROUPS = BM * WORDS / 4, W_GROUPS = WORDS * BN / 4;
 constexpr int X_LOADS = (X_GROUPS + THREADS - 1) / THREADS, W_LOADS = (W_GROUPS + THREADS - 1) / THREADS;
 constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;
-constexpr bool FEW_TERMS = DEPTH < 16;  // else products of two low parts are less than the sum's roundings
+constexpr bool FEW_TERMS = DEPTH < 16;  // otherwise products of two low parts are below the sum's rounding errors
 constexpr int X_PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
 
 static_assert(PARTS == 1 || (!SPLIT && PART % BK == 0), "a part ends with a step");
@@ -34,13 +33,13 @@ static_assert(BM % WM == 0 && BN % WN == 0, "warp tiles must cover the block til
 static_assert(BK % (8 * PER_WORD) == 0, "one mma takes eight words along k");
 static_assert(!ARGMAX || (N <= BN && WN == BN && N <= 256), "argmax needs a row within one warp, a label is one byte");
 
-// One word of a tile; low and high are the same number where a word holds one.
+// One word of a tile; low and high are the same number if a word holds one.
 template <typename T>
 __device__ __forceinline__ unsigned word(T low, T high) {
     return PER_WORD == 2 ? pack_half2(low, high) : to_tf32(low);
 }
 
-// The products of high parts, and those with a low part.
+// Adds the products of high parts to sums, and those with a low part to cross.
 __device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], const unsigned (&a)[X_PARTS][4],
                                           const unsigned (&b)[W_PARTS][2]) {
     if constexpr (W_PARTS == 2) mma_tf32(cross, a[0], b[1]);

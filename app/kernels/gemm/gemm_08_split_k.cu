@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(BN)
 
     float sums[BM] = {};
     for (int k0 = first; k0 < last; k0 += CHUNK) {
-        __syncthreads();  // nobody reads the previous chunk any more
+        __syncthreads();  // all threads have read the previous chunk
         for (int at = threadIdx.x; at < BM * CHUNK; at += BN) {
             const long long row = row0 + at / CHUNK;
             const int k = k0 + at % CHUNK;

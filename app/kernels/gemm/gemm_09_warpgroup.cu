@@ -20,7 +20,7 @@ __device__ __forceinline__ unsigned long long *empty() { return shared_storage<S
 template <int Columns>
 __device__ __forceinline__ void consume(OUTPUT *y, uint8 *labels, const float *factors, const float *bias, int first,
                                         int rows, int t) {
-    const int lane = t % 32, output = first + t / 32 * 16 + lane / 4;  // and eight more
+    const int lane = t % 32, output = first + t / 32 * 16 + lane / 4;  // and that + 8
     float sums[ROWS / 2];
     multiply<Columns, ROWS>(sums, t, KStep());
 #pragma unroll

@@ -13,9 +13,9 @@
 #include "parts.cuh"
 #include "row_softmax.cuh"
 
-constexpr int CHUNK = 64, QUADS = CHUNK / 4, X_LOADS = CHUNK / 32;  // terms of the sum at a time
+constexpr int CHUNK = 64, QUADS = CHUNK / 4, X_LOADS = CHUNK / 32;  // terms of a sum per stage
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
-constexpr int STAGES = 4;  // chunks in shared memory and in registers: one is multiplied, the others are on their way
+constexpr int STAGES = 4;  // chunks in shared memory and in registers: one is multiplied while the others are loaded
 
 static_assert(PARTS == 1 || PART % CHUNK == 0, "a part consists of whole chunks");
 static_assert(!ARGMAX || PARTS == 1, "argmax needs whole sums");
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(32)
 #pragma unroll 1
     for (int first = begin; first < end; first += STAGES)
 #pragma unroll
-        for (int stage = 0; stage < STAGES; stage++) {  // each has its registers: to move those of a load is to wait for it
+        for (int stage = 0; stage < STAGES; stage++) {  // fixed registers for each: moving them would wait
             if (first + stage >= end) break;
             auto &inputs = chunks.inputs[stage % 2];
 #pragma unroll

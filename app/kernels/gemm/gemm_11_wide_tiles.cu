@@ -15,7 +15,7 @@ constexpr int TILES = BM / TM * LANES_N, THREADS = (TILES + 31) / 32 * 32;
 constexpr int STEPS = (DEPTH + BK - 1) / BK;
 constexpr int X_QUADS = BM * BK / 4, W_QUADS = BK * BN / 4;
 constexpr int X_LOADS = (X_QUADS + THREADS - 1) / THREADS, W_LOADS = (W_QUADS + THREADS - 1) / THREADS;
-constexpr int PITCH = BM % 8 == 4 ? BM : BM + 4;  // x is stored transposed: rows of k lie in different banks
+constexpr int PITCH = BM % 8 == 4 ? BM : BM + 4;  // x is stored transposed: rows of k are in different banks
 
 static_assert(PARTS == 1 || PART % BK == 0, "a part ends with a step");
 static_assert(BM % TM == 0 && BN % 8 == 0 && BK % 4 == 0, "tiles are read from shared memory four floats at a time");

@@ -15,7 +15,7 @@
 
 constexpr int ROWS = 8, CHUNK = 64, PAIRS = CHUNK / 16;  // terms of the sum at a time, 16 in two products
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
-constexpr int STAGES = 4;  // chunks in shared memory and in registers: one is multiplied, the others are on their way
+constexpr int STAGES = 4;  // chunks in shared memory and in registers: one is multiplied while the others are loaded
 
 static_assert(PARTS == 1 || PART % CHUNK == 0, "a part consists of whole chunks");
 static_assert(!ARGMAX || PARTS == 1, "argmax needs whole sums");
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(32)
 #pragma unroll 1
     for (int first = begin; first < end; first += STAGES)
 #pragma unroll
-        for (int stage = 0; stage < STAGES; stage++) {  // each has its registers: to move those of a load is to wait for it
+        for (int stage = 0; stage < STAGES; stage++) {  // fixed registers for each: moving them would wait
             if (first + stage >= end) break;
             cp_async_wait<STAGES - 2>();
             request(first + stage + STAGES - 1, (stage + STAGES - 1) % STAGES);

@@ -1,4 +1,4 @@
-"""Define the kernels of matrix products for few images, and the one with wide tiles for many."""
+"""Define the registry rows of the matrix products for few images, and of the one with wide tiles for many."""
 
 from functools import partial
 
@@ -8,8 +8,8 @@ from app.kernels.gemm.gemm import (
     TILE_TUNABLES,
     argmax_limit_reason,
     argmax_refusal_reason,
+    configure_split_sums,
     size_defines,
-    spread_parts,
     sum_part_define,
     tile_grid,
 )
@@ -30,15 +30,15 @@ from app.kernels.variant import (
 )
 
 WARP = 32
-CHUNK = 64  # terms of the sum at a time
-STAGES_FLOATS = 4 * CHUNK * WARP  # few_rows: chunks of weights in shared memory
-ROWS_MMA, COLUMNS_MMA = 8, 8  # few_rows_mma: rows of a warp, columns of a product
-THREAD_ROWS, THREAD_COLUMNS = 4, 8  # wide_tiles: rows and columns of a thread
-# Estimated from times on an H100: docs/fast-path.md, "Wide tiles in float32". In clocks for a term of the sum: a block
-# alone, a warp beside others, and a block of register_tiled beside others, which covers 32 rows and columns.
+CHUNK = 64  # terms of a sum per stage
+STAGES_FLOATS = 4 * CHUNK * WARP  # few_rows: weights in shared memory, four stages
+ROWS_MMA, COLUMNS_MMA = 8, 8  # few_rows_mma: rows per warp, columns per product
+THREAD_ROWS, THREAD_COLUMNS = 4, 8  # wide_tiles: rows and columns per thread
+# Clock cycles per term of the sum, estimated from times on an H100 (docs/fast-path.md, "Wide tiles in float32"): of a
+# block alone, of a warp beside others, and of a block of register_tiled, with 32 rows and columns, beside others.
 LONE_BLOCK_CLOCKS, WARP_CLOCKS, TILED_CLOCKS = 80, 15, 24
 MULTIPROCESSORS, IMAGES = 132, 10_000  # the GPU and the batch that the estimate assumes
-WORTHWHILE = 0.7  # at most this share of the time of register_tiled
+WORTHWHILE = 0.7  # greatest share of the time of register_tiled that is worthwhile
 
 
 def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
@@ -53,9 +53,9 @@ def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> Launc
 def _configure_warps(
     problem: LinearProblem, constants: dict[str, int], grid: tuple[int, int], packing: Packing, finish: str
 ) -> LaunchConfig:
-    """Return the configuration for blocks of one warp; a second kernel adds long sums' parts, if PART cuts them.
+    """Return the configuration for blocks of one warp. If PART cuts long sums, a second kernel adds the parts.
 
-    grid: rows of a block, blocks along the columns. finish: name of the second kernel.
+    grid: rows per block, and number of blocks along the columns. finish: name of the second kernel.
     """
     rows, blocks = grid
     defines = type_defines(problem) | size_defines(problem) | constants | sum_part_define(problem, constants)
@@ -63,7 +63,7 @@ def _configure_warps(
     sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, 1))
     if defines["PART"] == problem.inputs:
         return LaunchConfig(defines, (sums,), packing=packing)
-    return spread_parts(problem, defines, sums, finish, packing)
+    return configure_split_sums(problem, defines, sums, finish, packing)
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> n
 
 
 def _wide_tile_defaults(problem: LinearProblem) -> dict[str, int]:
-    """Return the tiles that measured fastest, for inputs of bytes or of floats."""
+    """Return the tile sizes that measured fastest, for inputs of bytes or of floats."""
     bm = 64 if problem.input_dtype == "uint8" else 80
     return {"BM": bm, "BN": min(ceil_div(problem.outputs, THREAD_COLUMNS) * THREAD_COLUMNS, 64), "BK": 16}
 

@@ -28,22 +28,22 @@ from app.kernels.variant import (
     wgmma_row,
 )
 
-DEPTH = 64  # terms of the sum per stage
+DEPTH = 64  # terms of a sum per stage
 MOST_TILE = 192  # most outputs per block
 PRODUCERS = 128  # producer threads per block
 SHARED = 227 << 10  # most bytes of shared memory per block
 MOST_STAGES = 8
-MOST_AHEAD = 13  # steps of images, in blocks with registers for them
+MOST_AHEAD = 13  # most steps of images that a producer requests ahead, if a block has registers for them
 MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
-# Of a long sum a step takes 0.4 us if the block is alone, and all of fa19's 316 steps 125 us.
-LONG_STEPS, SLICE_STEPS = LONG_SUM // DEPTH, 8  # steps of a sum that is cut into slices, and of a slice
-SPLIT_TILE = 128  # most outputs per block for split numbers that leave registers for the totals of slices
-FEW_IMAGES = 512  # up to so many images each slice has a block
+# A step of a long sum takes 0.4 us in a block alone, so fa19's 316 steps take 125 us.
+LONG_STEPS, SLICE_STEPS = LONG_SUM // DEPTH, 8  # sums of so many steps are cut into slices; steps per slice
+SPLIT_TILE = 128  # most outputs per block that leave registers for the totals of slices if numbers are split
+FEW_IMAGES = 512  # up to so many images, each slice has a separate block
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 
 
 def input_refusal_reason(problem: LinearProblem) -> str | None:
-    """Return why a block of warpgroups cannot read the layer's input; None if it can."""
+    """Return why the warpgroup kernels cannot read the layer's input; None if they can."""
     if problem.inputs % 8:
         return "takes multiples of 8 inputs"
     if problem.input_dtype not in ("uint8", "float32" if problem.activation_parts == 2 else "float16"):
@@ -65,12 +65,12 @@ def outputs_per_block(problem: LinearProblem) -> int:
 
 
 def threads_per_block(tile: int) -> int:
-    """Return the threads per block: a warpgroup for each 64 outputs, and the producer threads."""
+    """Return the threads per block: a warpgroup for every 64 of ``tile`` outputs, and the producer threads."""
     return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
 def prefetched_steps(problem: LinearProblem) -> int:
-    """Return how many steps of images a producer requests ahead. Bytes wait in its registers, ten words per step."""
+    """Return how many steps of images a producer requests ahead; bytes take ten of its registers per step."""
     if problem.input_dtype != "uint8":
         return 1
     steps = ceil_div(problem.inputs, DEPTH)
@@ -78,7 +78,7 @@ def prefetched_steps(problem: LinearProblem) -> int:
 
 
 def slice_count(problem: LinearProblem) -> int:
-    """Return into how many slices the layer's sums are cut: 1 for short sums, and for the fused argmax."""
+    """Return into how many slices the layer's sums are cut: 1 if they are short or an argmax is fused."""
     steps = ceil_div(problem.inputs, DEPTH)
     return 1 if steps < LONG_STEPS or problem.argmax else ceil_div(steps, SLICE_STEPS)
 
@@ -91,9 +91,9 @@ def _totals_bytes(problem: LinearProblem, rows: int) -> int:
 
 
 def sliced_launches(whole: KernelLaunch, entry: str, grid: Callable[[int], Grid], finish: KernelLaunch) -> list[Action]:
-    """Return the launches of a kernel with sliced sums: for few images the slices and their addition, else all at once.
+    """Return the launches of a kernel with sliced sums: for few images the slices and then their sum, else ``whole``.
 
-    entry: function of ``whole``. grid: of the kernel of its slices. finish: launch that adds the slices.
+    whole: launch whose blocks compute all slices. entry: its function. grid: of blocks per slice. finish: adds slices.
     """
 
     def for_few(blocks: Callable[[int], Grid], few: bool) -> Callable[[int], Grid]:
@@ -107,7 +107,7 @@ def sliced_launches(whole: KernelLaunch, entry: str, grid: Callable[[int], Grid]
 
 
 def slices_workspace(problem: LinearProblem, outputs: int) -> tuple[Argument, ...]:
-    """Return the workspace of the slices' sums, of ``outputs`` padded outputs; none for short sums."""
+    """Return the workspace for the sums of slices, each of ``outputs`` padded outputs; empty for short sums."""
     count = slice_count(problem)
     return (Argument("slices", "float32", fixed=FEW_IMAGES * count * outputs),) if count > 1 else ()
 
@@ -115,14 +115,14 @@ def slices_workspace(problem: LinearProblem, outputs: int) -> tuple[Argument, ..
 def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
     """Return the constants of the pipeline in ``warpgroup_product.cuh`` for blocks of ``rows`` images.
 
-    fixed: bytes of shared memory besides the stages. Raises Unfit.
+    fixed: bytes of shared memory other than the stages. Raises Unfit.
     """
     if rows not in (40, 80):
         raise Unfit("multiplies for 40 or 80 images at a time")
     tile = outputs_per_block(problem)
     stage = 2 * DEPTH * (problem.weight_parts * tile + problem.activation_parts * (rows + 1))
     slices = slice_count(problem)
-    steps = ceil_div(problem.inputs, DEPTH) // slices  # of a block, at least
+    steps = ceil_div(problem.inputs, DEPTH) // slices  # least number of steps per block
     stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), 1)
     producers = 80 if problem.input_dtype == "uint8" or problem.activation_parts == 2 else 40
     return {
@@ -138,7 +138,7 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
         "SLICES": slices,
         "STAGES": stages,
         "AHEAD": prefetched_steps(problem),
-        "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # without lag if there is one stage
+        "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # 0 if there is one stage
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // ceil_div(tile, 64) // 8 * 8,
         "SHARED_BYTES": stages * (stage + 16) + fixed,
@@ -179,13 +179,13 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def pack_parameters(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Return (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
+    """Pack (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
     return [pack_core_matrices(problem, scaled), (1 / scales).astype(np.float32), float32_bias(arrays[1])]
 
 
 def pack_core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Return scaled weights (inputs, outputs) as wgmma's operand A in shared memory: flat, zero-padded.
+    """Pack scaled weights (inputs, outputs) as wgmma's operand A in shared memory: flat, zero-padded.
 
     Axes: (tiles of outputs, k steps, parts, 8 planes, tile, 8 inputs).
     """

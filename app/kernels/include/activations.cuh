@@ -1,5 +1,5 @@
-// The activations, by the names that -DACTIVATION takes. of(x): the value. times_slope(dy, y): dy times the slope where the
-// value is y, rounded step by step as the NumPy gradients are. An unknown name does not compile.
+// The activations, named as -DACTIVATION names them. of(x): the value. times_slope(dy, y): dy times the slope where the
+// value is y, rounded after each operation like the NumPy gradients. An unknown name does not compile.
 #pragma once
 
 struct NONE {
@@ -21,7 +21,7 @@ struct RELU6 {
     static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 && y < 6 ? 1.0f : 0.0f); }
 };
 
-// x, and a share of it below 0, rounded by itself: no kernel adds it unrounded to the next value of a mean.
+// x, or slope * x below 0. The product is rounded, so that no kernel contracts it and a mean's sum into an FMA.
 template <long long SlopeBits>
 struct LEAKYRELU {
     static __device__ __forceinline__ double slope() { return __longlong_as_double(SlopeBits); }

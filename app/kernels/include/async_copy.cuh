@@ -1,6 +1,6 @@
-// Copies from global to shared memory that run beside the arithmetic (sm_80 and later; plain copies before).
+// Asynchronous copies from global to shared memory (sm_80 and later; ordinary copies before).
 //
-// Converting element types goes through registers and is complete at once.
+// A copy that converts the element type goes through registers and is synchronous.
 #pragma once
 #include "half.cuh"
 
@@ -8,7 +8,7 @@ __device__ __forceinline__ unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// One element, converted to float.
+// Copies one element, converted to float.
 template <typename T>
 __device__ __forceinline__ void cp_async(float *shared, const T *global) {
     *shared = float(*global);
@@ -21,7 +21,7 @@ __device__ __forceinline__ void cp_async(float *shared, const float *global) {
 #endif
 }
 
-// Sixteen bytes; both addresses must be multiples of sixteen.
+// Copies sixteen bytes; both addresses must be multiples of sixteen.
 __device__ __forceinline__ void cp_async_16(void *shared, const void *global) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
@@ -30,7 +30,7 @@ __device__ __forceinline__ void cp_async_16(void *shared, const void *global) {
 #endif
 }
 
-// The same (sm_80 and later), or sixteen bytes of zeros.
+// Copies sixteen bytes if ``there``, else writes sixteen zeros (sm_80 and later).
 __device__ __forceinline__ void cp_async_16_or_zeros(void *shared, const void *global, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(there ? 16 : 0)

@@ -1,7 +1,7 @@
 // Shared by every kernel: the element types that -D options name, and the arithmetic of the epilogues.
 //
-// INPUT, WEIGHT and OUTPUT are how x, w and y lie in memory; REAL, float32 or float64, is the type of sums, of the bias
-// and of the epilogue. Fused and separate routes call the same functions in the same order, so they agree to the bit.
+// INPUT, WEIGHT and OUTPUT are the types of x, w and y in memory; REAL, float32 or float64, is that of sums, bias and
+// epilogue. Fused and separate layers call the same functions in the same order, so their results agree to the bit.
 #pragma once
 #include "activations.cuh"
 #include "half.cuh"
@@ -15,7 +15,7 @@ constexpr bool same_type = false;
 template <typename T>
 constexpr bool same_type<T, T> = true;
 
-// A fused multiply-add whatever the element type: one rounding per term, in the order of the loop.
+// A fused multiply-add for each element type, with one rounding.
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double fused_multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ float fast_exp2(float x) {
     return y;
 }
 
-// An activation to the precision of what is stored. Rounded: to float16 or fewer bits, else to float32.
+// An activation to the precision that is stored: float16 or less if Rounded, else float32.
 template <typename F, bool Rounded>
 __device__ __forceinline__ float activate(float x) {
     if constexpr (Rounded && same_type<F, TANH>) {
@@ -46,41 +46,41 @@ __device__ __forceinline__ float activate(float x) {
     }
 }
 
-// Whether (row, column) is a pixel of the image, height x width. With padding a window may begin before it and end beyond
-// it, on zeros; without padding nothing is asked: kernels look at pixels alone, or check that themselves.
+// Whether (row, column) is a pixel of the image, height x width, and not padding. Always true without padding: kernels
+// then read only pixels, or check the borders themselves.
 template <int Padding>
 __device__ __forceinline__ bool is_pixel(int row, int column, int height, int width) {
     return Padding == 0 || (unsigned(row) < unsigned(height) && unsigned(column) < unsigned(width));
 }
 
-// Function: one of activations.cuh.
+// Adds the bias and applies Function, one of activations.cuh.
 template <bool WithBias, typename Function, typename T>
 __device__ __forceinline__ T epilogue(T sum, T bias) {
     return Function::of(WithBias ? sum + bias : sum);
 }
 
-// Along one axis: how many of the Window pixels of window `at` lie inside an image of Size pixels. All of them, known to
-// the compiler, unless the last of the Count windows reaches over the border.
+// Along one axis: how many of the Window pixels of window `at` lie inside an image of Size pixels. A compile-time
+// Window unless the last of the Count windows reaches over the border.
 template <int Window, int Stride, int Count, int Size>
 __device__ __forceinline__ int pixels_inside(int at) {
     return (Count - 1) * Stride + Window <= Size ? Window : min(Window, Size - at * Stride);
 }
 
-// Pooling over a window's values, taken row by row.
+// Adds one value to a window's maximum or sum; windows are pooled row by row.
 template <bool Max, typename T>
 __device__ __forceinline__ T pool_step(T so_far, T value) {
     if (!Max) return so_far + value;
     return (value > so_far || value != value) ? value : so_far;  // NaN wins, as in NumPy
 }
 
-// count: the window's values.
+// Returns the pooled value. count: number of values in the window.
 template <bool Max, typename T>
 __device__ __forceinline__ T pool_finish(T so_far, int count) {
     return Max ? so_far : so_far / T(count);
 }
 
-// The result of pooling window (row, column) of a map of Height x Width pixels that has Rows x Columns such windows.
-// values: the window's first, rows of them `stride` apart.
+// Pools window (row, column) of a map of Height x Width pixels with Rows x Columns windows. values: the window's first
+// value; its rows are `stride` apart.
 template <int Pool, bool Max, int Rows, int Columns, int Height, int Width>
 __device__ __forceinline__ float pool_window(int row, int column, const float *values, int stride) {
     const int rows = pixels_inside<Pool, Pool, Rows, Height>(row);
@@ -92,7 +92,7 @@ __device__ __forceinline__ float pool_window(int row, int column, const float *v
     return pool_finish<Max>(pooled, rows * columns);
 }
 
-// A table for constant memory: element k is Entry(k).
+// A table of Count elements for constant memory: element k is Entry(k).
 template <int Count, int (*Entry)(int)>
 struct Table {
     int at[Count];
@@ -109,7 +109,7 @@ __device__ __forceinline__ bool wins(T value, int index, T best, int best_index)
     return value > best || (value == best && index < best_index);
 }
 
-// Gives the first of every Width neighbouring lanes the best of their values, and its index.
+// Reduces (value, index) over every Width neighbouring lanes; the first of them gets the best.
 template <int Width>
 __device__ __forceinline__ void find_best_of_lanes(float &best, int &index) {
 #pragma unroll
@@ -120,8 +120,8 @@ __device__ __forceinline__ void find_best_of_lanes(float &best, int &index) {
     }
 }
 
-// Two, four or eight neighbouring outputs in one store; the address must be a multiple of as many elements. By PTX, because
-// the compiler is free to split an assignment of a vector, and does.
+// Store two, four or eight neighbouring outputs at once, at a multiple of as many elements. They use PTX, because the
+// compiler splits the assignment of a vector.
 __device__ __forceinline__ void store2(float *y, const float *values) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(y), "f"(values[0]), "f"(values[1]) : "memory");
 }

@@ -1,8 +1,8 @@
-// Parts shared by the kernels that compute both convolutions of lenet5 at once: how the maps between them lie, and the
-// second pooling.
+// Shared by the kernels that compute both convolutions of lenet5: the layout of the maps between them, and the second
+// pooling.
 //
-// An image's pooled maps lie as [eight channels][row][column][channel]. In the warpgroups' kernels the rows of the
-// images of a group alternate, so that eight neighbouring pixels are a core matrix of wgmma wherever they start.
+// An image's pooled maps are stored as [eight channels][row][column][channel]. In the warpgroup kernels the rows of a
+// group's images alternate, so eight neighbouring pixels form a core matrix of wgmma wherever they start.
 #pragma once
 #include "half.cuh"
 
@@ -12,7 +12,7 @@ constexpr int POOLED_IMAGE_BYTES = 4 * PLANE_BYTES;                  // 32 chann
 constexpr int TAPS = 25, K_STEPS2 = 2 * TAPS;                        // the second sum in steps of 16 channels
 constexpr int FILTER2_STEP_BYTES = 64 * 16 * 2;
 
-// 2 * max(value, 0) by an addition, which the card does twice as often as a maximum; NaN stays NaN.
+// 2 * max(value, 0) by an addition, which has twice the throughput of a maximum; NaN stays NaN.
 __device__ __forceinline__ float twice_relu(float value) { return value + fabsf(value); }
 
 // Twice the sum over a 2 x 2 window of positive results: two neighbours in the upper row, two in the lower.
@@ -20,8 +20,8 @@ __device__ __forceinline__ float twice_pooled(float a, float b, float c, float d
     return (twice_relu(a) + twice_relu(b)) + (twice_relu(c) + twice_relu(d));
 }
 
-// Twice the sums over the four 2 x 2 windows of one column of windows, of a map's positive results in the second
-// convolution: window column = lane % 4. Columns of the product: [row][image][column], as the pooled maps lie.
+// Twice the sums of a map's positive results over the four 2 x 2 windows of one column of windows, in the second
+// convolution: window column = lane % 4. Columns of the product are [row][image][column], like the pooled maps.
 template <int Images>
 __device__ __forceinline__ void pooled2(float (&rows)[4], const float (&sums)[32 * Images], int image, int half) {
 #pragma unroll
@@ -31,7 +31,7 @@ __device__ __forceinline__ void pooled2(float (&rows)[4], const float (&sums)[32
     }
 }
 
-// Transposes a 4 x 4 tile over four lanes: column lane % 4 comes in, row lane % 4 goes out.
+// Transposes a 4 x 4 tile over four lanes: each lane passes column lane % 4 and gets row lane % 4.
 __device__ __forceinline__ uint2 transposed(const float (&column)[4], int lane) {
     const bool low_half = lane & 2, odd = lane & 1;
     const half2 top = pack_half2(column[0], column[1]), bottom = pack_half2(column[2], column[3]);

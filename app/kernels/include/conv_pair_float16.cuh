@@ -1,5 +1,5 @@
-// What the kernels for lenet5's convolutions in float16 share: the maps between them, and the second one but for its
-// products.
+// Shared by the kernels for lenet5's convolutions in float16: the maps between them, and the second convolution except
+// for its products.
 #pragma once
 #include "conv_pair_warpgroups.cuh"
 
@@ -27,15 +27,15 @@ struct Float16Maps : Float16Sums {
     static __device__ __forceinline__ void keep(Maps &even, const Maps &maps, bool) { even = maps; }
 };
 
-// Shared memory, with the second filters and what else the products read; Filters2Bytes: a multiple of 16.
+// Shared memory. Filters2Bytes: the second filters with all that the products read, a multiple of 16.
 template <int Filters2Bytes, int Images, int Warpgroups>
 struct Float16Storage : PairStorage<Filters2Bytes, Images * POOLED_IMAGE_BYTES, Warpgroups> {
     unsigned long long filters_full;  // barrier
     float last_factor;
 };
 
-// Products: issue(sums, pixels, filters2), the second convolution's products of Columns of the Images whose rows
-// alternate, to the last commit.
+// Products::issue(sums, pixels, filters2) issues and commits the second convolution's products, for the Columns pixels
+// of a group of images.
 template <int Images, int Warpgroups, typename SharedStorage, typename Products>
 struct Float16Policy : ResidentFilters<SharedStorage> {
     typedef Float16Maps First;
@@ -45,7 +45,7 @@ struct Float16Policy : ResidentFilters<SharedStorage> {
         if (threadIdx.x == 128 * Warpgroups - 1) shared_storage<SharedStorage>().last_factor = scales[1];
     }
 
-    // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
+    // The second convolution with ReLU and pooling, of a full group of images or of a single image.
     template <int Columns>
     __device__ __forceinline__ void convolve2(float16 *y, const unsigned char *, int count) {
         SharedStorage &smem = shared_storage<SharedStorage>();

@@ -1,9 +1,9 @@
-// What the kernels for lenet5's convolutions share whose second one multiplies bytes: the maps between them, and the
-// second one but for its products.
+// Shared by the kernels for lenet5's convolutions whose second one multiplies bytes: the maps between them, and the
+// second convolution except for its products.
 #pragma once
 #include "conv_pair_warpgroups.cuh"
 
-// Sums of four positive results, 1 or more of which is 255, as bytes: 0x6400 | byte is 1024 + byte.
+// Converts pooled sums to bytes, those of 1 or more to 255. As float16 bits, 0x6400 | byte is 1024 + byte.
 __device__ __forceinline__ half2 to_bytes(half2 a, half2 b) {
     return fused_multiply_add(add_saturated(a, b), 0x5bf85bf8, 0x64006400);
 }
@@ -43,21 +43,21 @@ struct ByteMaps : Float16Sums {
     }
 };
 
-// Shared memory, with the second filters and what else the products read; Filters2Bytes: a multiple of 16. Pooled maps
-// are two planes of 16 channels an image.
+// Shared memory. Filters2Bytes: the second filters with all that the products read, a multiple of 16. An image's pooled
+// maps are two planes of 16 channels.
 template <int Filters2Bytes, int Images, int Warpgroups>
 struct ByteStorage : PairStorage<Filters2Bytes, Images * 2 * PLANE_BYTES, Warpgroups> {
     unsigned long long filters_full;  // barrier
 };
 
-// Products: issue(sums, pixels, filters2), the second convolution's products of Columns of the Images whose rows
-// alternate, to the last commit.
+// Products::issue(sums, pixels, filters2) issues and commits the second convolution's products, for the Columns pixels
+// of a group of images.
 template <int Images, typename SharedStorage, typename Products>
 struct BytePolicy : ResidentFilters<SharedStorage> {
     typedef ByteMaps First;
     const float *scales;
 
-    // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
+    // The second convolution with ReLU and pooling, of a full group of images or of a single image.
     template <int Columns>
     __device__ __forceinline__ void convolve2(float16 *y, const unsigned char *, int count) {
         // Recomputed on purpose: hoisted, the taps' addresses would take registers that the sums need.

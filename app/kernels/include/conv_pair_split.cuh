@@ -1,5 +1,5 @@
-// What the kernels share whose activations are the sum of two float16, high and low: sums of the first convolution in
-// float32, pooled maps in two parts, features in float32.
+// Shared by the kernels whose activations are sums of two float16, high and low: float32 sums of the first convolution,
+// pooled maps in two parts, float32 features.
 #pragma once
 #include "conv_pair_warpgroups.cuh"
 
@@ -53,7 +53,7 @@ struct SplitMaps {
     static __device__ __forceinline__ void keep(Maps &even, const Maps &maps, bool) { even = maps; }
 };
 
-// Features of a group's first ``count`` images from all sums of the second convolution.
+// Stores the features of a group's first ``count`` images from the second convolution's sums.
 template <int Columns>
 __device__ __forceinline__ void store_features(float *y, const float (&sums)[32 * Columns], const float *scales,
                                                int count) {

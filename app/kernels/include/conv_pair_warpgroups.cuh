@@ -1,8 +1,8 @@
-// The kernels of lenet5's two convolutions by warpgroups (128 threads): what they share, up to the loop over images. A
-// policy says how exact both convolutions are, how maps are pooled between them, and where the second filters lie.
+// Shared by the warpgroup kernels of lenet5's two convolutions, with the loop over images. A policy defines the
+// arithmetic of both convolutions, the pooling between them, and how the second filters reach shared memory.
 //
-// An image is staged as windows of eight pixels, at every fourth column and every row: 16 bytes of float16 each. So
-// eight neighbouring windows are a core matrix of wgmma wherever they start.
+// An image is staged as windows of eight float16 pixels (16 bytes), one at every fourth column of every row. So eight
+// neighbouring windows are a core matrix of wgmma wherever they start.
 #pragma once
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
@@ -15,50 +15,49 @@ constexpr int WINDOW_ROW_BYTES = 6 * 16;                  // six windows
 constexpr int WINDOW_HALF_BYTES = 15 * WINDOW_ROW_BYTES;  // even rows, then odd rows, each with a row of padding
 constexpr int WINDOWS_BYTES = 2 * WINDOW_HALF_BYTES;      // per image
 
-// Shared memory: second filters, then for each warpgroup the windows of two images in turn and the pooled maps of all
-// images of its group; a kernel adds its barriers. Windows first: compute-sanitizer takes the overlapping pieces that
-// are read of them for a longer one.
+// Shared memory: the second filters, then for each warpgroup the windows of two images, used alternately, and the
+// pooled maps of its group of images; a kernel adds its barriers. Windows come first, because compute-sanitizer assumes
+// that their overlapping reads extend beyond them.
 template <int Filters2Bytes, int PooledBytes, int Warpgroups>
 struct PairStorage {
     static constexpr int POOLED_AT = 2 * WINDOWS_BYTES, GROUP_BYTES = POOLED_AT + PooledBytes;
     unsigned char filters2[Filters2Bytes];
     unsigned char groups[Warpgroups][GROUP_BYTES];
-    // Not an element of groups: of an element the address stays in registers, which the sums need.
+    // Computed instead of groups[group].windows, whose address would occupy registers that the sums need.
     static __device__ __forceinline__ unsigned char *windows(int group) {
         return memory + Filters2Bytes + group * GROUP_BYTES;
     }
     static __device__ __forceinline__ unsigned char *pooled(int group) { return windows(group) + POOLED_AT; }
 };
 
-// This thread's index in its warpgroup. Recomputed on purpose: what depends on it is not kept in registers, which the
-// sums need, from one phase to the next.
+// This thread's index in its warpgroup. Recomputed on purpose: values derived from it would otherwise stay in registers
+// that the sums need.
 __device__ __forceinline__ int thread_in_warpgroup() {
     int index;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
     return index % 128;
 }
 
-// How many images each warpgroup takes at a time: fewer than Most if there are enough warpgroups for all images.
+// How many images each warpgroup takes at a time: Most, or fewer if there are warpgroups for all images.
 template <int Most>
 __device__ __forceinline__ int images_per_warpgroup(int images, int warpgroups) {
     return min(Most, (images + warpgroups - 1) / warpgroups);
 }
 
-// A thread's vectors of 16 bytes of a warpgroup's images on their way in, 49 an image: number ``first_vector`` and
-// every 128th after it, where they exist. They lie in one run, which keeps a bus busy too: images may be in the host's
-// page-locked memory.
+// The vectors of 16 bytes that a thread loads of its warpgroup's images, 49 per image: number ``first_vector`` and
+// every 128th after it. They are contiguous, which is fast over a bus, too: images may be in page-locked host memory.
 template <int Images>
 struct ImageVectors {
     uint4 vector[(49 * Images + 7 + 127) / 128] = {};
 };
 
-// Threads count from the start of a line of 128 bytes, so that no two warps of a group touch the same one: a bus
-// carries it twice.
+// Threads count from the start of a line of 128 bytes, so that no two warps of a group read the same line, which a bus
+// would transfer twice.
 __device__ __forceinline__ int first_vector(const unsigned char *x, int first, int t) {
     return t - int(((unsigned long long)x / sizeof(uint4) + first * 49U) % 8);
 }
 
-// Vectors of images beyond ``count`` stay as they are.
+// Loads the vectors; those of images beyond ``count`` do not change.
 template <int Images>
 __device__ __forceinline__ void load_images(ImageVectors<Images> &vectors, const unsigned char *x, int first, int count,
                                             int t) {
@@ -78,7 +77,7 @@ __device__ __forceinline__ void stage_word(unsigned char *windows, unsigned pixe
     if (column > 0) *(uint2 *)(at - 8) = four;
 }
 
-// Writes the windows of an image. first: the thread's first vector.
+// Writes the windows of one image. first: the thread's first vector.
 template <int Images>
 __device__ __forceinline__ void stage_windows(unsigned char *windows, const ImageVectors<Images> &vectors, int image,
                                               int first) {
@@ -93,14 +92,14 @@ __device__ __forceinline__ void stage_windows(unsigned char *windows, const Imag
     }
 }
 
-// The rows below the image are multiplied by zeros: they must hold numbers.
+// Clears the rows below the image, which are multiplied by zeros and so must not be NaN.
 __device__ __forceinline__ void clear_padding(unsigned char *windows, int t) {
     if (t >= 12) return;
     unsigned char *half = windows + t / 6 * WINDOW_HALF_BYTES;
     *(uint4 *)(half + 14 * WINDOW_ROW_BYTES + t % 6 * 16) = make_uint4(0, 0, 0, 0);
 }
 
-// A thread's part of the first convolution's filters, even or odd maps: filter rows 0 and 2, 1 and 3, 4 and none.
+// A thread's fragments of the first convolution's even or odd filters: rows 0 and 2, 1 and 3, 4 and zeros.
 struct Filters1 {
     uint4 k_step[3];
 };
@@ -109,16 +108,16 @@ __device__ __forceinline__ Filters1 load_filters1(const uint4 *filters, int odd_
     return {{__ldg(from), __ldg(from + 128), __ldg(from + 256)}};
 }
 
-// Waits until the filters are there. Else the assembler has the next products wait for them, in registers that it uses
-// again, and with them for all that was loaded since: the next images, which may still be on the bus.
+// Waits until the filters are loaded. Otherwise the assembler makes the next products wait for them and for all loads
+// since: those of the next images, which may still be on the bus.
 __device__ __forceinline__ void wait_for_loads(const Filters1 &filters) {
-    // Zero, of the row below the filters; a use that no compiler can leave out.
+    // This word is always zero, from the row below the filters. The compiler cannot remove the use.
     asm volatile("{ .reg .pred never; setp.ne.u32 never, %0, 0; @never trap; }" ::"r"(filters.k_step[2].w) : "memory");
 }
 
-// The first convolution of a staged image with those filters, asynchronously. The 64 rows of the products are 16 maps
-// at four neighbouring columns, their 72 columns the six windows of twelve rows. upper: rows 0, 2, …; lower: rows 1, 3,
-// … Sums: float32, or pairs of float16.
+// Starts the first convolution of a staged image with those filters. The 64 rows of a product are 16 maps at four
+// neighbouring columns; its 72 columns are the six windows of twelve rows. upper: rows 0, 2, …; lower: rows 1, 3, …
+// Sums: float32, or pairs of float16.
 template <typename Sums>
 __device__ __forceinline__ void convolve1(Sums &upper, Sums &lower, const Filters1 &filters,
                                           const unsigned char *windows, bool clear) {
@@ -132,12 +131,12 @@ __device__ __forceinline__ void convolve1(Sums &upper, Sums &lower, const Filter
     }
 }
 
-// Where this thread's results of convolve1 belong in an image's pooled maps, a pair of channels: for columns
-// 8 * j + 2 * (lane % 4) of the products at(pooled, j), for the next column 32 bytes on, in the same row. Rows lie
-// RowStride bytes apart; a channel has Bytes bytes, and a pixel 16 in each plane.
+// Offsets of this thread's results of convolve1, pairs of channels, in an image's pooled maps: at(pooled, j) for
+// columns 8 * j + 2 * (lane % 4) of the products, 32 bytes more for the next column. Rows are RowStride bytes apart; a
+// channel has Bytes bytes, and a pixel 16 in each plane.
 template <int RowStride>
 struct PooledOffsets {
-    int first_rows[3];  // and four rows on for every three of j
+    int first_rows[3];  // four rows more for every three of j
     __device__ __forceinline__ unsigned char *at(unsigned char *pooled, int j) const {
         return pooled + first_rows[j % 3] + j / 3 * (4 * RowStride);
     }
@@ -156,20 +155,20 @@ __device__ __forceinline__ PooledOffsets<RowStride> pooled_offsets(int t) {
     return offsets;
 }
 
-// The descriptor of the second convolution's pixels: of Columns of the Images whose rows alternate.
+// The matrix descriptor of the second convolution's pixels: Columns of them, of Images whose rows alternate.
 template <int Columns, int Images>
 __device__ __forceinline__ unsigned long long pixels_desc(const unsigned char *pooled) {
     return make_smem_desc(shared_address(pooled), PLANE_BYTES * Images, ROW_BYTES * Images / Columns);
 }
-// How far those under a tap lie from them.
+// The offset in bytes of the pixels under a tap.
 template <int Images>
 __device__ __forceinline__ int tap_offset(int tap) {
     return tap / 5 * Images * ROW_BYTES + tap % 5 * 16;
 }
 
-// The first convolution summed in float16, to which its results are rounded anyway: half the registers.
+// The first convolution with float16 sums, which take half the registers; its results are rounded to float16 anyway.
 struct Float16Sums {
-    static constexpr bool FILTERS_AHEAD = true;  // loaded behind the products of the pass before
+    static constexpr bool FILTERS_AHEAD = true;  // loaded while the products of the pass before run
     typedef Filters1 Filters;
     typedef unsigned Sums[18];
     static __device__ __forceinline__ void load(Filters &filters, const uint4 *filters1, bool odd, int t) {
@@ -181,12 +180,12 @@ struct Float16Sums {
     }
 };
 
-// Second filters that all fit: they stay in shared memory.
+// Second filters that fit in shared memory and stay there.
 template <typename Storage>
 struct ResidentFilters {
     static constexpr bool STREAMED = false;
     typedef Storage SharedStorage;
-    // Before the block's first barrier.
+    // Called before the block's first barrier: starts the copy of the filters.
     static __device__ __forceinline__ void begin(const unsigned char *filters2, const float *) {
         if (threadIdx.x > 0) return;
         Storage &smem = shared_storage<Storage>();
@@ -197,10 +196,10 @@ struct ResidentFilters {
     static __device__ __forceinline__ void wait() { mbarrier_wait(&shared_storage<Storage>().filters_full, 0); }
 };
 
-// Both convolutions of this block's images, at most Images a warpgroup at a time. A policy has
-//   First: the first convolution's Filters, Sums and pooled Maps, how it loads, multiplies, pools, stores and keeps
-//   them; SharedStorage, begin, wait, convolve2<Columns>: the second convolution, of a group's images or of the one it
-//   has; STREAMED: its filters pass by in rounds, in step with which a warpgroup without images skips them.
+// Both convolutions of this block's images, with at most Images per warpgroup at a time. A policy has
+//   First: the types Filters, Sums and Maps of the first convolution, and functions that load, multiply, pool and store;
+//   SharedStorage, begin, wait, convolve2<Columns>: the second convolution, of a group's images or of a single image;
+//   STREAMED: whether its filters are streamed, so that a warpgroup without images must skip them in step.
 template <int Images, int Warpgroups, typename Policy, typename Output>
 __device__ __forceinline__ void convolve_pair(Policy policy, const unsigned char *x, const uint4 *filters1,
                                               const unsigned char *filters2, const float *scales,
@@ -209,7 +208,7 @@ __device__ __forceinline__ void convolve_pair(Policy policy, const unsigned char
     typedef typename Policy::SharedStorage SharedStorage;
     STAMPS_BEGIN();
     const int group = warpgroup_index();
-    // One address, spelt as the compiler folds it best: into accesses where filters take registers, else into one
+    // One address, written in the form that compiles best: folded into accesses if filters take registers, else in one
     // register.
     unsigned char *windows = First::FILTERS_AHEAD
                                  ? SharedStorage::windows(group)
@@ -219,9 +218,9 @@ __device__ __forceinline__ void convolve_pair(Policy policy, const unsigned char
     const int share = images_per_warpgroup<Images>(images, Warpgroups * gridDim.x);
     const int stride = share * Warpgroups * gridDim.x;
     int first = (blockIdx.x + group * gridDim.x) * share;
-    ImageVectors<Images> vectors;  // requested before all else: over a bus they take longest
+    ImageVectors<Images> vectors;  // requested first: over a bus they take longest
     load_images(vectors, x, first, min(share, images - first), thread_in_warpgroup());
-    const int rounds = (images - (int)blockIdx.x * share + stride - 1) / stride;  // of the first warpgroup
+    const int rounds = (images - (int)blockIdx.x * share + stride - 1) / stride;  // the first warpgroup has most
     policy.begin(filters2, scales);
     griddepcontrol_launch_dependents();
     clear_padding(windows, thread_in_warpgroup());
@@ -229,7 +228,7 @@ __device__ __forceinline__ void convolve_pair(Policy policy, const unsigned char
     __syncthreads();
 
     for (int round = 0; Policy::STREAMED ? round < rounds : first < images; round++, first += stride) {
-        const int count = min(share, images - first), passes = 2 * count;  // columns of missing images: never stored
+        const int count = min(share, images - first), passes = 2 * count;  // columns of missing images are never stored
         if constexpr (Policy::STREAMED) {
             policy.last_round = round + 1 == rounds;
             if (count <= 0) {
@@ -247,7 +246,7 @@ __device__ __forceinline__ void convolve_pair(Policy policy, const unsigned char
         fence_proxy_async();
         warpgroup_barrier(1 + group);
         STAMP(STAGE);
-#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
+#pragma unroll 1  // if unrolled, the assembler (12.9, 13.2) confuses both passes' sums
         for (int pass = 0; pass < passes; pass++) {
             const int image = pass / 2;
             const bool odd = pass % 2;
@@ -272,7 +271,7 @@ __device__ __forceinline__ void convolve_pair(Policy policy, const unsigned char
             STAMP(POOL);
         }
 
-        // The next group's images, after the last fence and before the long products.
+        // The next group's images are requested after the last fence and before the long products.
         if constexpr (First::FILTERS_AHEAD) wait_for_loads(filters);
         load_images(vectors, x, first + stride, min(share, images - first - stride), t);
         policy.wait();

@@ -1,7 +1,7 @@
-// Half precision in memory and in pairs, by PTX alone: no header of a CUDA toolkit has to be found at run time.
+// Half precision in memory and in pairs, by PTX alone, so that no header of a CUDA toolkit is needed at run time.
 #pragma once
 
-// One half-precision number as it lies in memory; arithmetic happens after conversion to float.
+// One half-precision number in memory; it is converted to float for arithmetic.
 struct float16 {
     unsigned short bits;
     float16() = default;
@@ -42,7 +42,7 @@ __device__ __forceinline__ float16 high_half(half2 pair) {
     return value;
 }
 
-// a * b + c, both halves at once, each rounded once.
+// a * b + c for both halves, each rounded once.
 __device__ __forceinline__ half2 fused_multiply_add(half2 a, half2 b, half2 c) {
     half2 result;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
@@ -61,33 +61,33 @@ __device__ __forceinline__ half2 subtract(half2 a, half2 b) {
     return difference;
 }
 
-// The sum cut to 0 … 1, both halves at once; NaN becomes 0.
+// a + b for both halves, saturated to 0 … 1; NaN becomes 0.
 __device__ __forceinline__ half2 add_saturated(half2 a, half2 b) {
     half2 sum;
     asm("add.rn.sat.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
     return sum;
 }
 
-// Two bytes of four as float16: 0x6400 | byte is 1024 + byte.
+// Converts two of four bytes to float16; as bits, 0x6400 | byte is 1024 + byte.
 __device__ __forceinline__ half2 to_half2(unsigned bytes, int which) {
     return subtract(__byte_perm(bytes, 0x64646464, which), 0x64006400);
 }
 
-// max(a, 0), both halves at once, as fast as a multiplication (sm_80 and later).
+// max(a, 0) for both halves, as fast as a multiplication (sm_80 and later).
 __device__ __forceinline__ half2 relu(half2 a) {
     half2 result;
     asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(0x3c003c00), "r"(0x80008000));
     return result;
 }
 
-// Two numbers rounded, those below zero to zero (sm_80 and later).
+// Rounds two numbers to float16, negative ones to zero (sm_80 and later).
 __device__ __forceinline__ half2 pack_relu(float low, float high) {
     half2 pair;
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
-// Two numbers of float32, each the sum of two float16: returns the high halves; low: what is left, times ``scale``.
+// Splits two float32 into two float16 each: returns the high halves; low: the remainders times ``scale``.
 __device__ __forceinline__ half2 split_half2(float a, float b, half2 &low, float scale) {
     const half2 high = pack_half2(a, b);
     low = pack_half2(scale * (a - float(low_half(high))), scale * (b - float(high_half(high))));

@@ -1,6 +1,6 @@
 // Tensor-core products of one warp, by PTX alone, and the loads that feed them; sm_80 and later.
 //
-// Lane = 4 * g + t. A is 16 x k, row by row; B is k x 8; d is 16 x 8 and grows by A B:
+// Lane = 4 * g + t. A is 16 x k, row by row; B is k x 8; A B is added to d, 16 x 8:
 //   d[0], d[1] = row g, columns 2t, 2t + 1; d[2], d[3] = row g + 8, the same columns.
 #pragma once
 
@@ -24,8 +24,8 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four 8 x 8 matrices of float16 from shared memory: a 16 x 16 tile as mma_f16's A, if lane i points at row i % 16 and
-// column 8 * (i / 16). Addresses are multiples of 16.
+// Loads four 8 x 8 float16 matrices from shared memory: a 16 x 16 tile as mma_f16's A, if lane i passes the address of
+// row i % 16, column 8 * (i / 16). Addresses are multiples of 16.
 __device__ __forceinline__ void ldmatrix(unsigned (&a)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
@@ -33,21 +33,21 @@ __device__ __forceinline__ void ldmatrix(unsigned (&a)[4], const void *row) {
                  : "memory");
 }
 
-// The nearest tfloat32 (11 significant bits, ties away from zero) as mma_tf32 wants it.
+// The nearest tfloat32 (11 significant bits, ties away from zero), as an operand of mma_tf32.
 __device__ __forceinline__ unsigned to_tf32(float value) {
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits;
 }
 
-// Returns the nearest tfloat32; low: the nearest of the rest.
+// Returns the nearest tfloat32; low: the tfloat32 nearest to the remainder.
 __device__ __forceinline__ unsigned split_tf32(float value, unsigned &low) {
     const unsigned high = to_tf32(value);
     low = to_tf32(value - __uint_as_float(high));
     return high;
 }
 
-// Adds in the usual way: tensor cores cut off what they add.
+// Adds sums by ordinary additions, which round; tensor cores truncate.
 template <int Rows, int Columns>
 __device__ __forceinline__ void add(float (&sums)[Rows][Columns][4], const float (&others)[Rows][Columns][4]) {
 #pragma unroll
@@ -55,13 +55,13 @@ __device__ __forceinline__ void add(float (&sums)[Rows][Columns][4], const float
         sums[i / 4 / Columns][i / 4 % Columns][i % 4] += others[i / 4 / Columns][i / 4 % Columns][i % 4];
 }
 
-// Neighbours in memory, loaded at once: 16 bytes or less in one instruction.
+// Count neighbours in memory, up to 16 bytes, loaded by one instruction.
 template <typename T, int Count>
 struct alignas(sizeof(T) * Count < 16 ? sizeof(T) * Count : 16) Vector {
     T at[Count];
 };
 
-// Count neighbours of a row of Length numbers, the first one a multiple of Count; zeros where there is none.
+// Count neighbours of a row of Length numbers, from a multiple of Count on; zeros beyond the row.
 template <int Length, int Count, typename T>
 __device__ __forceinline__ Vector<T, Count> neighbours(const T *row, int first, bool exists) {
     Vector<T, Count> found = {};

@@ -1,11 +1,11 @@
-// Sums of DEPTH terms in parts of PART terms: each part is summed by itself from zero, then the parts are added in their
-// order. Kernels that compute the parts one after another, or in many blocks at once, then agree to the bit.
+// Sums of DEPTH terms in parts of PART terms: each part is summed by itself from zero, then the parts are added in
+// their order. Kernels that compute the parts one after another, or in many blocks at once, then agree to the bit.
 #pragma once
 #include "common.cuh"
 
 constexpr int PARTS = (DEPTH + PART - 1) / PART;
 
-// After `terms` terms: at the end of a part its sums move into the totals. Sums: an array of floats.
+// Called after `terms` terms: at the end of a part, adds its sums to the totals and clears them. Sums: a float array.
 template <typename Sums>
 __device__ __forceinline__ void end_part(Sums &totals, Sums &sums, int terms) {
     if (terms % PART != 0 && terms < DEPTH) return;

@@ -1,11 +1,11 @@
 // Which pixels of a pooling window lie in the image, and how many a mean counts.
 //
-// A map is (H, W), its windows (PH, PW), each WINDOW x WINDOW pixels, STRIDE apart, the first PADDING rows and columns
-// ahead of the image. A mean counts COUNTED rows and columns of padding as pixels, all or none.
+// A map has H x W pixels and PH x PW windows of WINDOW x WINDOW pixels, STRIDE apart. The first windows begin PADDING
+// rows and columns before the image. A mean counts COUNTED rows and columns of padding as pixels: all padding, or 0.
 #pragma once
 #include "common.cuh"
 
-// Along one axis: how many pixels of window `at` lie in the padding ahead of the image.
+// Along one axis: how many pixels of window `at` lie in the padding before the image.
 __device__ __forceinline__ int pixels_ahead(int at) { return PADDING == 0 ? 0 : max(PADDING - at * STRIDE, 0); }
 
 struct WindowExtent {

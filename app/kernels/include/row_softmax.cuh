@@ -1,11 +1,11 @@
-// The softmax of a row that lanes of a warp share. Its sums are those of softmax_01_rows to the bit: columns 16 apart are
+// The softmax of a row that is distributed over lanes of a warp, with the bits of softmax_01_rows: columns 16 apart are
 // added first, then those 8, 4, 2 and 1 apart.
 #pragma once
 #include "common.cuh"
 
-// Combines all values of a row; returns what every lane of the row then has. Where two columns lie that differ in one bit
-// of their numbers, from the highest bit to the lowest: Apart > 0, in a lane's array so far apart; Apart < 0, in lanes so
-// far apart. Done: the places in the array that are combined already.
+// Reduces all values of a row; every lane of the row gets the result. The arguments from Apart on say where columns lie
+// whose numbers differ in one bit, from the highest bit to the lowest: positive, so far apart in a lane's array;
+// negative, in lanes so far apart. Done: the bits of the array's index that are reduced already.
 template <int Done, int Apart, int... Others, int Count, typename Act>
 __device__ __forceinline__ float combine_row(float (&values)[Count], Act act) {
 #pragma unroll
@@ -18,8 +18,8 @@ __device__ __forceinline__ float combine_row(float (&values)[Count], Act act) {
     else return values[0];
 }
 
-// exp(score - greatest) / their sum, of a lane's columns. Apart: as above, for all bits in which columns differ. score(i): of
-// a lane's column i; exists(i): whether the row has it. All lanes of the warp take part.
+// Replaces a lane's columns by exp(score - greatest) / sum. Apart: as above, for all bits of column numbers. score(i):
+// of the lane's column i; exists(i): whether the row has it. All lanes of the warp must call it.
 template <int... Apart, int Count, typename Score, typename Exists>
 __device__ __forceinline__ void softmax_of_row(float (&values)[Count], Score score, Exists exists) {
     float combined[Count];

@@ -1,8 +1,8 @@
-// The second of two fully connected layers, from hidden values in shared memory, and its softmax and argmax: by tensor
-// cores, each operand the sum of two tfloat32, which is as exact as float32 and has its range. A warp serves eight images.
+// The second of two fully connected layers, from hidden values in shared memory, with softmax and argmax. Tensor cores
+// multiply operands split into two tfloat32, as exact as float32 and with its range. A warp computes eight images.
 //
-// Hidden values lie in rows of PITCH, a column an image. The matrix is packed as mma_tf32's A in tiles of 16 classes, high
-// parts and then low parts (gemm_pair.py).
+// Each hidden value is a row of PITCH floats, one per image. The matrix is packed as mma_tf32's A in tiles of 16
+// classes, high parts first, then low parts (gemm_pair.py).
 #pragma once
 #include "common.cuh"
 #include "mma.cuh"
@@ -14,14 +14,14 @@ constexpr int FRAGMENTS = CLASS_TILES * K_STEPS * 32;  // per part of the matrix
 constexpr int SECOND_BYTES = 2 * FRAGMENTS * sizeof(Fragment);
 typedef float Scores[CLASS_TILES][4];  // of classes lane / 4 (0, 1) and 8 more (2, 3), images 2 (lane % 4) and the next
 
-// A number as the sum of two tfloat32: the high one cut off, the low one rounded.
+// Splits a number into two tfloat32: the high one truncated, the low one rounded.
 __device__ __forceinline__ void split_tf32(float value, unsigned &high, unsigned &low) {
     constexpr unsigned BITS = 0xffffe000;
     high = __float_as_uint(value) & BITS;
     low = (__float_as_uint(value - __uint_as_float(high)) + 0x1000) & BITS;
 }
 
-// The biases of a lane's classes, zeros without.
+// Loads the biases of a lane's classes; zeros without a bias.
 __device__ __forceinline__ void load_second_bias(float (&bias)[CLASS_TILES][2], const float *bias2, int lane) {
 #pragma unroll
     for (int i = 0; i < 2 * CLASS_TILES; i++) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_second_bias(float (&bias)[CLASS_TILES][2], 
     }
 }
 
-// The second product for eight images. bias: as load_second_bias gives it.
+// Computes the scores of eight images. bias: from load_second_bias.
 __device__ __forceinline__ void multiply_second(Scores &scores, const float (&bias)[CLASS_TILES][2], const float *hidden,
                                                 const Fragment *w2, int lane) {
     float cross[CLASS_TILES][2][4] = {};
@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply_second(Scores &scores, const float (&bi
         for (int tile = 0; tile < CLASS_TILES; tile++) {
             const Fragment *own = w2 + (tile * K_STEPS + k) * 32 + lane;
             const Fragment w = own[0], low_w = own[FRAGMENTS];
-            float partial[4] = {};  // tensor cores cut off what they add
+            float partial[4] = {};  // short sums, because tensor cores truncate
             mma_tf32(partial, w.at, high);
             mma_tf32(cross[tile][0], low_w.at, high);
             mma_tf32(cross[tile][1], w.at, low);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void multiply_second(Scores &scores, const float (&bi
         for (int i = 0; i < 4; i++) scores[tile][i] += cross[tile][0][i] + cross[tile][1][i];
 }
 
-// The greatest score of this thread's image i (0, 1) and its class, known to all lanes that share the image.
+// The greatest score of this thread's image i (0, 1) and its class; all lanes of the image get it.
 struct Best {
     float score = __int_as_float(0xff800000);
     int label = CLASSES;
@@ -85,7 +85,7 @@ __device__ __forceinline__ Best best_of(const Scores &scores, int i, int lane) {
     return best;
 }
 
-// exp(score - greatest) / their sum, of image i.
+// Replaces the scores of image i by their softmax.
 __device__ __forceinline__ void to_probabilities(Scores &scores, int i, int lane) {
     const float greatest = best_of(scores, i, lane).score;
     float sum = 0.0f;
@@ -103,8 +103,8 @@ __device__ __forceinline__ void to_probabilities(Scores &scores, int i, int lane
     for (int tile = 0; tile < CLASS_TILES; tile++) scores[tile][i] /= sum, scores[tile][2 + i] /= sum;
 }
 
-// Stores the scores, or probabilities, and the best class of each image that exists. Labels of two images are one store, and
-// a warp's one run of eight bytes: over a bus, single bytes would each cost a write. labels: at an even address.
+// Stores the scores, or probabilities, and labels of the images that exist. One store has the labels of two images, so
+// a warp writes eight bytes together: over a bus, each byte would be a separate write. labels: an even address.
 __device__ __forceinline__ void store_results(Scores &scores, float *y, unsigned char *labels, int images, int lane) {
     const int first = lane % 4 * 2;
     int best[2];

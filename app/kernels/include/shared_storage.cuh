@@ -1,7 +1,7 @@
 // A block's dynamic shared memory, laid out by the kernel's struct SharedStorage.
 //
-// The row has to know its size before there is a compiler (which kernels fit a card, which defaults do), so it computes
-// SHARED_BYTES by itself. A kernel for which it comes to another size than the struct has does not compile.
+// The registry row needs the size before anything is compiled, to choose kernels and parameters that fit a GPU. So it
+// computes SHARED_BYTES itself; a kernel whose struct has another size does not compile.
 #pragma once
 
 extern __shared__ __align__(128) unsigned char memory[];

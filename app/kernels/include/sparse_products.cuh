@@ -1,20 +1,20 @@
-// Products of 2:4 sparse filters: kept weights, then metadata (see sparse_pair.py), both in shared memory. Metadata has
-// to be in registers: a warpgroup loads CHUNK words a thread while the products of the words before are under way.
+// Products of 2:4 sparse filters: kept weights, then metadata (see sparse_pair.py), both in shared memory. Products
+// read metadata from registers: each thread loads CHUNK words while the products of the words before run.
 #pragma once
 #include "conv_pair_warpgroups.cuh"
 
-constexpr int KEPT_BYTES = 64 * 32;     // of a product
-constexpr int WORDS = 13, CHUNK = 2;    // of a thread's metadata
+constexpr int KEPT_BYTES = 64 * 32;     // per product
+constexpr int WORDS = 13, CHUNK = 2;    // words of metadata per thread, in all and at a time
 constexpr int VECTOR_BYTES = 128 * 16;  // four words of each thread
 constexpr int METADATA_BYTES = (WORDS + 3) / 4 * VECTOR_BYTES;
 
-// A thread's metadata, behind the kept weights of so many products.
+// A thread's metadata, behind the kept weights of Products products.
 template <int Products>
 __device__ __forceinline__ const unsigned char *metadata_of(const unsigned char *filters2) {
     return filters2 + Products * KEPT_BYTES + thread_in_warpgroup() * 16;
 }
 
-// The products of a policy. Products: how many there are (COUNT), and multiply, which issues those of one word.
+// Issues all products. Products: their number COUNT, and multiply, which issues those of one word of metadata.
 template <typename Products>
 struct SparseProducts {
     template <typename Sums>

@@ -1,11 +1,11 @@
-// Stamps of the clock, for ``profile --timeline``: when each warpgroup ended each of its phases. Only with STAMPS defined,
-// the most that a warpgroup leaves, and STAMPED, the warpgroups of the launch; in every other build they are nothing.
+// Clock stamps for ``profile --timeline``: when each warpgroup ended each of its phases. STAMPS is the greatest number
+// of stamps per warpgroup, STAMPED the number of warpgroups of the launch; without STAMPS this compiles to nothing.
 #pragma once
 
 #ifdef STAMPS
 enum class Phase { STAGE, CONV1, POOL, LOAD, CONV2, STORE };
 
-// Of each warpgroup: its stamps' number; nanoseconds and clock at its start; both at its end; clock * 8 + phase.
+// Words per warpgroup: number of stamps; nanoseconds and clock at its start; both at its end; then clock * 8 + phase.
 constexpr int STAMPS_HEAD = 5;
 __device__ unsigned long long stamps[STAMPED * (STAMPS_HEAD + STAMPS)];
 
@@ -20,7 +20,7 @@ __device__ __forceinline__ unsigned long long nanoseconds_now() {
     return now;
 }
 
-// This warpgroup's part of stamps, and its count in shared memory: a register would be missing elsewhere.
+// Returns this warpgroup's part of the stamps. Their count is in shared memory, to take no register.
 __device__ __forceinline__ unsigned long long *own_stamps() {
     return stamps + (blockIdx.x * (blockDim.x / 128) + threadIdx.x / 128) * (STAMPS_HEAD + STAMPS);
 }

@@ -1,6 +1,6 @@
 // A convolution of images in global memory by warpgroups: each takes a band of an image, CHUNKS tiles of ROWS rows.
 //
-// Who includes it has a kernel of THREADS threads that calls convolve_bands; warpgroups.py has its data and launch.
+// The including file defines a kernel of THREADS threads that calls convolve_bands; warpgroups.py has data and launch.
 #pragma once
 #include "common.cuh"
 
@@ -22,8 +22,8 @@ struct SharedStorage : FilterStorage {
     unsigned char results[WARPGROUPS][STAGED * RESULTS * sizeof(OUTPUT) + 16];
 };
 
-// Writes a band's pixels, its first row at ``row0`` of the image, as [eight channels][row][column][channel]; zeros around
-// the image and for channels that do not exist.
+// Writes a band's pixels, from row ``row0`` of the image on, as [eight channels][row][column][channel], with zeros
+// around the image and for channels that do not exist.
 __device__ __forceinline__ void stage_band(unsigned char *maps, const INPUT *image, int row0, int thread) {
     constexpr int PIXELS = Layer::STAGED_HEIGHT * Layer::STAGED_WIDTH;
     for (int i = thread; i < PLANES * PIXELS; i += 128) {
@@ -58,12 +58,12 @@ __device__ __forceinline__ void convolve_bands(const INPUT *__restrict__ x, cons
     unsigned char *maps = shared_storage<SharedStorage>().maps[group];
     Filters filters = {w};
     filters.begin(factors, bias);
-    // Steps may end below a band, where filters are zeros: numbers must lie there.
+    // The last step may read below the band, where filters are zeros: what lies there must not be NaN.
     for (int i = thread; SPARSE && i < PARTS * MAPS_BYTES / 16; i += 128) ((uint4 *)maps)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     filters.wait_for_all();
 
-    const int rounds = (bands - blockIdx.x + stride - 1) / stride;  // of the first warpgroup
+    const int rounds = (bands - blockIdx.x + stride - 1) / stride;  // the first warpgroup has most
     long long band = blockIdx.x + group * (long long)gridDim.x;
     for (int round = 0; STREAMED ? round < rounds : band < bands; round++, band += stride) {
         filters.begin_round(round + 1 == rounds);

@@ -1,19 +1,20 @@
 // A convolution of maps in shared memory by warpgroup tensor-core instructions, with bias, activation and pooling.
 //
-// A tile of the product is 64 maps of the result x ROWS rows of eight neighbouring pixels. Its operands lie where they
-// are: the filters as core matrices, the pixels as [eight channels][row][column][channel], so that eight neighbours are
-// a core matrix wherever they start and a tap is another start address. Columns that a stride skips lie apart. Pooling
-// windows of two pixels fall to one thread. With PARTS 2 a channel is the sum of two float16; the products of a stage's
-// steps are summed by the tensor cores, which cut off what they add, and these sums in the usual way.
+// A tile of the product is 64 maps of the result x ROWS rows of eight neighbouring pixels. Operands are read in place:
+// the filters as core matrices, the pixels as [eight channels][row][column][channel], so that eight neighbours are a
+// core matrix wherever they start, and a tap is another start address. Columns that a stride skips are stored
+// separately. A thread has all pixels of a 2 x 2 pooling window. With PARTS 2 a channel is the sum of two float16. The
+// tensor cores, which truncate, sum the products of a stage's steps; ordinary additions sum the stages.
 //
-// With SPARSE, filters have two weights of every four channels (sparse_pair.py). The pixels then lie as [row][eight
-// channels][column][channel]: down a column of taps, all channels of one row and the next are core matrices at one
-// distance, and four of them are a step, whatever tap they belong to.
+// With SPARSE, filters are 2:4 sparse along the channels (sparse_pair.py). The pixels are then stored as [row][eight
+// channels][column][channel], so the channels of all rows of a column of taps are core matrices at equal distances.
+// Four of them are a step, whichever taps they belong to.
 //
-// Who includes it has defined WARPGROUPS, ROWS and CHUNKS, tiles of so many rows, PARTS, WEIGHT_PARTS, SPARSE, STAGES and
-// STAGE_STEPS, STREAMED, STAGED, MAPS_BYTES for a part of the maps, OUTPUT, and the struct Layer: CHANNELS, STAGED_HEIGHT and
-// STAGED_WIDTH (of what lies in shared memory, with borders), MAPS, KERNEL, STRIDE, HEIGHT and WIDTH (of the result),
-// POOLED_HEIGHT and POOLED_WIDTH, WINDOW, IS_MAX, WITH_BIAS, Activation. Its SharedStorage begins with FilterStorage.
+// The including file defines WARPGROUPS, ROWS, CHUNKS (tiles per band), PARTS, WEIGHT_PARTS, SPARSE, STAGES,
+// STAGE_STEPS, STREAMED, STAGED, MAPS_BYTES (of a part of the maps), OUTPUT, and the struct Layer with CHANNELS,
+// STAGED_HEIGHT and STAGED_WIDTH (of the maps in shared memory, with borders), MAPS, KERNEL, STRIDE, HEIGHT and WIDTH
+// (of the result), POOLED_HEIGHT and POOLED_WIDTH, WINDOW, IS_MAX, WITH_BIAS, Activation. Its SharedStorage begins with
+// FilterStorage.
 #pragma once
 #include "bulk_copy.cuh"
 #include "common.cuh"
@@ -22,19 +23,19 @@
 
 constexpr int THREADS = 128 * WARPGROUPS, TILE_MAPS = 64;
 
-// The maps: PLANES planes of eight channels; channels that do not exist are zeros. Tiles may reach beyond the last plane.
+// The maps: PLANES planes of eight channels; missing channels are zeros. Tiles may read beyond the last plane.
 constexpr int PLANES = SPARSE ? (Layer::CHANNELS + 7) / 8 : (Layer::CHANNELS + 15) / 16 * 2;
 constexpr int PHASE_BYTES = (Layer::STAGED_WIDTH + Layer::STRIDE - 1) / Layer::STRIDE * 16;
 constexpr int LINE_BYTES = Layer::STRIDE * PHASE_BYTES;  // of a row of a plane
 constexpr int ROW_BYTES = SPARSE ? PLANES * LINE_BYTES : LINE_BYTES;
 constexpr int PLANE_BYTES = SPARSE ? LINE_BYTES : Layer::STAGED_HEIGHT * LINE_BYTES;
 
-// Steps of STEP_PLANES planes: runs of them lie one after another, of a tap or, sparse, of a column of taps.
+// A step multiplies STEP_PLANES planes. The steps of a tap, or if sparse of a column of taps, are contiguous.
 constexpr int TAPS = Layer::KERNEL * Layer::KERNEL, STEP_PLANES = SPARSE ? 4 : 2;
 constexpr int RUNS = SPARSE ? Layer::KERNEL : TAPS;
 constexpr int RUN_STEPS = ((SPARSE ? Layer::KERNEL : 1) * PLANES + STEP_PLANES - 1) / STEP_PLANES, STEPS = RUNS * RUN_STEPS;
 
-// Tiles: only columns that pooling reads.
+// Tiles cover only the columns that pooling reads.
 constexpr int USED_COLUMNS = Layer::WIDTH < Layer::POOLED_WIDTH * Layer::WINDOW ? Layer::WIDTH : Layer::POOLED_WIDTH * Layer::WINDOW;
 constexpr int STRIPS = (USED_COLUMNS + 7) / 8, MAP_TILES = (Layer::MAPS + TILE_MAPS - 1) / TILE_MAPS;
 constexpr int PIXEL_TILES = CHUNKS * STRIPS;
@@ -45,11 +46,11 @@ static_assert(LAST_PLANE * PLANE_BYTES + LAST_ROW * ROW_BYTES + (Layer::STRIDE -
                   MAPS_BYTES, "a tile ends beyond the maps");
 static_assert(Layer::WINDOW <= 2 && ROWS % Layer::WINDOW == 0, "a thread has whole windows");
 
-// The filters of a tile of maps: stages of STAGE_STEPS steps, of each run the high, then the low parts. Behind sparse ones
-// lies their metadata, a word of each thread for two steps.
+// The filters of a tile of maps: stages of STAGE_STEPS steps, high parts before low parts. Sparse filters are followed
+// by their metadata, one word per thread for two steps.
 constexpr int STEP_BYTES = TILE_MAPS * 16 * 2, WORDS = SPARSE ? (STAGE_STEPS + 1) / 2 : 0, WORD_BYTES = 128 * 4;
 constexpr int STAGE_BYTES = WEIGHT_PARTS * STAGE_STEPS * STEP_BYTES + WORDS * WORD_BYTES, TILE_STAGES = STEPS / STAGE_STEPS;
-constexpr int ROUND_STAGES = MAP_TILES * PIXEL_TILES * TILE_STAGES;  // that a warpgroup's maps take
+constexpr int ROUND_STAGES = MAP_TILES * PIXEL_TILES * TILE_STAGES;  // stages that a warpgroup reads for its maps
 static_assert(STEPS % STAGE_STEPS == 0 && (!SPARSE || WEIGHT_PARTS == 1), "stages are whole");
 constexpr bool WHOLE_RUNS = STAGE_STEPS % RUN_STEPS == 0;
 static_assert(WHOLE_RUNS || (SPARSE && RUN_STEPS % STAGE_STEPS == 0), "a stage is of whole runs, or part of one");
@@ -62,14 +63,14 @@ struct alignas(16) FilterStorage {
 };
 __device__ __forceinline__ FilterStorage &filter_storage() { return *(FilterStorage *)memory; }
 
-// The filters' way through shared memory: all at once, or stage after stage, the same ones in each round.
+// The filters in shared memory: all at once, or streamed stage by stage, the same stages in each round.
 struct Filters {
     const unsigned char *filters;
     PipelineState<STAGES> pipe;
-    int number;  // of the stage in its round
+    int number;  // the stage's number in its round
     bool last_round;
 
-    // Before the block's first barrier.
+    // Called before the block's first barrier: initialises barriers and starts copies.
     __device__ __forceinline__ void begin(const float *factors, const float *bias) {
         FilterStorage &smem = filter_storage();
         for (int i = threadIdx.x; i < MAP_TILES * TILE_MAPS; i += THREADS)
@@ -81,11 +82,11 @@ struct Filters {
         else
             for (int stage = 0; stage < STAGES; stage++) request(stage, stage);
     }
-    // After it: filters that stay are there.
+    // Called after it: waits for filters that stay.
     __device__ __forceinline__ void wait_for_all() {
         if (!STREAMED) mbarrier_wait(filter_storage().full, 0);
     }
-    // Each tile of pixels takes the stages of its tile of maps.
+    // Starts the copy of stage ``wanted`` of the round; each tile of pixels reads the stages of its tile of maps.
     __device__ __forceinline__ void request(int stage, int wanted) {
         const int source = wanted / (PIXEL_TILES * TILE_STAGES) * TILE_STAGES + wanted % TILE_STAGES;
         cp_async_bulk(filter_storage().filters + stage * STAGE_BYTES, filters + source * STAGE_BYTES, STAGE_BYTES,
@@ -99,7 +100,7 @@ struct Filters {
         mbarrier_wait(filter_storage().full + pipe.stage, pipe.phase);
         return advance_desc(first, pipe.stage * STAGE_BYTES);
     }
-    // Loads this thread's metadata of a stage that is there.
+    // Loads this thread's metadata of a stage in shared memory.
     __device__ __forceinline__ void load_words(unsigned (&words)[WORDS + 1], int map_tile, int stage) {
         const int place = STREAMED ? pipe.stage : map_tile * TILE_STAGES + stage;
         const unsigned char *first = filter_storage().filters + place * STAGE_BYTES + STAGE_STEPS * STEP_BYTES;
@@ -107,7 +108,7 @@ struct Filters {
         for (int i = 0; i < WORDS; i++)
             words[i] = load_metadata_word(first + i * WORD_BYTES + threadIdx.x % 128 * 4);
     }
-    // This warp is done with the stage. The last one brings the stage that takes its place, if there is another.
+    // Called when this warp has read the stage. The last warp starts the copy of the stage that replaces it, if any.
     __device__ __forceinline__ void release() {
         if (!STREAMED) return;
         if (threadIdx.x % 32 == 0 && arrives_last(filter_storage().readers + pipe.stage, THREADS / 32) &&
@@ -116,7 +117,7 @@ struct Filters {
         pipe.advance();
         number++;
     }
-    // A warpgroup without maps keeps step with the ring.
+    // A warpgroup without maps releases all stages of a round unread.
     __device__ __forceinline__ void skip_round() {
         for (int stage = 0; stage < ROUND_STAGES; stage++) wait(0, 0), release();
     }
@@ -129,7 +130,7 @@ __device__ __forceinline__ int pixel_offset(int row, int column) {
 // The sums of one tile: 64 maps, ROWS rows of eight pixels from the one that ``pixels`` describes.
 __device__ __forceinline__ void multiply(float (&sums)[4 * ROWS], Filters &filters, int map_tile,
                                          unsigned long long pixels) {
-    // Without a wait between stages. Metadata then alternates between registers, of which unrolled code alone has names.
+    // Whether all products are issued without waits between stages. Alternating metadata registers need unrolled code.
     constexpr bool AT_ONCE = PARTS == 1 && !STREAMED && (!SPARSE || STEPS <= 64);
     constexpr int UNROLLED = AT_ONCE && STEPS <= 64 ? TILE_STAGES : 1;
     constexpr int PASSES = PARTS + WEIGHT_PARTS - 1;
@@ -146,7 +147,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4 * ROWS], Filters &filte
         float(&into)[4 * ROWS] = PARTS == 2 ? partial : sums;
         wgmma_fence();
 #pragma unroll
-        for (int pass = PASSES - 1; pass >= 0; pass--)  // small terms first: 2 low filters, 1 low pixels
+        for (int pass = PASSES - 1; pass >= 0; pass--)  // small terms first: pass 2 has low filters, 1 low pixels
 #pragma unroll
             for (int i = 0; i < STAGE_STEPS; i++) {
                 const int first = stage * STAGE_STEPS;
@@ -174,8 +175,8 @@ __device__ __forceinline__ void multiply(float (&sums)[4 * ROWS], Filters &filte
     if (AT_ONCE) wgmma_wait_group(sums);
 }
 
-// Bias, activation and pooling of a tile, whose first pixel is (row0, column0) of the result, and its part of y, (MAPS,
-// POOLED_HEIGHT, POOLED_WIDTH).
+// Applies bias, activation and pooling to a tile, whose first pixel is (row0, column0) of the result, and stores it in
+// y (MAPS, POOLED_HEIGHT, POOLED_WIDTH).
 __device__ __forceinline__ void store_tile(OUTPUT *y, const float (&sums)[4 * ROWS], int map_tile, int row0,
                                            int column0) {
     typedef Layer L;
@@ -200,7 +201,7 @@ __device__ __forceinline__ void store_tile(OUTPUT *y, const float (&sums)[4 * RO
                 continue;
             }
             if (row / 2 >= L::POOLED_HEIGHT) break;
-            // Windows over the border reduce the pixels inside.
+            // Windows over the border pool only the pixels inside.
             const bool right = L::POOLED_WIDTH * L::WINDOW <= L::WIDTH || column + 1 < L::WIDTH;
             const bool below = L::POOLED_HEIGHT * L::WINDOW <= L::HEIGHT || row + 1 < L::HEIGHT;
             float pooled = L::IS_MAX ? sums[at] : activated(sums[at]);
@@ -209,7 +210,7 @@ __device__ __forceinline__ void store_tile(OUTPUT *y, const float (&sums)[4 * RO
 #pragma unroll
             for (int j = 0; j < 3; j++)
                 if (counts[j]) pooled = L::IS_MAX ? greater(pooled, others[j]) : pooled + activated(others[j]);
-            // The greatest sum stands for the greatest value: factors are positive, activations monotone.
+            // The greatest sum gives the greatest value, because factors are positive and activations monotone.
             pooled = L::IS_MAX ? activated(pooled) : pooled / ((1 + right) * (1 + below));
             if (column / 2 < L::POOLED_WIDTH) own[row / 2 * L::POOLED_WIDTH + column / 2] = OUTPUT(pooled);
         }
@@ -219,8 +220,8 @@ __device__ __forceinline__ void store_tile(OUTPUT *y, const float (&sums)[4 * RO
 constexpr int RESULTS = Layer::MAPS * Layer::POOLED_HEIGHT * Layer::POOLED_WIDTH;
 static_assert(!STAGED || RESULTS * sizeof(OUTPUT) % 16 == 0, "results are copied 16 bytes at a time");
 
-// All tiles of the maps in shared memory, whose first row belongs to row ``row0`` of the result. With STAGED the results
-// are collected in shared memory and leave it in whole lines; else each thread stores what it has.
+// Computes all tiles of the maps in shared memory, from row ``row0`` of the result on. With STAGED, results are
+// collected in shared memory and stored in whole lines; otherwise each thread stores its own.
 __device__ __forceinline__ void convolve_tiles(OUTPUT *y, OUTPUT *staged, const unsigned char *maps, Filters &filters,
                                                int row0, int group) {
     const unsigned long long pixels = make_smem_desc(shared_address(maps), PLANE_BYTES, Layer::STRIDE * ROW_BYTES);

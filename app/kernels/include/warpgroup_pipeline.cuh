@@ -1,18 +1,18 @@
-// Stages of shared memory between producer warps, which fill them, and consumer warpgroups, which multiply what is in
-// them: weights by the copy engine, images by the producers' threads.
+// Stages of shared memory that producer warps fill and consumer warpgroups multiply. The copy engine brings the
+// weights, the threads of the producers bring the images.
 //
-// Who includes it has defined STEPS of the sum, STAGES, STAGE_BYTES with W_BYTES of weights first, CONSUMERS and
-// PRODUCERS (threads) and the integer WeightOffset, and defines SharedStorage, which begins with the stages, ``full``
-// and ``empty``.
+// The including file defines STEPS of the sum, STAGES, STAGE_BYTES with W_BYTES of weights first, CONSUMERS and
+// PRODUCERS (threads), the integer type WeightOffset, and SharedStorage, which begins with the stages, ``full`` and
+// ``empty``.
 #pragma once
 #include "bulk_copy.cuh"
 #include "shared_storage.cuh"
 #include "wgmma.cuh"
 
-__device__ __forceinline__ unsigned long long *full();   // a barrier for each stage: it holds a step
-__device__ __forceinline__ unsigned long long *empty();  // and: all consumers have read it
+__device__ __forceinline__ unsigned long long *full();   // a barrier per stage: a step has arrived
+__device__ __forceinline__ unsigned long long *empty();  // a barrier per stage: all consumers have read it
 
-// A step of the sum, and the stage that it lies in. A block takes all steps, or those from `first` to before `end`.
+// A step of the sum and its stage. A block takes all steps, or those from `first` up to `end`, exclusive.
 struct KStep {
     int index, first, end;
     PipelineState<STAGES> pipe;
@@ -26,7 +26,7 @@ struct KStep {
     __device__ __forceinline__ unsigned char *smem() const { return memory + pipe.stage * STAGE_BYTES; }
 };
 
-// One thread, before all else.
+// Initialises the barriers; one thread calls it first.
 __device__ __forceinline__ void init_stages() {
     for (int stage = 0; stage < STAGES; stage++)
         mbarrier_init(full() + stage, 1 + PRODUCERS / 32), mbarrier_init(empty() + stage, CONSUMERS / 32);
@@ -36,15 +36,15 @@ __device__ __forceinline__ void bring_weights(const KStep &k, const unsigned cha
     cp_async_bulk(k.smem(), w + (WeightOffset)k.index * W_BYTES, W_BYTES, full() + k.pipe.stage);
 }
 
-// A producer, before it fills a step's stage: waits until it is empty, and asks for the weights.
+// Called by a producer before it fills a stage: waits until it is empty, and starts the copy of the weights.
 __device__ __forceinline__ void acquire(const KStep &k, const unsigned char *w, int t) {
-    if (k.taken() >= STAGES) {  // before, all are empty and their weights on the way
+    if (k.taken() >= STAGES) {  // earlier stages are empty, and their weights requested
         mbarrier_wait(empty() + k.pipe.stage, k.pipe.phase ^ 1);
         if (t == 0) bring_weights(k, w);
     }
 }
 
-// A producer has stored its part of a step's images.
+// Called by a producer that has stored its part of a step's images.
 __device__ __forceinline__ void publish(const KStep &k, int t) {
     fence_proxy_async();
     __syncwarp();

@@ -1,31 +1,31 @@
-// A block's matrix product by warpgroup tensor-core instructions: so many outputs (rows) for so many images (columns),
-// fed by producer warps that run ahead through a ring of stages with barriers.
+// A block's matrix product by warpgroup tensor-core instructions: TILE outputs (rows) for ROWS images (columns).
+// Producer warps run ahead and fill a ring of stages with barriers.
 //
-// In float16x2 a number of an image is the sum of two float16, split on the way to shared memory; a weight, too, unless
-// it is exact in float16 (WEIGHT_PARTS). Bytes are exact in one. The tensor cores cut off what they add: in float16x2
-// (SPLIT) a stage is summed there, the stages in the usual way.
+// In float16x2 (SPLIT) a number of an image is split into two float16 on the way to shared memory, except bytes, which
+// are exact in one. So is a weight, unless it is exact in float16 (WEIGHT_PARTS). The tensor cores, which truncate,
+// then sum only the terms of a stage; ordinary additions sum the stages.
 //
-// Weights are packed as [step][part][plane of 8 inputs][TILE outputs][8]. TILE is a multiple of 8: the last warpgroup's
-// rows beyond it are whatever lies there, and so are their sums, which nobody reads.
+// Weights are packed as [step][part][plane of 8 inputs][TILE outputs][8]. TILE is a multiple of 8; the last warpgroup's
+// rows beyond it hold arbitrary numbers, and their sums are not read.
 //
-// A long sum is cut into SLICES. Each is summed by itself from zero, and the slices are added in order. Of many images a
-// block takes one slice after another; of few images each slice has a block, and a second kernel adds them: the same bits.
-// Three warpgroups of split numbers have no registers for the totals of slices: these lie in shared memory, behind the
+// A long sum is cut into SLICES. Each is summed from zero, and the slices are added in order. For many images a block
+// computes all slices; for few images each slice has a block, and a second kernel adds them, with the same bits. Three
+// warpgroups with split numbers have no registers for the totals of slices: these are in shared memory behind the
 // stages.
 #pragma once
 #include "common.cuh"
 #include "half.cuh"
 #include "wgmma.cuh"
 
-constexpr int DEPTH = 64, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
+constexpr int DEPTH = 64, PLANES = DEPTH / 8;  // terms of the sum per stage, eight per plane
 constexpr int STEPS = (INPUTS + DEPTH - 1) / DEPTH;
 __device__ __forceinline__ int slice_begin(int slice) { return slice * STEPS / SLICES; }
 constexpr int W_PLANE_BYTES = TILE * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES, W_BYTES = WEIGHT_PARTS * W_PART_BYTES;
-constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // odd multiples of 16: a row is stored to all planes without conflicts
+constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // an odd multiple of 16: a row is stored without bank conflicts
 constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
 constexpr int STAGE_BYTES = W_BYTES + PARTS * X_PART_BYTES, STAGES_BYTES = STAGES * STAGE_BYTES;
 constexpr int GROUPS = (TILE + 63) / 64, CONSUMERS = 128 * GROUPS, PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
-constexpr int FEW = 8;  // images that fewer columns serve
+constexpr int FEW = 8;  // up to so many images, products have fewer columns
 constexpr bool SHARED_TOTALS = SLICES > 1 && SPLIT && GROUPS > 2;
 constexpr bool BYTES = sizeof(INPUT) == 1;
 static_assert(TILE % 8 == 0 && INPUTS % 8 == 0 && ROWS % 8 == 0, "the row must refuse other sizes");
@@ -34,22 +34,22 @@ static_assert((64 * GROUPS - TILE) * 16 <= X_PART_BYTES, "rows beyond the tile l
 typedef long long WeightOffset;
 #include "warpgroup_pipeline.cuh"
 
-// One thread, before all else: the barriers, and the copies that need not wait. k: the block's first step, here and below.
+// Called first, by one thread: initialises barriers and starts copies. k: the block's first step, here and below.
 __device__ __forceinline__ void begin_pipeline(const unsigned char *w, KStep k) {
     init_stages();
     fence_mbarrier_init();
     for (; k.taken() < STAGES && k.exists(); k.advance()) bring_weights(k, w);
 }
 
-// A producer's vectors of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first
-// vector is row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Images that do not exist are
+// A producer thread's vectors of the images for one step: eight numbers each, which become 16 bytes of a plane. Its
+// first vector is row t / PLANES, plane t % PLANES; the next ones are ROWS_APART rows further on. Missing images are
 // zeros.
 constexpr int ROWS_APART = PRODUCERS / PLANES, VECTORS = (ROWS + ROWS_APART - 1) / ROWS_APART;
 struct InputVector {
-    unsigned word[8];  // of bytes the first two
+    unsigned word[8];  // bytes use the first two
 };
-typedef InputVector InputVectors[AHEAD][VECTORS];  // of the next steps, on their way in registers
-constexpr bool IN_PIECES = BYTES || PARTS == 2;  // images go through registers, where they are split or widened
+typedef InputVector InputVectors[AHEAD][VECTORS];  // of the next steps, loaded into registers
+constexpr bool IN_PIECES = BYTES || PARTS == 2;  // images pass through registers, where they are split or widened
 __device__ __forceinline__ bool is_row(int i, int t) { return t / PLANES + i * ROWS_APART < ROWS; }
 
 __device__ __forceinline__ void load(InputVector (&vectors)[VECTORS], const INPUT *x, int step, int rows, int t) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void store(const InputVector &vector, unsigned char *
     }
 }
 
-// Images that are stored as they are: the copy engine of each thread brings them, LAG steps are on their way.
+// Produces images that are stored unchanged, by asynchronous copies that run LAG steps ahead.
 __device__ __forceinline__ void produce_copies(const INPUT *x, const unsigned char *w, int rows, int t, KStep at) {
     KStep done = at;
     while (done.exists()) {
@@ -111,13 +111,13 @@ __device__ __forceinline__ void produce_copies(const INPUT *x, const unsigned ch
     }
 }
 
-// Images in pieces: those of the first steps are already on their way, those of the next ones meanwhile.
+// Produces images that pass through registers; those of the first steps are already requested.
 __device__ __forceinline__ void produce_pieces(InputVectors &vectors, const INPUT *x, const unsigned char *w, int rows,
                                                int t, KStep at) {
 #pragma unroll 1
     while (at.exists()) {
 #pragma unroll
-        for (int turn = 0; turn < AHEAD; turn++) {  // each has its registers: to move those of a load is to wait for it
+        for (int turn = 0; turn < AHEAD; turn++) {  // fixed registers for each: moving them would wait
             if (!at.exists()) break;
             acquire(at, w, t);
             unsigned char *place = at.smem() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
@@ -131,12 +131,12 @@ __device__ __forceinline__ void produce_pieces(InputVectors &vectors, const INPU
     }
 }
 
-// A producer's first vector in memory. t: its number among the producers.
+// The address of a producer's first vector. t: its number among the producers.
 __device__ __forceinline__ const INPUT *first_vector(const INPUT *x, int t) {
     return x + (long long)(t / PLANES) * INPUTS + t % PLANES * 8;
 }
 
-// Asks for the images of the first steps; needs no barrier.
+// Requests the images of the first steps; needs no barrier.
 __device__ __forceinline__ void begin_images(InputVectors &vectors, const INPUT *x, int rows, int t, const KStep &k) {
 #pragma unroll
     for (int step = 0; IN_PIECES && step < AHEAD; step++)
@@ -149,8 +149,8 @@ __device__ __forceinline__ void produce(InputVectors &vectors, const INPUT *x, c
     else produce_copies(first_vector(x, t), w, rows, t, k);
 }
 
-// Calls act(i, two) with a consumer's totals i and i + 1 in shared memory, of outputs in the tile. No two lanes share a
-// bank. Pitch: floats for each output, so that a warp's totals lie in the rows of its outputs.
+// Calls act(i, two) with a consumer's totals i and i + 1 in shared memory, for outputs in the tile. No bank conflicts.
+// Pitch: floats per output, such that a warp's totals are within the rows of its outputs.
 template <int Columns, int Pitch, typename Act>
 __device__ __forceinline__ void for_totals(int t, Act act) {
     float2 *totals = (float2 *)(memory + STAGES_BYTES) + t / 32 * (8 * Pitch) + t % 32;
@@ -162,9 +162,9 @@ __device__ __forceinline__ void for_totals(int t, Act act) {
     }
 }
 
-// The sums of a consumer's outputs, t / 32 * 16 + lane / 4 and eight more, for so many images, as wgmma.cuh has them.
-// Pitch, for SHARED_TOTALS: floats for each output behind the stages, where its warp may store others afterwards; 0 for
-// one slice alone.
+// Computes the sums of a consumer's outputs, t / 32 * 16 + lane / 4 and that + 8, for Columns images, as wgmma.cuh lays
+// them out. Pitch, for SHARED_TOTALS: floats per output behind the stages, where its warp may store others afterwards;
+// 0 for a single slice.
 template <int Columns, int Pitch = 0>
 __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep at) {
     const int lane = t % 32;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep a
     const bool idle = IN_SHARED && t / 32 * 16 >= TILE;  // a warp without outputs
     if (IN_SHARED && !idle) for_totals<Columns, Pitch>(t, [](int, float2 &two) { two = {}; });
     int slice = (at.first * SLICES + STEPS - 1) / STEPS;
-#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
+#pragma unroll 1  // if unrolled, the assembler (12.9, 13.2) confuses the sums of two steps
     for (; at.exists(); at.advance()) {
         const int stage = at.pipe.stage * STAGE_BYTES;
         const unsigned long long w = advance_desc(weights, stage), x = advance_desc(images, stage);
@@ -197,7 +197,7 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep a
             wgmma_wait_group(partial, cross);
             if (lane == 0) mbarrier_arrive(empty() + at.pipe.stage);
 #pragma unroll
-            for (int i = 0; i < Columns / 2; i++) total[i] += partial[i];  // tensor cores cut off what they add
+            for (int i = 0; i < Columns / 2; i++) total[i] += partial[i];  // rounded additions: tensor cores truncate
         } else {
             wgmma_fence();
 #pragma unroll
@@ -211,7 +211,7 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep a
         slice++;
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) {
-            found[i] = IN_REGISTERS ? found[i] + sum(i) : sum(i);  // all sums before a branch, or wgmma is serialised
+            found[i] = IN_REGISTERS ? found[i] + sum(i) : sum(i);  // all sums before a branch, else wgmma is serialised
             total[i] = cross[i] = 0;
         }
         if constexpr (IN_SHARED)
@@ -227,10 +227,10 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS / 2], int t, KStep a
 }
 
 #if SLICES > 1
-// Stores a slice's sums of a consumer: one in SLICES * Outputs for each image, outputs from `first` on side by side.
+// Stores a consumer's sums of one slice: images SLICES * Outputs apart, outputs from `first` on next to each other.
 template <int Columns, int Outputs>
 __device__ __forceinline__ void store_slice(float *slice, const float (&sums)[ROWS / 2], int first, int rows, int t) {
-    const int output = first + t / 32 * 16 + t % 32 / 4;  // and eight more
+    const int output = first + t / 32 * 16 + t % 32 / 4;  // and output + 8
 #pragma unroll
     for (int i = 0; i < Columns / 2; i++) {
         const int image = i / 4 * 8 + t % 4 * 2 + i % 2, o = output + i % 4 / 2 * 8;
@@ -238,7 +238,7 @@ __device__ __forceinline__ void store_slice(float *slice, const float (&sums)[RO
     }
 }
 
-// Adds an output's slices in order. slices: the first one's sum.
+// Returns the sum of an output's slices, added in order. slices: points to the first.
 template <int Outputs>
 __device__ __forceinline__ float add_slices(const float *slices) {
     float sum = 0;

@@ -1,6 +1,6 @@
 // Tensor-core products of a warpgroup (128 threads), by PTX alone; Hopper (sm_90a) only.
 //
-// d (64 x N, float32) grows by A B with A 64 x 16, B 16 x N, both float16. Warp w of the four, lane 4 g + t holds
+// A B is added to d (64 x N, float32), with A 64 x 16 and B 16 x N in float16. Lane 4 g + t of warp w, 0 to 3, has
 //   d[4 j], d[4 j + 1] = row 16 w + g, columns 8 j + 2 t and the next; d[4 j + 2], d[4 j + 3] = row 16 w + g + 8.
 // Operands in shared memory are built of core matrices: eight rows of A (columns of B) x 8 numbers along k, 128 bytes
 // in a row, at any multiple of 16 bytes. A from registers is laid out as in mma_f16 (mma.cuh), 16 rows per warp.
@@ -14,22 +14,23 @@
 #pragma once
 #include "async_copy.cuh"
 
-// The index of this thread's warpgroup. Through a shuffle the compiler knows that it is the same in the whole warp, and
-// keeps addresses that depend on it in uniform registers, where wgmma wants them.
+// The index of this thread's warpgroup. From the shuffle the compiler knows that it is equal in a whole warp, and keeps
+// addresses that depend on it in uniform registers, as wgmma needs them.
 __device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
 
-// A matrix descriptor: where an operand's core matrices lie: the first one, and how far the next is along k and along
-// rows (columns). In a cluster, an address has the block's number above what a descriptor has room for: cut it off.
+// A matrix descriptor: the address of an operand's first core matrix, and the distances to the next along k and along
+// rows (columns). In a cluster, an address has the block's number in higher bits than a descriptor has: they are masked
+// out.
 constexpr unsigned WITHIN_BLOCK = 0x3ffff;
 __device__ __forceinline__ unsigned long long make_smem_desc(unsigned address, int next_k, int next_rows) {
     return (address >> 4) | (unsigned long long)(next_k >> 4) << 16 | (unsigned long long)(next_rows >> 4) << 32;
 }
-// The descriptor of the same operand, ``bytes`` further on.
+// The descriptor of an operand that begins ``bytes`` later.
 __device__ __forceinline__ unsigned long long advance_desc(unsigned long long desc, int bytes) {
     return desc + (bytes >> 4);
 }
 
-// The descriptor of core matrices that lie ``bytes`` further apart along k.
+// The descriptor of core matrices with ``bytes`` more between them along k.
 __device__ __forceinline__ unsigned long long strided_desc(unsigned long long desc, int bytes) {
     return desc + (long long)(bytes >> 4) * 65536;
 }
@@ -38,12 +39,12 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier among 128 threads; number 0 is __syncthreads'.
+// A barrier of 128 threads; __syncthreads uses number 0.
 __device__ __forceinline__ void warpgroup_barrier(int number) {
     asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");
 }
 
-// Gives registers of each thread back, or takes some of those that others gave back.
+// Sets the number of registers per thread: a warpgroup releases some, or acquires those that others released.
 template <int Registers>
 __device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
@@ -53,8 +54,7 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-// Sums in COUNT registers: their names in an instruction, and the list of operands of an asm statement. KIND: "+f" or
-// "+r".
+// COUNT registers of sums: their names in an instruction, and the operand list of an asm statement. KIND: "+f" or "+r".
 #define TEN(x) "%" #x "0, %" #x "1, %" #x "2, %" #x "3, %" #x "4, %" #x "5, %" #x "6, %" #x "7, %" #x "8, %" #x "9, "
 #define SIXTY TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
 #define NAMES_4 "%0, %1, %2, %3"
@@ -83,8 +83,8 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #define SUMS_96(KIND, d) SUMS_64(KIND, d), SIXTEEN(KIND, d, 64), SIXTEEN(KIND, d, 80)
 #define SUMS_128(KIND, d) SUMS_96(KIND, d), SIXTEEN(KIND, d, 96), SIXTEEN(KIND, d, 112)
 
-// wgmma_wait_group for one array of sums, or two. An array is one operand list of one statement: a statement for each
-// number gives the scheduler other orders.
+// wgmma_wait_group for one or two arrays of sums. All registers are operands of one asm statement: with a statement for
+// each, the compiler would schedule differently.
 #define WAIT(TYPE, KIND, COUNT)                                                                                        \
     __device__ __forceinline__ void wgmma_wait_group(TYPE(&d)[COUNT]) {                                                \
         asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##COUNT(KIND, d)::"memory");                            \
@@ -116,9 +116,9 @@ PRODUCT_F16(160, 80, "%80", "%81", "%82")
 PRODUCT_F16(192, 96, "%96", "%97", "%98")
 PRODUCT_F16(256, 128, "%128", "%129", "%130")
 
-// Sparse: d (64 x N) grows by A B, A with two of every four columns in a row kept: 64 x 32 of float16, or 64 x 64 of
-// bytes. a: the kept half in shared memory. meta: see sparse_pair.py; Selector: which lanes provide it, 0 or 1; of bytes
-// all do (see sparse_pair.py), and it is 0. B is four core matrices along k.
+// Sparse products: A B is added to d (64 x N). A has two of every four columns of a row: 64 x 32 in float16, or 64 x 64
+// bytes. a: the kept half in shared memory. meta: metadata (see sparse_pair.py). Selector: 0 or 1, which lanes provide
+// it; 0 for bytes, where all lanes do. B is four core matrices along k.
 #define PRODUCT_SPARSE(FUNCTION, TYPE, KIND, COUNT, SHAPE, SCALES, A, B, META, CLEAR, SELECTOR)                        \
     template <int Selector>                                                                                            \
     __device__ __forceinline__ void FUNCTION(TYPE(&d)[COUNT], unsigned long long a, unsigned long long b,              \
@@ -144,11 +144,11 @@ PRODUCTS_SPARSE(128, 64, "%64", "%65", "%66", "%67", "%68")
 PRODUCTS_SPARSE(192, 96, "%96", "%97", "%98", "%99", "%100")
 PRODUCTS_SPARSE(256, 128, "%128", "%129", "%130", "%131", "%132")
 
-// Waits for all products but those of the newest group: the older ones' registers of metadata are free then.
+// Waits for all products except those of the newest group, so that older ones' metadata registers are free.
 __device__ __forceinline__ void wgmma_wait_older_groups() {
     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
 }
-// Loads metadata from shared memory, here and no sooner: registers for all taps' would be missing.
+// Loads metadata from shared memory. Volatile: earlier loads for all taps would need too many registers.
 __device__ __forceinline__ uint2 load_metadata(const void *shared) {
     uint2 words;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(shared_address(shared)));
@@ -160,8 +160,8 @@ __device__ __forceinline__ unsigned load_metadata_word(const void *shared) {
     return word;
 }
 
-// Bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of a core
-// matrix. The sums are exact.
+// Bytes: A B is added to d (64 x N, int32), with A 64 x 32 signed and B 32 x N unsigned; a row of a core matrix has 16
+// numbers along k. The sums are exact.
 #define PRODUCT_S8_U8(N, COUNT, ...) PRODUCT(wgmma_s8_u8, int, "+r", COUNT, "m64n" #N "k32.s32.s8.u8", "", __VA_ARGS__)
 PRODUCT_S8_U8(64, 32, "%32", "%33", "%34")
 PRODUCT_S8_U8(128, 64, "%64", "%65", "%66")
@@ -182,8 +182,8 @@ PRODUCT_F16_REGISTERS(72, 36, "%36, %37, %38, %39", "%40", "%41")
 WAIT(float, "+f", 36)
 WAIT(float, "+f", 8)
 
-// The same with sums in float16, two columns in a register: d[2 j] = row g, columns 8 j + 2 t and the next; d[2 j + 1]
-// = row g + 8.
+// The same product with float16 sums, two columns per register: d[2 j] = row g, columns 8 j + 2 t and the next;
+// d[2 j + 1] = row g + 8.
 __device__ __forceinline__ void wgmma_f16(unsigned (&d)[18], const uint4 &a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %23, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n72k16.f16.f16.f16 {" NAMES_18 "}, {%18, %19, %20, %21}, %22, grow, "

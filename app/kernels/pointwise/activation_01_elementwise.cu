@@ -1,4 +1,4 @@
-// An activation as a pass of its own, for the unfused route. One thread per element.
+// An activation that is not fused into another kernel. One thread per element.
 //
 // From: lenet5 (separate ReLU kernel), mlp (sigmoid), fa19 (tanh).
 // Data: x (images * SIZE) INPUT; y (images * SIZE) OUTPUT.

@@ -1,4 +1,4 @@
-// Argmax as a pass of its own, for the unfused route. One thread per row.
+// An argmax that is not fused into another kernel. One thread per row.
 //
 // From: lenet5 (argmax of the ten outputs).
 // Data: x (images, N) INPUT; labels (images) uint8: the column of the greatest value, the first one among equals.

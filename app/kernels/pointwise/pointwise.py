@@ -20,16 +20,16 @@ from app.kernels.variant import (
     pooled_size_defines,
 )
 
-RESIZED = 16  # approximate outputs per thread of a resizing
+RESIZED = 16  # approximate number of outputs per thread in a resizing
 
 
 def uniform_type_defines(dtype: str) -> dict[str, str | int]:
-    """Return the constants INPUT, REAL and OUTPUT of an operation with a single type."""
+    """Return the constants INPUT, REAL and OUTPUT for an operation that reads and writes one type."""
     return {"INPUT": dtype, "REAL": epilogue_dtype(dtype), "OUTPUT": dtype}
 
 
 def pool_defines(problem: PoolProblem) -> dict[str, str | int]:
-    """Return the constants of a pooling kernel: its types and all sizes of the problem."""
+    """Return the compile-time constants of a pooling kernel: its types and all sizes of the problem."""
     sizes = {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
     window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
     padding = {"PADDING": problem.padding, "COUNTED": problem.counted_padding}
@@ -41,7 +41,7 @@ def _configure_pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:
 
 
 def _pool_tile(problem: PoolProblem, tile: int) -> tuple[tuple[int, int], int]:
-    """Return height and width of a tile of at most tile x tile outputs, and the bytes of its input."""
+    """Return (height, width) of a tile of at most tile x tile outputs, and the bytes of one map's input for it."""
     height, width = (min(tile, size) for size in problem.pooled_size)
     pixels = prod((size - 1) * problem.stride + problem.window for size in (height, width))
     return (height, width), pixels * ITEMSIZE[problem.dtype]

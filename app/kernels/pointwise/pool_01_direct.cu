@@ -3,7 +3,7 @@
 // From: lenet5, minidnn86 (a separate pass after the convolution).
 // Data: x (maps, H, W) INPUT, maps = images * channels; y (maps, PH, PW) OUTPUT. Rows and columns that do not fill
 //       a window are dropped, or PH and PW count windows over the border, which pool their pixels inside the image.
-//       PADDING rows and columns lie ahead of the image; a mean counts COUNTED of the padding around it, all or 0.
+//       The first windows begin PADDING rows and columns before the image. A mean counts COUNTED of the padding.
 // Launch: a grid of 1-D blocks over the maps * PH * PW outputs.
 // Bound by: device memory; each element is read once where windows do not overlap, so shared memory cannot help.
 #include "pool_window.cuh"

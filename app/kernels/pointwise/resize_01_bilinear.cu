@@ -1,12 +1,12 @@
-// Bytes to larger (or smaller) bytes by bilinear interpolation, in the exact integer arithmetic of app/layers/resize.py:
-// the same bits as the NumPy reference. A thread computes four neighbouring outputs and stores them at once.
+// Resizes images of bytes by bilinear interpolation, in the exact integer arithmetic of app/layers/resize.py: the same
+// bits as the NumPy reference. A thread computes four neighbouring outputs and stores them at once.
 //
 // From: fa19, k7, minidnn86 (which read images that had been enlarged beforehand).
 // Data: x (maps, H, W), maps = images * CHANNELS, y (maps, SIZE, SIZE), both bytes. Four outputs are neighbours in
 //       memory, whatever their rows; where maps do not begin at multiples of four bytes, each is stored by itself.
 //       COURSE: pixels beyond the image are 0 and means are cut; otherwise the border is repeated and means rounded.
 // Launch: PARTS blocks of THREADS for each map; their threads go over the map's groups of four.
-// Bound by: integer arithmetic; a map is read again and again, but from the caches.
+// Bound by: integer arithmetic; a map is read several times, but from the caches.
 #include "common.cuh"
 
 constexpr int EACH = 4, AREA = SIZE * SIZE, GROUPS = (AREA + EACH - 1) / EACH;
@@ -14,13 +14,13 @@ constexpr unsigned UNIT = 2 * SIZE;  // the weights of two neighbours add up to 
 
 struct Neighbours {
     int low, high;   // two pixels of an axis; with COURSE, one of them may lie beyond the image
-    unsigned far;    // the weight of the second
+    unsigned far;    // weight of the second pixel
 };
 
 template <int Length>
 __device__ __forceinline__ Neighbours around(int output) {
     if (COURSE) {
-        const unsigned at = (2 * output + 1) * Length + SIZE;  // seen from one pixel before the image: not negative
+        const unsigned at = (2 * output + 1) * Length + SIZE;  // from one pixel before the image: not negative
         const int low = int(at / UNIT) - 1;
         return {low, low + 1, at % UNIT};
     }

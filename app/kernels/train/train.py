@@ -1,4 +1,4 @@
-"""List the kernels of training, with purpose and origin. app/training/gpu/ launches them."""
+"""List the kernels of training, with purpose and origin; app/training/gpu/ launches them."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 
 
 class TrainingKernel(Frozen):
-    """A training kernel: file train_NAME.cu, entry point train_NAME."""
+    """A training kernel: file train_NAME.cu, entry point train_NAME. system: the earlier systems that had it."""
 
     name: str
     summary: str

@@ -1,5 +1,5 @@
-// The gradient of an activation, in place: dy times the slope, which follows from the output y. For the sigmoid it is
-// system 5's element-wise product with a (1 - a).
+// The gradient of an activation, in place: dy times the slope, which is computed from the output y; y (1 - y) for the
+// sigmoid.
 //
 // From: mlp (there a vector of a (1 - a) first, then a product).
 // Data: y, dy (images, SIZE) float32.

@@ -2,8 +2,8 @@
 //
 // From: none of the reports; Loshchilov and Hutter, 2019.
 // Data: parameters, gradients, means, squared_means (size) float32, weights first; squares (blocks) float64, see
-//       train_update.cuh. The host computes the factors of the step's number: root_scale is
-//       (1 - beta2^step)^(1/2), rate is divided by 1 - momentum^step.
+//       train_update.cuh. The host computes the factors that depend on the step's number:
+//       root_scale is (1 - beta2^step)^(1/2), and rate is divided by 1 - momentum^step.
 // Launch: a grid of 1-D blocks of 256 threads over the parameters.
 // Bound by: device memory.
 #include "train_update.cuh"

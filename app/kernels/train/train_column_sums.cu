@@ -1,8 +1,8 @@
 // Sums over images (and pixels): the gradient of a bias. A parallel reduction in an order that the sizes alone decide.
 //
-// From: mlp (one thread per column there, uncoalesced reads, a parallel reduction left to do).
-// Data: x (images, COLUMNS, PIXELS) float32; y (parts, COLUMNS): part p of the images' sums over images and pixels. More
-//       parts than one are summed by a second launch, with parts for images and one pixel.
+// From: mlp (one thread per column, with uncoalesced reads).
+// Data: x (images, COLUMNS, PIXELS) float32; y (parts, COLUMNS): sums over the pixels of each part of the images. A
+//       second launch adds several parts, as if they were images of one pixel.
 // Launch: blocks of 256 threads, gridDim.y of them for the parts. With one pixel, a block for 32 columns: a warp reads
 //         along a row, the warps take rows in turn. Else a block for each column, its threads along the pixels.
 // Bound by: device memory.

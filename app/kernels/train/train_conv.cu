@@ -1,7 +1,7 @@
 // Training: convolution forward, y = activation(x * w + bias), as an implicit GEMM: maps by pixels, the sum over taps.
 //
-// The idea: the im2col matrix is gathered from the images on its way to shared memory; filters lie in memory as the
-// transposed left matrix already.
+// The idea: the im2col matrix is gathered from the images on its way to shared memory; the filters in memory already
+// are the transposed left matrix.
 // From: lenet5 and fa19 (unroll + GEMM in one kernel), with the weights file's own layout of filters.
 // Data: x (images, C, H, W); w (K, K, C, M); bias (M) or null; y (images, M, OH, OW); all float.
 // Launch: blockIdx.x = tile of BN pixels over all images, blockIdx.y = tile of BM maps.
@@ -11,7 +11,7 @@
 struct Windows {
     static constexpr bool ALONG_K = false;
     struct Row {
-        const float *start;  // of the window; null beyond the last pixel
+        const float *start;  // start of the window; null beyond the last pixel
         int row, column;
     };
     struct Step {

@@ -1,8 +1,8 @@
 // Training: the gradient of a convolution's input, as an implicit GEMM: channels by input pixels, the sum over taps and
 // maps of w dy.
 //
-// The idea: pixels are numbered row by row of the image, (h, image, w), so that a block's pixels have one or two h: the
-// rows of taps that reach none of their windows are left out, a third of the work and more for small images.
+// The idea: pixels are numbered in the order (h, image, w), so that a block's pixels have one or two values of h. Rows
+// of taps that reach none of their windows are left out: a third of the work, and more for small images.
 // From: none of the five systems trained convolutions.
 // Data: dy (images, M, OH, OW); w (K, K, C, M); dx (images, C, H, W), overwritten; all float.
 // Launch: blockIdx.x = tile of BN pixels, blockIdx.y = tile of BM channels.
@@ -27,7 +27,7 @@ struct Filters {
     }
 };
 
-// dy as seen from an input pixel: the output whose window has it as tap (p, q).
+// dy for an input pixel: the output in whose window the pixel is tap (p, q).
 struct Outputs {
     static constexpr bool ALONG_K = false;
     struct Row {
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const int pixels = H * images * W, first_pixel = blockIdx.x * BN;
     const int first_h = first_pixel / (images * W), last_h = min(first_pixel + BN - 1, pixels - 1) / (images * W);
     const int first_p = max(first_h + PADDING - (OH - 1) * S, 0);
-    const int last_p = min(last_h + PADDING, K - 1);  // perhaps none
+    const int last_p = min(last_h + PADDING, K - 1);  // may be none
     const auto finish = [&](int channel, int n, const float *sums) {
         if (channel >= C || n >= pixels) return;
         const auto place = [&](int at) {

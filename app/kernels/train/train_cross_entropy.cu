@@ -1,17 +1,18 @@
 // Softmax by rows, cross-entropy against smoothed labels, its gradient, and how many answers are correct: one block for
 // the whole batch, so that loss and count are sums in a fixed order without a second launch. With a teacher, the share
-// ``teaching`` of the loss is the distance from the teacher's softmax, both at a temperature: T^2 KL(teacher || logits).
+// ``teaching`` of the loss is the distance from the teacher's softmax, both at a temperature: T^2 KL(teacher ||
+// logits).
 //
-// From: fa19, minidnn86 (softmax), mlp (exp, row sums and division were kernels of their own there).
+// From: fa19, minidnn86 (softmax), mlp (with separate kernels for exp, row sums and division).
 // Data: logits, slope, teacher (images, CLASSES) float32, teacher may be null; labels of all images,
-//       items (images) places among them; result: loss / total and correct answers, float64. even: a share of a target
-//       for every class, own: the label's.
-// Launch: one block of 256 threads, a row each in turn.
+//       items (images) indices among them; result: loss / total and correct answers, float64. own: the target of the
+//       label's class; even: that of every other class.
+// Launch: one block of 256 threads, which take one row after another each.
 // Bound by: latency; rows are short.
 #include "common.cuh"
 #include "train_sum.cuh"
 
-// Logarithms of a row's softmax at a temperature.
+// The logarithms of a row's softmax at a temperature.
 struct LogSoftmax {
     const float *row;
     float temperature, most, log_sum;
@@ -24,7 +25,7 @@ struct LogSoftmax {
     __device__ float at(int k) const { return (row[k] - most) / temperature - log_sum; }
 };
 
-// Replaces the share ``teaching`` of a row's loss and of its slope.
+// Replaces the share ``teaching`` of a row's loss and slope by those of the teacher.
 __device__ void teach(float *slope, double &loss, const LogSoftmax &own, const LogSoftmax &teacher, int total,
                       float teaching, float temperature) {
     double distance = 0;

@@ -2,7 +2,7 @@
 // that of app/training/cpu_trainer.py. It is drawn again for the gradient, so no mask is kept in memory.
 //
 // From: none of the reports.
-// Data: x, y (images, FEATURES) float32, perhaps the same array; items (images) places in the training set.
+// Data: x, y (images, FEATURES) float32, may be the same array; items (images) indices in the training set.
 // Launch: a grid of 1-D blocks over the elements.
 // Bound by: integer arithmetic, two mixings of 64 bits per element.
 #include "train_random.cuh"

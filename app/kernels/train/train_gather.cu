@@ -1,8 +1,8 @@
 // Gathers a batch from the training images by index. The random bits of an image decide its shift and flip, in integer
 // arithmetic: results equal those of app/training/cpu_trainer.py. OUTPUT is uint8, or float32 times SCALE.
 //
-// From: none of the reports; their batches came from the host, unaltered.
-// Data: images (all, CHANNELS, H, W) bytes; items (batch) places in it; y (batch, CHANNELS, H, W) OUTPUT.
+// From: none of the reports, which copied batches from the host unchanged.
+// Data: images (all, CHANNELS, H, W) bytes; items (batch) indices of images; y (batch, CHANNELS, H, W) OUTPUT.
 // Launch: a block for each image of the batch; its threads go over the pixels.
 // Bound by: latency; an image is less than a kilobyte.
 #include "common.cuh"

@@ -2,7 +2,7 @@
 //
 // The idea: both operands reach shared memory with k outermost, from whichever layout; where there are too few tiles to
 // fill the card, the sum is cut into parts (SPLIT), which train_sum_parts adds.
-// From: mlp (D = alpha A B + beta C, GEMM + broadcast bias), which had left shared memory to do.
+// From: mlp (D = alpha A B + beta C, GEMM + broadcast bias), without shared memory.
 // Data: a (m, k), or (k, m) with TRANSPOSE_A; b (k, n), or (n, k) with TRANSPOSE_B; bias (n) or null; y (m, n), and with
 //       SPLIT instead of it parts (gridDim.z, m, n), overwritten; all float, row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, blockIdx.z = part of `part` values of k.

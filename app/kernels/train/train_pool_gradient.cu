@@ -1,11 +1,11 @@
-// The gradient of pooling, and of the activation before it: each input pixel gathers from the windows that hold it, so
-// that windows may overlap and no two threads add to one place. Windows in the order of app/training/gradients.py.
+// The gradient of pooling and of the activation before it. Each input pixel adds the gradients of the windows that
+// contain it, in the order of app/training/gradients.py: windows may overlap, and no two threads write to one element.
 //
-// From: lenet5, fa19, minidnn86 (which only went forward).
+// From: lenet5, fa19, minidnn86 (which had only the forward pass).
 // Data: x, dx (maps, H, W), y, dy (maps, PH, PW) float32, maps = images * CHANNELS. The maximum takes all of its
 //       window's gradient, the first among equals by rows. Windows may reach over the border.
 // Launch: a grid of 1-D blocks over the pixels of x.
-// Bound by: device memory: x is read and dx written once; y and dy, and other pixels of a window, are found in the cache.
+// Bound by: device memory: x is read and dx written once; y, dy and other pixels of a window come from caches.
 #include "pool_window.cuh"
 
 // Whether pixel (p, q) of the window is the first that equals its maximum.
@@ -20,7 +20,7 @@ __device__ __forceinline__ bool is_first(const float *window, float most, int p,
 extern "C" __global__ void train_pool_gradient(const float *__restrict__ x, const float *__restrict__ y,
                                                const float *__restrict__ dy, float *__restrict__ dx, int images) {
     const long long start = blockIdx.x * (long long)blockDim.x;
-    const int offset = int(start % (H * W)) + threadIdx.x;  // long divisions once a block, short ones in each thread
+    const int offset = int(start % (H * W)) + threadIdx.x;  // 64-bit divisions only once per block
     const long long map = start / (H * W) + offset / (H * W);
     if (map >= (long long)images * CHANNELS) return;
     const int row = offset % (H * W) / W, column = offset % W;

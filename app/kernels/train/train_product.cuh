@@ -1,8 +1,8 @@
 // The main loop of training's matrix products: the sum over k of a(row, k) b(column, k), for a tile of BM rows and BN
 // columns. The including kernel defines the matrices and uses the sums.
 //
-// Each thread keeps TM x TN sums in registers; slices of BK values of k pass through double-buffered shared memory: the
-// next one is on its way while this one is multiplied. Every sum runs over k in order, whatever the tile, so results
+// Each thread keeps TM x TN sums in registers. Slices of BK values of k pass through double-buffered shared memory: the
+// next one is loaded while this one is multiplied. Every sum runs over k in order, whatever the tile, so results
 // are bit-identical for all BM, TM, BN, TN and BK.
 //
 // An operand is a struct with
@@ -17,14 +17,14 @@ constexpr int THREADS = (BM / TM) * (BN / TN);
 constexpr int LANES_M = 32 / LANES_N;  // a warp is LANES_M x LANES_N threads of the tile
 constexpr int GROUPS_M = TM / 4, GROUPS_N = TN / 4;
 constexpr int SUMS = TM * TN;
-// Threads that a multiprocessor should hold at a time: it bounds the registers of each, to 128 or, for many sums, 168.
+// The blocks that a multiprocessor should hold: they limit each thread to 128 registers or, for many sums, 168.
 constexpr int MIN_BLOCKS = (SUMS < 64 ? 512 : 384) / THREADS > 0 ? (SUMS < 64 ? 512 : 384) / THREADS : 1;
 
 static_assert(TM % 4 == 0 && TN % 4 == 0, "tiles are read from shared memory four floats at a time");
 static_assert(BM % TM == 0 && BN % TN == 0, "thread tiles must cover the block tile exactly");
 static_assert(32 % LANES_N == 0 && BN / TN % LANES_N == 0 && BM / TM % LANES_M == 0, "a block must be whole warps");
 
-// One operand's way into shared memory: which of a slice's ROWS x BK elements this thread brings there.
+// Copies an operand to shared memory: which of a slice's ROWS x BK elements this thread copies.
 //
 // Neighbouring threads take neighbouring rows; or, along k, runs of eight values of k of four rows: 32 bytes of memory
 // each, and 32 different banks, since a row of the slice is four floats longer than a multiple of 32 (or of 16, ...).
@@ -46,7 +46,7 @@ struct Slice {
     __device__ __forceinline__ Slice(const Operand &operand, int first_row) : operand(operand) {
         const int lane = threadIdx.x % LANES, other = threadIdx.x / LANES;
         row0 = Operand::ALONG_K ? other : lane;
-        step0 = Operand::ALONG_K ? lane : other < STEPS_APART ? other : BK;  // threads left over bring nothing
+        step0 = Operand::ALONG_K ? lane : other < STEPS_APART ? other : BK;  // threads left over copy nothing
 #pragma unroll
         for (int j = 0; j < ROWS_EACH; j++) rows[j] = operand.row(first_row + row0 + j * ROWS_APART);
     }
@@ -74,8 +74,9 @@ struct Slice {
     }
 };
 
-// For k from first up to, not including, last, in slices that start at first; all threads of the block take part.
-// finish(row, column, sums) gets four neighbouring columns at a time, the first a multiple of four; it sees to the edges.
+// Computes the sums for k from first up to last, exclusive, in slices that start at first; all threads of the block
+// call it. finish(row, column, sums) gets four neighbouring columns, the first a multiple of four, and must check the
+// edges.
 template <class A, class B, class Finish>
 __device__ __forceinline__ void product(const A &a, const B &b, int first_row, int first_column, int first, int last,
                                         const Finish &finish) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ void product(const A &a, const B &b, int first_row, i
     Slice<A, BM> next_a(a, first_row);
     Slice<B, BN> next_b(b, first_column);
 
-    // This thread's sums: groups of four rows, BM / GROUPS_M apart, and columns alike, so that the lanes of a warp
+    // This thread's sums: groups of four rows, BM / GROUPS_M apart, and likewise columns, so that the lanes of a warp
     // read neighbouring 16-byte words.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int WARPS_N = BN / TN / LANES_N;
@@ -134,7 +135,7 @@ __device__ __forceinline__ void product(const A &a, const B &b, int first_row, i
                    first_column + g * (BN / GROUPS_N) + thread_n, &sums[i][4 * g]);
 }
 
-// A matrix of `rows` rows in memory, `stride` floats apart: the rows of it, or along k if each row runs over k.
+// An operand in memory: a matrix of `rows` rows, `stride` floats apart. AlongK: k runs along its rows.
 template <bool AlongK>
 struct Matrix {
     static constexpr bool ALONG_K = AlongK;
@@ -153,7 +154,7 @@ struct Matrix {
     __device__ __forceinline__ float at(Row row, Step step) const { return row && step >= 0 ? row[step] : 0.0f; }
 };
 
-// Where sums go as they are: a row-major matrix.
+// Stores sums unchanged to a row-major matrix.
 struct Plain {
     float *to;
     int rows, columns;

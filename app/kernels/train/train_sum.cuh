@@ -1,4 +1,4 @@
-// Sums over a block's threads in an order that depends only on their number: bit-identical every time.
+// Sums over a block's threads, in an order that depends only on their number, so they are bit-identical every time.
 #pragma once
 
 // blockDim.x: a multiple of 32, at most 1,024. All threads must call it; thread 0 gets the sum.
@@ -8,7 +8,7 @@ __device__ __forceinline__ T block_sum(T value) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) value += __shfl_xor_sync(0xffffffff, value, apart);
-    __syncthreads();  // the sum before this one has been read
+    __syncthreads();  // all threads have read the sum before
     if (lane == 0) of_warps[warp] = value;
     __syncthreads();
     if (warp > 0) return value;

@@ -2,7 +2,7 @@
 //
 // The idea: GROUPS threads share an element's parts, each taking every GROUPS-th; their sums are added in order. The
 // order depends on the number of parts alone: results are bit-identical on every card.
-// From: mlp (column sums by parallel reduction, which it had left to do).
+// From: mlp (column sums).
 // Data: parts (count, rows, columns); bias (columns) or null; y (rows, columns); all float; elements = rows * columns.
 // Launch: a block is COLUMNS neighbouring elements by GROUPS threads.
 // Bound by: memory; by latency for few elements.

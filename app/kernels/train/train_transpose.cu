@@ -1,7 +1,7 @@
 // Transposes matrices, tile by tile through shared memory, so that reads and writes both run along rows. It converts
 // C, H, W to the H, W, C order of flattened features, and their gradient back to C, H, W.
 //
-// From: mlp (there for the products with transposes, which need none of it here).
+// From: mlp (for products with transposes, which train_gemm reads in place).
 // Data: x (images, ROWS, COLUMNS), y (images, COLUMNS, ROWS) float32.
 // Launch: a block of 256 threads for each tile of 32 x 32, those of an image one after another.
 // Bound by: device memory. Rows of a tile have a spare element; without it, a warp would read a column from one bank.

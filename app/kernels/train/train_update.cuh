@@ -1,6 +1,6 @@
-// Common part of both optimisers: the L2 gradient, the sum of squares for the L2 loss, and decoupled weight decay. The
-// parameters lie one after another, weights first; L2 and decay are for those. With KEEP_ZEROS, weights that are zero
-// stay zero. Rounded step by step, as NumPy does it.
+// Shared by both optimisers: the L2 gradient, the sum of squares for the L2 loss, and decoupled weight decay. The
+// parameters are one array, weights first; L2 and decay apply to the weights. With KEEP_ZEROS, weights that are zero
+// stay zero. Every operation is rounded, as in NumPy.
 #pragma once
 #include "train_sum.cuh"
 

@@ -9,7 +9,7 @@ constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S
 constexpr int PIXELS = OH * OW;  // per output map
 constexpr int TAPS = K * K * C;  // per filter, numbered as (p, q, c)
 
-// The tap and map of number k0 + step in (K, K, MAPS). If each slice has one tap, the tap is uniform.
+// The tap and map with number k0 + step in (K, K, MAPS). If each slice has one tap, it is uniform.
 template <int MAPS>
 struct Tap {
     static constexpr bool TOGETHER = MAPS % BK == 0;  // k0 is then a multiple of BK
@@ -20,12 +20,12 @@ struct Tap {
     }
 };
 
-// Whether the image has that row and column, and not its padding.
+// Whether this row and column belong to the image and not to its padding.
 __device__ __forceinline__ bool in_memory(int row, int column) {
     return is_pixel<PADDING>(row - PADDING, column - PADDING, H, W);
 }
 
-// The first row, column and element of output pixel n's window; n counts the pixels of all images.
+// The first row, first column and first element of output pixel n's window; n counts the pixels of all images.
 __device__ __forceinline__ int window_row(int n) { return n % PIXELS / OW * S; }
 __device__ __forceinline__ int window_column(int n) { return n % PIXELS % OW * S; }
 __device__ __forceinline__ long long window_start(int n) {

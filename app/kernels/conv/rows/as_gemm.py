@@ -26,7 +26,7 @@ from app.kernels.variant import (
     weight_reordering_packing,
 )
 
-# MiB for the im2col matrix and the product: a large product fills the GPU, a small one stays in L2.
+# MiB for the im2col matrix and the product: large ones fill the GPU, small ones stay in the L2 cache.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
 COLUMN_TUNABLES = {"BM": (8, 16, 24, 32, 64), "BN": (32, 64, 128, 256), "BK": (8, 16, 25, 32), "TM": (4, 8)}
 SQUARE_TUNABLES = {
@@ -39,22 +39,22 @@ SQUARE_TUNABLES = {
 
 
 def _check_static_shared_memory(size: int) -> None:
-    """Raise Unfit if tiles of ``size`` bytes exceed static shared memory."""
+    """Raise Unfit if tiles of ``size`` bytes exceed the limit of static shared memory."""
     if size > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {size:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,} are planned for")
 
 
 def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
-    """Return a function from a number of images to its grid: a block per tile of pixels and ``rows`` maps.
+    """Return a function from a number of images to a grid: ``rows`` blocks for each tile of ``tile`` pixels.
 
-    Tiles divide the pixels of all images; groups of maps vary fastest.
+    Tiles divide the pixels of all images; ``rows``, the blocks along the maps or channels, vary fastest.
     """
     pixels = prod(problem.conv_output_size)
     return lambda images: (ceil_div(images * pixels, tile) * rows, 1, 1)
 
 
 def _im2col_workspace(problem: ConvProblem) -> tuple[Argument, ...]:
-    """Return the workspace: im2col matrix (C * K * K, images * pixels), and product (M, images * pixels)."""
+    """Return the workspace: the im2col matrix (C * K * K, images * pixels) and the product (M, images * pixels)."""
     pixels, dtype = prod(problem.conv_output_size), epilogue_dtype(problem.dtype)
     return (
         Argument("unrolled", dtype, per_image=problem.reduction_length * pixels),
@@ -99,12 +99,12 @@ def _configure_im2col_gemm(problem: ConvProblem, parameters: Parameters) -> Laun
 
 
 def _largest_even_k_step(depth: int, most: int) -> int:
-    """Return the largest k step, from 8 to ``most`` terms, that divides ``depth`` terms into equal parts."""
+    """Return the largest k step of 8 to ``most`` terms that divides ``depth`` terms evenly; else at most 16."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
 
 def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
-    # The largest BM with the fewest idle threads.
+    # Of the values of BM with the fewest idle threads, the largest.
     block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: ceil_div(problem.maps, size) * size)
     step = _largest_even_k_step(problem.reduction_length, 50)
     return {"BM": block_maps, "BN": 64 if block_maps <= 8 else 32 if block_maps <= 16 else 16, "BK": step}
@@ -155,13 +155,13 @@ def _configure_scalar_tiles(problem: ConvProblem, parameters: Parameters) -> Lau
 
 
 def _configure_vector_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Return the configuration for register tiles of TM x TN outputs with four-float loads from ``stages`` stages."""
+    """Return the configuration for register tiles of TM x TN outputs with four-float loads, with ``stages`` stages."""
     bm, bn, bk, tm, tn = (parameters[name] for name in SQUARE_TUNABLES)
     if tm % 4 or tn % 4:
         raise Unfit("TM and TN must be multiples of four")
     if bm % tm or bn % tn:
         raise Unfit("BM must be a multiple of TM, BN one of TN")
-    rows, columns = bm // tm, bn // tn  # rows and columns of threads in a block
+    rows, columns = bm // tm, bn // tn  # of threads in a block
     threads, lanes = rows * columns, min(rows, 4)  # a warp is `lanes` rows of threads
     if rows % lanes or 32 % lanes or columns % (32 // lanes):
         raise Unfit("a block of these tiles does not consist of whole warps")

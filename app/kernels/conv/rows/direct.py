@@ -36,7 +36,7 @@ CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
 
 
 def _padding_define(problem: ConvProblem) -> dict[str, str | int]:
-    """Return the constant PADDING. Kernels with run-time sizes take it too, so that 0 removes the border checks."""
+    """Return the constant PADDING. Kernels with run-time sizes use it, too: 0 removes their border checks."""
     return {"PADDING": problem.padding}
 
 
@@ -44,11 +44,11 @@ def _map_count_refusal_reason(problem: ConvProblem) -> str | None:
     return f"takes at most {MAX_GRID_Y:,} maps, the grid's limit" if problem.maps > MAX_GRID_Y else None
 
 
-# --- launches: the outputs that a block covers -----------------------------------------------------------------------
+# --- grids and sizes: the outputs that a block covers -----------------------------------------------------------------
 
 
 def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
-    """Return a function from a number of images to its grid: x has a thread per output pixel, y ``maps`` blocks."""
+    """Return a function from images to a grid: a thread per output pixel along x, ``maps`` blocks along y."""
     return lambda images: (ceil_div(images * prod(problem.conv_output_size), BLOCK), maps, 1)
 
 
@@ -58,7 +58,7 @@ def _tile_count(problem: ConvProblem, tile: int) -> int:
 
 
 def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
-    """Return a function from a number of images to its grid: x has a block per tile, y ``maps`` blocks."""
+    """Return a function from images to a grid: a block per tile along x, ``maps`` blocks along y."""
     return lambda images: (images * _tile_count(problem, tile), maps, 1)
 
 
@@ -73,7 +73,7 @@ def _filter_bytes(problem: ConvProblem) -> int:
 
 
 def _default_tile(problem: ConvProblem) -> dict[str, int]:
-    """Return the tile with the fewest idle threads; of equals the largest, because its halo is the smallest share."""
+    """Return the tile with the fewest idle threads; of equal ones the largest, whose halo is relatively smallest."""
     fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
     return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
 
@@ -89,7 +89,7 @@ def _check_tile_size(parameters: Parameters) -> int:
 
 
 def _pack_filters(w: np.ndarray, together: int) -> np.ndarray:
-    """Return filters (C, K, K, M) as (entries, C, K, K, together), zero-padded, so that slices are contiguous."""
+    """Return filters (C, K, K, M) as (entries, C, K, K, together), zero-padded: slices of entries are contiguous."""
     padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
     return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
 
@@ -105,9 +105,9 @@ def _configure_constant_slices(
 ) -> LaunchConfig:
     """Return the configuration of a kernel that reads its filters from constant memory, slice by slice.
 
-    For each slice, it copies the filters and launches the kernel. The slices are as few as possible and of nearly equal
-    size. together: number of maps (1 or 2) whose filters form one entry. grid: returns the function from images to grid
-    for a number of entries. scalars: arguments of each launch, before the index of the slice's first entry.
+    Each slice is copied, then the kernel is launched. The slices are as few as possible and of nearly equal size.
+    together: number of maps (1 or 2) whose filters form one entry. grid: number of entries → function from images to
+    grid. scalars: arguments of each launch, before the index of the slice's first entry.
     """
     entry = problem.reduction_length * together
     entry_bytes = entry * ITEMSIZE[storage_dtype(problem.dtype)]

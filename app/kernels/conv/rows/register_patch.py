@@ -1,4 +1,4 @@
-"""Define the registry rows of direct convolutions with several outputs per thread; the last is the fastest in fp32."""
+"""Define the registry rows of direct convolutions with a patch of outputs per thread; the last is fastest in fp32."""
 
 from collections.abc import Iterable
 from functools import cache, partial
@@ -27,24 +27,24 @@ from app.kernels.variant import (
 Value = TypeVar("Value")
 REGISTERS = 65_536  # per multiprocessor
 MOST_SUMS = 96  # per thread
-MOST_GROUPS = 8  # default limit for groups of maps
+MOST_GROUPS = 8  # most groups of maps by default
 PATCH_TUNABLES = {
     "TM": (4, 6, 8, 12, 16),
     "TR": (1, 2, 3, 4),
     "TC": (2, 4, 5, 6, 8, 9, 10),
-    "GROUPS": (1, 8),  # most groups of maps that share a block's input tile
+    "GROUPS": (1, 8),  # most groups of maps that share the input tile of a block
     "THREADS": (96, 128, 192, 256),
     "CK": (1, 2, 4),
 }
 
 
 def vector_width(size: int) -> int:
-    """Return the width in floats of the widest load or store that divides ``size``."""
+    """Return the width in floats, 1, 2 or 4, of the widest load or store that divides ``size``."""
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
 def map_block_count(maps: int, each: int) -> int:
-    """Return how many blocks of ``each`` maps lie along the grid's y. Raises Unfit beyond its limit."""
+    """Return how many blocks of ``each`` maps the grid has along y. Raises Unfit if they exceed its limit."""
     count = ceil_div(maps, each)
     if count > MAX_GRID_Y:
         raise Unfit(f"{maps} maps need more than {MAX_GRID_Y:,} blocks of {each}")
@@ -52,12 +52,12 @@ def map_block_count(maps: int, each: int) -> int:
 
 
 def _input_row_floats(problem: ConvProblem, outputs: int, vector: int) -> int:
-    """Return the number of floats that a row of outputs needs as input, rounded up to loads of ``vector`` floats."""
+    """Return the number of input floats that a row of outputs needs, rounded up to loads of ``vector`` floats."""
     return ceil_div((outputs - 1) * problem.stride + problem.kernel, vector) * vector
 
 
 def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
-    """Return the estimated time per product, 1 at best. It grows with idle threads, loads and scattered stores."""
+    """Return the estimated time per product, at best 1: more with idle threads, loads and scattered stores."""
     height, width = (size * problem.pool for size in problem.pooled_size)
     groups = min(ceil_div(problem.maps, tm), MOST_GROUPS)
     waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
@@ -81,7 +81,7 @@ def estimated_patch_time(problem: ConvProblem) -> float:
 
 @cache
 def _patch_defaults(problem: ConvProblem, heights: tuple[int, ...] = (1, 2, 3, 4)) -> dict[str, int]:
-    """Return the patch with the least estimated cost. heights: values of TR to try."""
+    """Return the parameters of the patch with the least estimated cost. heights: values of TR to try."""
     shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
     fitting = [
         (_patch_cost(problem, tm, tr, tc), tm, tr, tc)
@@ -102,7 +102,7 @@ def _drop_keys(values: dict[str, Value], *names: str) -> dict[str, Value]:
 def _configure_patch(
     problem: ConvProblem, parameters: Parameters, stages: int = 2, one_image: bool = False
 ) -> LaunchConfig:
-    """Return the configuration of register patches; TR and CK are 1 if absent.
+    """Return the configuration of register patches; TR and CK are 1 if they are not among the parameters.
 
     stages: greatest number of stages in shared memory. one_image: a block covers one image and loads single inputs.
     """
@@ -117,7 +117,7 @@ def _configure_patch(
         raise Unfit(f"{tm * tr * tc} sums do not fit in a thread's registers")
     height, width = problem.pooled_size
     rows, columns = ceil_div(height * problem.pool, tr), ceil_div(width * problem.pool, tc)
-    # A block covers several images, or whole rows of patches of one image, or a part of a row; bands have equal height.
+    # A block covers several images, whole rows of patches of an image, or a part of a row; bands have equal height.
     tile_c = min(columns, most)
     tile_r = min(rows, max(most // tile_c, 1))
     tile_r = ceil_div(rows, ceil_div(rows, tile_r))

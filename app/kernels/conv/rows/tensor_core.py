@@ -1,4 +1,4 @@
-"""Define the tensor-core convolution, estimate its time, and pack its filters as mma operands."""
+"""Define the registry row of the tensor-core convolution, estimate its time, and pack its filters for mma."""
 
 from functools import cache, partial
 from itertools import product
@@ -35,11 +35,11 @@ TENSOR_TUNABLES = {
 
 
 class Costs(NamedTuple):
-    """The cost model of one arithmetic: times in units of one mma.
+    """The cost model of one arithmetic: times in units of the time of one mma.
 
-    pixels: of loading the pixels of one mma from shared memory. k_step: of the rest of a warp's k step. staging: of one
-    word of pixels to shared memory. filters: of four words of filters. step: of the rest of a block's step. outputs: of
-    32 results. hiding: exponent of the share of resident warps, which hide latency.
+    pixels: to load the pixels of one mma from shared memory. k_step: for the rest of a warp's k step. staging: to copy
+    a word of pixels to shared memory. filters: to copy four words of filters. step: for the rest of a block's step.
+    outputs: to store 32 results. hiding: exponent of the share of resident warps, which hide latency.
     """
 
     pixels: float
@@ -54,11 +54,11 @@ class Costs(NamedTuple):
 # Fitted to times on an H100 (tfloat32: an H200): docs/fast-path.md, "The cost models".
 FLOAT16_COSTS = Costs(3.0, 0.0, 0.02, 0.0, 0.0, 0.0, 0.5)
 TFLOAT32_COSTS = Costs(1.4, 6.0, 0.0, 0.17, 9.0, 0.4, 0.4)
-MOST_WARPS = 32  # of a multiprocessor: more hide no more latency
-OTHER_REGISTERS = 40  # of a thread, beside its sums
-# dtype → products of CUDA cores in the time of one mma, and of storing a result beyond what CUDA cores take for it.
+MOST_WARPS = 32  # per multiprocessor: more warps hide no more latency
+OTHER_REGISTERS = 40  # per thread, besides its sums
+# dtype → how many products CUDA cores compute in the time of one mma, and in the extra time to store a result.
 CUDA_CORE_PRODUCTS = {"float16": (160.0, 16.0), "float16x2": (100.0, 0.0)}
-SHARED, MOST_SHARED = 227 << 10, 64 << 10  # of a multiprocessor; of a block, also on smaller cards
+SHARED, MOST_SHARED = 227 << 10, 64 << 10  # bytes per multiprocessor; per block, as smaller GPUs have them
 
 
 class FilterWords:
@@ -81,8 +81,8 @@ class FilterWords:
     def pack_fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
         """Pack weights (C, K, K, M) as mma operand A, padded with zeros.
 
-        The result is (blocks, steps, parts, k_steps, m_tiles, 32 lanes, 4 words, numbers per word). Filters
-        that are not split have no axis ``parts``.
+        The result is (blocks, steps, parts, k_steps, m_tiles, 32 lanes, 4 words, numbers per word). Filters that are
+        not split have no axis ``parts``.
         """
         c, k, m = self.problem.channels, self.problem.kernel, self.problem.maps
         width = 2 if self.half else 1
@@ -111,8 +111,8 @@ class FilterWords:
 class TileLayout(NamedTuple):
     """The tile that a block computes, its shared memory, and the grid.
 
-    images, rows, columns: size of a tile of pixels. plane: length of a staged plane of pixels, in 32-bit words. blocks:
-    number of blocks that share the maps. per_image: tiles per image, or per group of ``images`` images.
+    images, rows, columns: pixels of a tile. plane: 32-bit words of a channel's (or channel pair's) pixels in shared
+    memory. blocks: number of blocks along the maps. per_image: tiles per image, or per group of ``images`` images.
     """
 
     words: FilterWords
@@ -139,12 +139,12 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
     height, width = problem.conv_output_size
     images, rows, columns = _tile_of_whole_windows(problem, 8 * nt * warps_n)
     in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
-    # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
+    # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes that this needs.
     run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
     apart = {4: 2, 2: 18, 1: 8}[run]
     plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart
     m_tiles = mt * warps_m
-    input_parts = words.parts if problem.input_dtype == "float32" else 1  # others are exact in one
+    input_parts = words.parts if problem.input_dtype == "float32" else 1  # other inputs are exact in one
     operands = input_parts * images * words.planes * plane + words.parts * words.k_steps * m_tiles * 128
     operands += 8 * words.k_steps
     pooled = 16 * m_tiles * (images * rows * columns // 2 * 2 + 1) if problem.pool > 1 else 0
@@ -154,7 +154,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
 
 
 def _max_staged_channels(problem: ConvProblem) -> int:
-    """Return the most channels that a step can stage: all of them, rounded up to pairs unless there is only one."""
+    """Return the most channels that a step can stage: all, rounded up to an even number unless there is one."""
     return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
 
 
@@ -165,7 +165,7 @@ def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
 
 @cache
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return the parameters with the least estimated time. CK may also be the number of all channels."""
+    """Return the parameters with the least estimated time. CK may also be the number of channels."""
     most = _max_staged_channels(problem)
     tried = TENSOR_TUNABLES | {"CK": [*dict.fromkeys(ck for ck in (*TENSOR_TUNABLES["CK"], most) if ck <= most)]}
     points = (dict(zip(tried, values, strict=True)) for values in product(*tried.values()))
@@ -173,7 +173,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
-    """Return a sort key: whether a block exceeds ``MOST_SHARED``, then an image's time in units of one mma."""
+    """Return a sort key: whether a block exceeds MOST_SHARED, then an image's time in units of the time of one mma."""
     try:
         layout = _tile_layout(problem, parameters)
     except Unfit:
@@ -211,7 +211,7 @@ def _tile_of_whole_windows(problem: ConvProblem, pixels: int) -> tuple[int, int,
 
 
 def _whole_window_pixels(most: int, size: int, pool: int) -> int:
-    """Return the pixels along a tile's side: ``size``, or if that exceeds ``most``, as many whole windows as fit."""
+    """Return the pixels along one side of a tile: ``size`` if at most ``most``, else as many whole windows as fit."""
     return size if size <= most else most // pool * pool
 
 

@@ -1,8 +1,8 @@
 """Define the registry row of the Toom-Cook convolution: its transforms, their error bound, and its packed filters.
 
-It computes two neighbouring outputs of a row of K taps with K + 1 products. The outputs y[i] = Σ g[k] d[i + k], i = 0
-and 1, follow from the Toom-Cook multiplication of polynomials by transposition: y = A ((G g) * (B d)), with points p[0]
-to p[K - 1] and infinity, and
+The kernel computes two neighbouring outputs of a row of K taps with K + 1 products. The outputs y[i] = Σ g[k] d[i + k],
+i = 0 and 1, follow from the Toom-Cook multiplication of polynomials by transposition: y = A ((G g) * (B d)), for points
+p[0] to p[K - 1] and infinity, and
 
 * B (K + 1, K + 1): row j has the coefficients of Π (x - p[i]) over all i ≠ j; the last row those over all i;
 * G (K + 1, K): row j has p[j]**k ÷ Π (p[j] - p[i]) over all i ≠ j; the last row takes the last tap;
@@ -48,7 +48,7 @@ from app.kernels.variant import (
 )
 
 Matrix = tuple[tuple[Fraction, ...], ...]
-OUTPUTS = 2  # computed together
+OUTPUTS = 2  # neighbouring outputs that are computed together
 _POINTS = {
     1: "0",
     2: "1/2 -1/2",
@@ -87,19 +87,19 @@ def _polynomial_from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 
 
 def as_float64(matrix: Matrix) -> np.ndarray:
-    """Return the matrix as float64, rounded."""
+    """Return the matrix of fractions, rounded to float64."""
     return np.array([[float(value) for value in row] for row in matrix])
 
 
 @cache
 def cpp_initialiser(matrix: Matrix) -> str:
-    """Return the matrix as a C++ initialiser of an array of float, which must hold its numbers exactly."""
+    """Return the matrix as a C++ initialiser of a float array; its numbers must be exact in float32."""
     assert all(Fraction(float(np.float32(float(value)))) == value for row in matrix for value in row)
     return "{" + ",".join("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in matrix) + "}"
 
 
 def transform_filters(weights: np.ndarray) -> np.ndarray:
-    """Return the filters (C, K, K, M) evaluated at the points: (C, K + 1 points, K rows, M) float64."""
+    """Return the filters (C, K, K, M), each row evaluated at the points: (C, K + 1 points, K rows, M) float64."""
     return np.einsum("jq,cpqm->cjpm", as_float64(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64))
 
 
@@ -143,7 +143,7 @@ TUNABLES = {
     "GROUPS": (4, 8),  # most groups of maps that share a block's transformed inputs
     "THREADS": (96, 192, 384),
     "CK": (1, 2, 4, 8),
-    "WARPS": (8, 12, 16, 20),  # per multiprocessor: the fewer, the more registers each thread may take
+    "WARPS": (8, 12, 16, 20),  # per multiprocessor: fewer warps leave each thread more registers
 }
 
 
@@ -157,7 +157,7 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
 
 
 def _default_parameters(problem: ConvProblem) -> dict[str, int]:
-    """Return the tile of sums with the least estimated cost (idle threads, loads per product) that fits."""
+    """Return the parameters of a fitting tile with the least estimated cost: idle threads, and loads per product."""
     height = problem.pooled_size[0] * problem.pool
 
     def cost(tm: int, tr: int) -> float:
@@ -184,7 +184,7 @@ def _fits_block_limits(problem: ConvProblem, parameters: Parameters) -> bool:
 
 
 def _block_tile(problem: ConvProblem, tr: int, most: int) -> tuple[int, int, int]:
-    """Return the images, bands of TR rows and pairs of columns of a block; their product is about ``most``."""
+    """Return the images, bands of TR rows and column pairs per block; their product is about ``most``."""
     height, width = (size * problem.pool for size in problem.pooled_size)
     together = problem.pool if problem.pool % 2 else problem.pool // 2  # fewest pairs of whole pooling windows
     bands, columns = ceil_div(height, tr), ceil_div(width, OUTPUTS * together)
@@ -210,7 +210,7 @@ def _configure_toom_cook(problem: ConvProblem, parameters: Parameters) -> Launch
     images, tile_r, tile_c = _block_tile(problem, tr, max(most_threads // (points * groups), 1))
     columns = images * tile_r * tile_c
     threads = ceil_div(points * groups * columns, 32) * 32
-    # As in the kernel: the inputs at the points and the filters of a stage, and the exchange of sums in their place.
+    # As in the kernel: a stage's inputs at the points and filters; later, in the same memory, the exchanged sums.
     vector = vector_width(tr)
     pitch = ceil_div(tile_r * tr + kernel - 1, vector) * vector
     pitch += vector * (pitch % (2 * vector) == 0)

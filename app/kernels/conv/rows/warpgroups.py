@@ -52,32 +52,32 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
     return _warpgroup_convolution(problem).refusal_reason()
 
 
-def _place_filters(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of a band's input maps, for one float16 part, and the place of the filters. Raises Unfit."""
+def _memory_layout(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+    """Return the bytes of one float16 part of a band's input maps, and the filters' layout. Raises Unfit."""
     convolution, rows = _warpgroup_convolution(problem), tiles.rows * tiles.chunks
     tiles.check(convolution)
     maps = convolution.maps_bytes(convolution.input_rows_for(rows), rows)
-    whole = collected_result_bytes(problem) if rows >= convolution.rows else 0  # of bands, results lie apart
+    whole = collected_result_bytes(problem) if rows >= convolution.rows else 0  # a band's results are not contiguous
     others = tiles.warpgroups * (convolution.parts * maps + 16)
     return maps, FilterRing.choose(others, tiles.warpgroups * whole, convolution)
 
 
 @cache
 def _best_tiles(problem: ConvProblem) -> tuple[Tiles, float]:
-    """Return the tiles with the least estimated time, and this time in clock cycles; the smallest if none fits."""
+    """Return the tiles with the least estimated time, and this time in clock cycles; the smallest ones if none fits."""
     convolution = _warpgroup_convolution(problem)
 
     def chunks(rows: int) -> range:
         return range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1)
 
     def clocks(tiles: Tiles, ring: FilterRing) -> float:
-        """Estimate the clock cycles of an image. Neighbouring bands load their common rows twice."""
+        """Return the estimated clock cycles of an image. Neighbouring bands load their common rows twice."""
         rows = tiles.rows * tiles.chunks
         bands = ceil_div(convolution.rows, rows)
         again = bands * convolution.input_rows_for(rows) / convolution.input_rows_for(convolution.rows)
         return bands * estimated_clocks(convolution, tiles, ring) * again**0.5
 
-    return fastest_tiles(lambda tiles: _place_filters(problem, tiles)[1], chunks, clocks)
+    return fastest_tiles(lambda tiles: _memory_layout(problem, tiles)[1], chunks, clocks)
 
 
 def _default_tiles(problem: ConvProblem) -> dict[str, int]:
@@ -93,7 +93,7 @@ def _sparse_is_faster(problem: ConvProblem, _: str) -> bool:
 def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     convolution = _warpgroup_convolution(problem)
     tiles = Tiles(*(parameters[name] for name in ("WARPGROUPS", "ROWS", "CHUNKS")))
-    maps, ring = _place_filters(problem, tiles)
+    maps, ring = _memory_layout(problem, tiles)
     if tiles.chunks > ceil_div(convolution.rows, tiles.rows):
         raise Unfit("an image has fewer tiles")
     defines = type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | dict(parameters)
@@ -117,7 +117,7 @@ def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 def _pack_parameters(
     problem: ConvProblem, ring: FilterRing, arrays: Sequence[np.ndarray | None]
 ) -> list[np.ndarray | None]:
-    """Pack (w, bias) as [filters, factors, bias]; each map is scaled by a power of two."""
+    """Pack (w, bias) as [filters, factors, bias]; each map's filters are scaled by a power of two, 1 / its factor."""
     scaled, scales = scale_per_output(problem, arrays)
     scaled = scaled.reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
     filters = pack_filters(_warpgroup_convolution(problem), ring, float16_parts(problem, scaled))
