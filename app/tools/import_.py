@@ -15,7 +15,7 @@ from app.files.reading import may_exist, read_file
 from app.interchange.engines import numpy_logits
 from app.interchange.layout import ConvertedArray, convert_arrays
 from app.interchange.named_arrays import NoNetworkError
-from app.interchange.source import ImportOptions, Source, read
+from app.interchange.source import ImportOptions, Source, read_source_file
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build_graph, find_network
@@ -71,7 +71,7 @@ def import_(request: ImportRequest) -> int:
 
 def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
     """Return the format of the file, its checked content, and the converted arrays. Raises UserError."""
-    name, source = read(file, asked)
+    name, source = read_source_file(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
         _check_window_sizes(source.network)

@@ -12,7 +12,7 @@ import pytest
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange import source
-from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read
+from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read_source_file
 from app.layers import Argmax, Flatten, Linear, Relu
 from app.network.network import PIXEL_SCALE, Network
 from app.network.toml import network_toml
@@ -86,12 +86,12 @@ def test_a_larger_file_is_refused_unread(ending: str, place: Path) -> None:
     path.touch()
     os.truncate(path, MAX_FILE_BYTES + 1)
     with pytest.raises(UserError, match=f"more than the {MAX_FILE_BYTES:,} that are read"):
-        read(path, ImportOptions())
+        read_source_file(path, ImportOptions())
 
 
 def test_numbers_that_widen_count_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "m.onnx").write_bytes(model_of([FLAT, gemm(192)]).SerializeToString())
-    arrays = read(place / "m.onnx", ImportOptions())[1].arrays
+    arrays = read_source_file(place / "m.onnx", ImportOptions())[1].arrays
     monkeypatch.setattr(source, "MAX_FILE_BYTES", 1000)
     with pytest.raises(BadValueError, match="holds 3,860 bytes as float32; at most 1,000 are read: store less in it"):
         source.check_numbers(arrays)

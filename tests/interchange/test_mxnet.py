@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.interchange.source import ImportOptions, read
+from app.interchange.source import ImportOptions, read_source_file
 from app.layers import Resize
 from app.network.graph import build_graph
 from app.network.toml import network_toml, parse_network
@@ -50,7 +50,7 @@ def test_old_files_come_back_and_classify(
     (place / "net.toml").write_text(network_toml(network))
     by_symbol = ImportOptions(symbol=Path("symbol.json"), name="old")
     asked = {"toml": ImportOptions(network), "shapes": ImportOptions(name="old")}.get(how, by_symbol)
-    source = read(Path("old.params"), asked)[1]
+    source = read_source_file(Path("old.params"), asked)[1]
     assert source.arrays.keys() == arrays.keys()
     assert all(np.array_equal(source.arrays[name], arrays[name]) for name in arrays)
     options = {"toml": ["--network", "net.toml"], "shapes": []}.get(how, ["--symbol", "symbol.json"])
@@ -102,7 +102,7 @@ def test_arrays_by_shape_where_names_are_others(place: Path) -> None:
         for name, array in arrays.items()
     }
     (place / "old.params").write_bytes(params_file(shuffled(mxnet_names(renamed), 3)))
-    found = read(Path("old.params"), ImportOptions(network))[1]
+    found = read_source_file(Path("old.params"), ImportOptions(network))[1]
     assert found.origins["fc1_bias"] == "fullyconnected0_bias"
     assert all(np.array_equal(found.arrays[name], arrays[name]) for name in arrays)
 
@@ -113,5 +113,5 @@ def test_of_several_sizes_the_one_without_a_rest(place: Path) -> None:
     arrays = channels_first(network, biases=FULL)
     (place / "old.params").write_bytes(params_file(mxnet_names(arrays)))
     for size in (None, 48, 49):
-        found = read(Path("old.params"), ImportOptions(size=size))[1].network
+        found = read_source_file(Path("old.params"), ImportOptions(size=size))[1].network
         assert found.layers[0] == Resize("resize", size or 48, "course")

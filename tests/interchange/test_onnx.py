@@ -13,7 +13,7 @@ from app.files.checks import BadValueError
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
 from app.interchange.onnx_values import tensor_array
-from app.interchange.source import ImportOptions, read
+from app.interchange.source import ImportOptions, read_source_file
 from app.layers import Resize
 from app.network.definitions import LENET5, MINIDNN86
 from app.network.foreign import DESCRIPTION
@@ -235,7 +235,7 @@ def test_nothing_may_be_asked_of_a_model(tmp_path: Path) -> None:
     assert [one.key for one in model.metadata_props] == [DESCRIPTION]
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UserError, match="contains its network; leave --network"):
-        read(path, ImportOptions(LENET5))
+        read_source_file(path, ImportOptions(LENET5))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), ()])

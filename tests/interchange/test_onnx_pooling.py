@@ -15,7 +15,7 @@ import pytest
 from app.base.errors import UserError
 from app.cli import main
 from app.engine.onnx_runtime import OnnxEngine
-from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read
+from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read_source_file
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool
 from app.layers.pool import Pool
 from app.network.graph import Graph, build_graph
@@ -64,7 +64,7 @@ def test_every_small_shape_is_exported_and_comes_back(kind: type[Pool], tmp_path
         expected = graph.reference(images)
         np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
         path.write_bytes(onnx_of_others(graph.network, graph.parameters, 1.0).SerializeToString())
-        assert read(path, ImportOptions())[1].network.layers[1] == pool
+        assert read_source_file(path, ImportOptions())[1].network.layers[1] == pool
         seen.add((min(beyond) > 0, pool.effective_stride > pool.window))
     assert seen == {(one, two) for one in (False, True) for two in (False, True)}
 
@@ -96,7 +96,7 @@ def test_padding_is_exported_and_comes_back(kind: type[Pool], window: int, tmp_p
         path.write_bytes(model.SerializeToString())
         if "pool1/counted" in {node.name for node in model.graph.node}:  # a form of this program alone
             continue
-        again = replace(graph, network=read(path, ImportOptions())[1].network)
+        again = replace(graph, network=read_source_file(path, ImportOptions())[1].network)
         again = replace(again, steps=again.network.steps)
         np.testing.assert_allclose(again.reference(images), expected, **close, err_msg=str(pool))
 
@@ -125,7 +125,7 @@ KNOWN = {
 @pytest.mark.parametrize("form", KNOWN)
 def test_padding_is_what_the_windows_see(form: str, tmp_path: Path) -> None:
     changed(tmp_path / "model.onnx", *KNOWN[form])
-    layer = read(tmp_path / "model.onnx", ImportOptions())[1].network.layers[1]
+    layer = read_source_file(tmp_path / "model.onnx", ImportOptions())[1].network.layers[1]
     assert isinstance(layer, AvgPool) and layer.output_shape((1, 4, 4)) == (1, 2, 2)
     counts = [[2, 2], [2, 2]] if form == "unseen" else [[4, 4], [4, 4]] if "counted" in form else [[4, 2], [2, 1]]
     assert (layer.window_pixel_counts((1, 4, 4)) == counts).all() or form == "unseen"
@@ -143,7 +143,7 @@ OTHERS: dict[str, tuple[list[int], dict[str, int]]] = {
 def test_other_padding_is_refused(fault: str, tmp_path: Path) -> None:
     changed(tmp_path / "model.onnx", *OTHERS[fault])
     with pytest.raises(UserError, match=r"node 'pool1' \(AveragePool\) has pads \[.*\]; only less than its window"):
-        read(tmp_path / "model.onnx", ImportOptions())
+        read_source_file(tmp_path / "model.onnx", ImportOptions())
 
 
 # --- Numbers in a file beside the model
@@ -180,7 +180,7 @@ def saved(change: Callable[[Any], None] = lambda model: None) -> Path:
 def test_numbers_beside_the_model_are_its_own() -> None:
     inside = onnx_of_others(SMALL, GRAPH.parameters, 1 / 255)
     Path("one.onnx").write_bytes(inside.SerializeToString())
-    found, expected = (read(path, ImportOptions(name="x"))[1] for path in (saved(), Path("one.onnx")))
+    found, expected = (read_source_file(path, ImportOptions(name="x"))[1] for path in (saved(), Path("one.onnx")))
     assert found.network == expected.network and found.origins == expected.origins
     for name, array in expected.arrays.items():
         np.testing.assert_array_equal(found.arrays[name], array, strict=True)
@@ -198,7 +198,7 @@ def test_length_and_offset_may_be_missing() -> None:
         del one.external_data[:]
         one.external_data.add(key="location", value="alone")
 
-    found = read(saved(alone), ImportOptions())[1].arrays["conv1"]
+    found = read_source_file(saved(alone), ImportOptions())[1].arrays["conv1"]
     np.testing.assert_array_equal(found, GRAPH.parameters["conv1"].transpose(3, 2, 0, 1))
 
 
@@ -255,6 +255,6 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
 @pytest.mark.parametrize("fault", BAD)
 def test_a_wrong_place_is_one_line(fault: str, place: Path) -> None:
     change, message = BAD[fault]
-    assert re.search(message, user_error(lambda: read(saved(change), ImportOptions())))
+    assert re.search(message, user_error(lambda: read_source_file(saved(change), ImportOptions())))
     if fault != "a large file":
         assert main(["import", "m.onnx", "--out", "m.h5"]) == 2 and not (place / "m.h5").exists()

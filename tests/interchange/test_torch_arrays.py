@@ -11,7 +11,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.interchange.source import ImportOptions, read
+from app.interchange.source import ImportOptions, read_source_file
 from app.network.network import Network
 from app.network.toml import parse_network
 from app.network.weights import load_weights
@@ -58,7 +58,7 @@ def sequential() -> Arrays:
 
 def source_of(arrays: Arrays, network: Network | None = NETWORK) -> Any:
     Path("m.npz").write_bytes(npz_file(arrays))
-    return read(Path("m.npz"), ImportOptions(network, name="m"))[1]
+    return read_source_file(Path("m.npz"), ImportOptions(network, name="m"))[1]
 
 
 @pytest.mark.parametrize(("layer", "norm_name"), [("net.0", "net.1"), ("net.4", "net.5"), ("net.9", "net.10")])
@@ -209,25 +209,25 @@ def test_a_nested_state_dict_is_taken(key: str) -> None:
     given = arrays_of(SHAPES)
     tensors = {name: torch.from_numpy(array) for name, array in given.items()}
     saved({"epoch": 3, key: tensors, "optimizer": {"lr": 0.1}})
-    _, source = read(Path("m.pt"), ImportOptions(NETWORK))
+    _, source = read_source_file(Path("m.pt"), ImportOptions(NETWORK))
     np.testing.assert_array_equal(source.arrays["fc1"], given["fc1.weight"])
     assert f"the arrays are those of its {key}; left out: 'epoch', 'optimizer'" in source.notes
 
 
 def test_counters_are_no_weights() -> None:
     Path("m.pt").write_bytes(state_dict_file(arrays_of(SHAPES) | norm("bn1", 6)))
-    assert "bn1" in read(Path("m.pt"), ImportOptions(NETWORK))[1].notes[0]
+    assert "bn1" in read_source_file(Path("m.pt"), ImportOptions(NETWORK))[1].notes[0]
 
 
 def test_whole_models_are_refused_by_name() -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     saved(model)
-    message = user_error(lambda: read(Path("m.pt"), ImportOptions(NETWORK)))
+    message = user_error(lambda: read_source_file(Path("m.pt"), ImportOptions(NETWORK)))
     assert "whole pickled model or other objects (torch.nn.modules.container.Sequential); nothing in it" in message
     assert message.endswith("save it with torch.save(model.state_dict(), ...)")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         torch.jit.script(model).save("m.pt")
-    message = user_error(lambda: read(Path("m.pt"), ImportOptions(NETWORK)))
+    message = user_error(lambda: read_source_file(Path("m.pt"), ImportOptions(NETWORK)))
     assert "is a TorchScript module, which holds code; save it with torch.save(model.state_dict(), ...)" in message

@@ -16,7 +16,7 @@ ACTIVATIONS: dict[str, Step] = {
 
 
 def leaky_relu_step(slope: float) -> Step:
-    """Return a function that computes LeakyReLU of an array of any shape. slope: factor for x < 0."""
+    """Return a function that computes LeakyReLU of an array of any shape. slope: factor of x < 0."""
     return lambda x: np.where(x < 0, slope * x, x)
 
 
@@ -47,7 +47,7 @@ def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
 
 
 def pooling_step(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
-    """Return a function that pools windows of (B, H, W, C). padding: rows before and after, which do not count."""
+    """Return a function that pools maps (B, H, W, C). padding: rows before and after, which do not count in a mean."""
 
     def run(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
@@ -59,5 +59,5 @@ def pooling_step(window: int, stride: int, padding: tuple[int, int], is_max: boo
 
 
 def batch_norm_step(norm: BatchNorm) -> Step:
-    """Return a function that computes a batch normalisation of (…, C) over the last axis."""
+    """Return a function that computes a batch normalisation of (…, C) with factors for the last axis."""
     return lambda x: (x - norm.mean) / np.sqrt(norm.variance + norm.epsilon) * norm.scale + norm.shift
