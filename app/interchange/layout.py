@@ -1,5 +1,4 @@
-"""Convert arrays between the layout of a ``Source``, filters (M, C, K, K), and of weights files, filters (K, K, C, M).
-"""
+"""Convert arrays between the layouts of a ``Source`` (filters (M, C, K, K)) and of weights files ((K, K, C, M))."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -48,8 +48,8 @@ def test_requests_and_files(runs: Runs) -> None:
         "answer_requests(lambda request, file: os.pread(file, 99, 0) + request)"
     )
     with memory_file(b"content") as file, Child("any") as child:
-        assert child.ask(b" and a request", [file], 30) == b"content and a request"
-        assert child.ask(b"", [file], 30) == b"content"
+        assert child.send_request(b" and a request", [file], 30) == b"content and a request"
+        assert child.send_request(b"", [file], 30) == b"content"
 
 
 def test_time_runs_out(runs: Runs) -> None:

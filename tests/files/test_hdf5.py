@@ -140,7 +140,7 @@ def test_names(tmp_path: Path) -> None:
         file["soft"] = h5py.SoftLink("/group")
         file["outside"] = h5py.ExternalLink("absent.h5", "/x")
     with opened_strictly(tmp_path / "file.h5") as opened:
-        assert opened.names() == ("alias", "outside", "soft", "x")
+        assert opened.list_names() == ("alias", "outside", "soft", "x")
         np.testing.assert_array_equal(opened.read_array("alias"), VALUES)
         for path in ("group/y", "soft/y", "/", "/x", "."):
             with pytest.raises(UserError, match="is missing"):
@@ -184,9 +184,9 @@ def test_max_bytes(tmp_path: Path) -> None:
 def test_attributes(tmp_path: Path) -> None:
     values = {"text": "Ünïcode", "integer": np.array(7, ">i2"), "number": 0.25, "list": np.array([1, 2], ">i4")}
     with opened_strictly(write_hdf5(tmp_path / "file.h5", {}, **values)) as opened:
-        assert opened.attribute("text") == "Ünïcode"
-        assert repr([opened.attribute("integer"), opened.attribute("number")]) == "[7, 0.25]"
-        assert opened.attribute("list") == [1, 2] and opened.attribute("absent") is None
+        assert opened.read_attribute("text") == "Ünïcode"
+        assert repr([opened.read_attribute("integer"), opened.read_attribute("number")]) == "[7, 0.25]"
+        assert opened.read_attribute("list") == [1, 2] and opened.read_attribute("absent") is None
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_refuses_attribute(value: object, message: str, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file.h5", "w", libver="latest") as file:
         file.attrs["a"] = value
     with opened_strictly(tmp_path / "file.h5") as opened, pytest.raises(UserError, match=message):
-        opened.attribute("a")
+        opened.read_attribute("a")
 
 
 def test_errors_of_the_caller_are_left_alone(tmp_path: Path) -> None:
@@ -231,4 +231,4 @@ def test_image_is_reproducible() -> None:
     time.sleep(1.1)  # HDF5's time stamps count seconds
     assert build_hdf5_bytes(dict(reversed(arrays.items())), dict(reversed(attributes.items()))) == first
     with open_strict(Path("f.h5"), first) as file:
-        assert [file.attribute(name) for name in attributes] == list(attributes.values())
+        assert [file.read_attribute(name) for name in attributes] == list(attributes.values())

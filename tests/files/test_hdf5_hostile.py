@@ -60,21 +60,21 @@ def test_names_are_listed_in_one_pass_and_no_more_than_a_thousand(tmp_path: Path
     links = {f"d{i:04}": h5py.SoftLink("/") for i in range(999)}
     path = write_hdf5(tmp_path / "file.h5", {**links, "x": VALUES, "z\n" + "é" * 122: 1})
     with opened_strictly(path) as opened, pytest.raises(UserError, match="more than 1,000 names"):
-        opened.names()
+        opened.list_names()
     with h5py.File(path, "a") as file:
         del file["d0000"]
     with opened_strictly(path) as opened:
         before = time.process_time()
-        assert len(opened.names()) == 1000
+        assert len(opened.list_names()) == 1000
         assert time.process_time() - before < 1
         with pytest.raises(UserError) as caught:
-            opened.read_array(opened.names()[-1], max_bytes=1)
+            opened.read_array(opened.list_names()[-1], max_bytes=1)
     assert str(caught.value).isprintable() and "'z\\n" in str(caught.value)
     with h5py.File(path, "a") as file:
         del file["d0001"]
         file["z" * 256] = 1
     with opened_strictly(path) as opened, pytest.raises(UserError, match="a name that is too long"):
-        opened.names()
+        opened.list_names()
 
 
 def test_a_dataset_by_two_names(tmp_path: Path) -> None:

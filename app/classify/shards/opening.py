@@ -169,7 +169,7 @@ def _read_hdf5_headers(
 ) -> tuple[list[str], dict[str, StoredArray]]:
     """Return the names in the root of an HDF5 file, and the wanted datasets as arrays in the file."""
     status = os.fstat(stream.fileno())
-    names, described = hdf5.describe(path, stream, wanted)
+    names, described = hdf5.describe_datasets(path, stream, wanted)
     found = {}
     for name, one in described.items():
         offset = one.offset or 0
