@@ -71,8 +71,7 @@ class StrictFile:
     def list_paths(self, group: str) -> tuple[str, ...]:
         """Return the paths of everything below a group of the root except groups; () if there is no such group.
 
-        Only hard links are followed. Raises UserError as ``list_names`` does for each group, and for more than
-        MAX_PATHS.
+        It follows only hard links. Raises UserError as ``list_names`` does for each group, and above MAX_PATHS.
         """
         with _report_faults_as_user_errors(self._path):
             name = group.encode()
@@ -84,9 +83,8 @@ class StrictFile:
                         groups.append(path)
                     else:
                         self._paths.add(path)
-                if (
-                    len(groups) + len(self._paths) > MAX_PATHS or parent.count(b"/") > MAX_DEPTH
-                ):  # a group may contain itself
+                # A group that contains itself has no end of paths.
+                if len(groups) + len(self._paths) > MAX_PATHS or parent.count(b"/") > MAX_DEPTH:
                     raise UserError(f"{self._path} has too many or too deep groups in {group}; store less in it")
             return tuple(sorted(path.decode() for path in self._paths))
 

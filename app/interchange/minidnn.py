@@ -52,6 +52,5 @@ def _read_layer_floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarr
     if count not in (sum(sizes), *sizes[:1]):
         told = f"layer {layer} has {count:,} floats, but its network needs {sum(sizes):,}"
         raise BadValueError(f"{told}; {REMEDY}")
-    return np.frombuffer(cursor.read_bytes(4 * count, f"the {count:,} floats of layer {layer}"), "<f4").astype(
-        np.float32
-    )
+    content = cursor.read_bytes(4 * count, f"the {count:,} floats of layer {layer}")
+    return np.frombuffer(content, "<f4").astype(np.float32)

@@ -48,7 +48,7 @@ class WeightlessLayers:
     def read_global_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         self._pool_whole_map(node, MaxPool if node.operator == "GlobalMaxPool" else AvgPool)
 
-    def read_mean(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_reduction(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.take_allowed_attribute("noop_with_empty_axes", 0, 1)  # empty axes are refused below
         if set(self._reduction_axes(node, values)) != ({1, 2} if self.stack.channels_last else {2, 3}):
             raise node.error("is not over height and width", "export another network")

@@ -12,7 +12,7 @@ from app.layers import Resize
 from app.network.toml import network_toml
 from app.network.weights import save_weights
 from data_tools.__main__ import main
-from data_tools.dataset import channels_first, load_files, read_images
+from data_tools.dataset import load_files, read_images, to_channels_first
 from data_tools.idx import write_idx
 from tests.layers.test_pixel_scale import COLOUR
 from tests.support.hostile_hdf5 import write_hdf5
@@ -58,8 +58,8 @@ def test_shapes_with_two_readings_are_one_line(shape: tuple[int, ...], tmp_path:
 
 
 def test_a_width_of_3_is_no_doubt() -> None:
-    assert channels_first(np.empty((2, 3, 5, 4)), "x").shape == (2, 3, 5, 4)
-    assert channels_first(np.empty((2, 5, 3, 1)), "x").shape == (2, 1, 5, 3)
+    assert to_channels_first(np.empty((2, 3, 5, 4)), "x").shape == (2, 3, 5, 4)
+    assert to_channels_first(np.empty((2, 5, 3, 1)), "x").shape == (2, 1, 5, 3)
 
 
 @pytest.mark.parametrize("shape", [(2, 9, 9, 2), (2, 4, 9, 9), (0, 3, 9, 9), (9, 9), (2, 3, 9, 9, 1)])
@@ -67,7 +67,7 @@ def test_other_shapes_are_one_line(shape: tuple[int, ...]) -> None:
     with pytest.raises(
         UserError, match=r"x has shape .*; it must be \(N, H, W, C\) or \(N, C, H, W\) with 1 or 3 chan"
     ):
-        channels_first(np.empty(shape), "x")
+        to_channels_first(np.empty(shape), "x")
 
 
 @LAYOUTS

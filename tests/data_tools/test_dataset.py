@@ -90,7 +90,7 @@ def test_a_wrong_file_is_an_error_where_named_and_passed_over_elsewhere(
 
 def test_what_was_read_ahead_is_taken_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "source")
-    fashion_mnist.start_reading("test", source)
+    fashion_mnist.start_reading_split("test", source)
     (ahead,) = fashion_mnist._ahead.values()
     ahead.result()
     with monkeypatch.context() as patch:
@@ -104,11 +104,11 @@ def test_what_was_read_ahead_is_taken_once(cache: Path, tmp_path: Path, monkeypa
 def test_reading_ahead_leaves_faults_to_the_reader(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fashion_mnist.start_reading("test")
-    fashion_mnist.start_reading("test", tmp_path / "absent")
+    fashion_mnist.start_reading_split("test")
+    fashion_mnist.start_reading_split("test", tmp_path / "absent")
     assert not fashion_mnist._ahead
     bad = idx(write(tmp_path / "source"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
-    fashion_mnist.start_reading("test", tmp_path / "source")
+    fashion_mnist.start_reading_split("test", tmp_path / "source")
     with pytest.raises(UserError, match=f"{bad} is not the original"):
         open_split("test", tmp_path / "source")
     assert not capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 from app.base.errors import UserError
 from app.files.child_process import Child
 from data_tools import download, fashion_mnist
-from data_tools.fashion_mnist import fetch, open_split
+from data_tools.fashion_mnist import fetch_split, open_split
 from data_tools.idx import write_idx
 from tests.data_tools.test_hostile_mirrors import ANSWERS, Server
 from tests.support.tiny_fashion import FILES, IMAGES, NAMES, check_loaded, check_only_the_files, names, write
@@ -151,7 +151,7 @@ def test_two_fetches_at_once(cache: Path, use: Use) -> None:
 
     def start(_: int) -> Path:
         both.wait()
-        return fetch("test")
+        return fetch_split("test")
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(start, range(2))) == [cache, cache]
@@ -161,7 +161,7 @@ def test_two_fetches_at_once(cache: Path, use: Use) -> None:
 
 def test_fetches_into_a_named_directory(cache: Path, use: Use, tmp_path: Path) -> None:
     use("good")
-    assert fetch("test", tmp_path / "mine") == tmp_path / "mine"
+    assert fetch_split("test", tmp_path / "mine") == tmp_path / "mine"
     check_only_the_files(tmp_path / "mine")
     assert not cache.exists()
 

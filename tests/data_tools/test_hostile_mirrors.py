@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from data_tools import download
-from data_tools.download import DownloadError, transfer
+from data_tools.download import DownloadError, transfer_file
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EMPTY = b"Content-Length: 0\r\nConnection: close\r\n"
@@ -136,11 +136,11 @@ def test_answers_that_end(name: str, serve: Serve, tmp_path: Path) -> None:
     answer, code = ANSWERS[name]
     url = serve(lambda client: client.sendall(answer))
     if code == ARRIVES:
-        transfer(url, tmp_path / "file", LIMIT)
+        transfer_file(url, tmp_path / "file", LIMIT)
         assert (tmp_path / "file").read_bytes() == BODY
         return
     with pytest.raises(DownloadError) as caught:
-        transfer(url, tmp_path / "file", LIMIT)
+        transfer_file(url, tmp_path / "file", LIMIT)
     text = str(caught.value)
     assert caught.value.passing == (code == AGAIN), text
     assert 3 < len(text) < 300 and text.isascii() and text.isprintable()
@@ -151,7 +151,7 @@ def test_answers_that_do_not_end(name: str, serve: Serve, tmp_path: Path, monkey
     monkeypatch.setattr(download, "PATIENCE_SECONDS", 0.3)
     start = time.monotonic()
     with pytest.raises(DownloadError, match=r"sends less than 32 kB/s for 0.3 s|takes more than .* of memory"):
-        download.download(serve(ENDLESS[name]), tmp_path / "file", LIMIT)
+        download.download_file(serve(ENDLESS[name]), tmp_path / "file", LIMIT)
     assert time.monotonic() - start < 5  # its process starts, too
 
 
@@ -165,7 +165,7 @@ def test_a_slow_mirror_is_waited_for(serve: Serve, tmp_path: Path, monkeypatch: 
             time.sleep(0.2)
 
     monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
-    download.download(serve(slow), tmp_path / "file", 1 << 20)
+    download.download_file(serve(slow), tmp_path / "file", 1 << 20)
     assert (tmp_path / "file").stat().st_size == 7 << 16
 
 

@@ -84,7 +84,7 @@ def test_nobody_else_gets_in_whatever_the_umask(umask: None, folder: Path, compi
 def test_data_do_not_open_the_cache(umask: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fashion_mnist, "_download_from_mirrors", lambda *_: [])
     monkeypatch.setattr(fashion_mnist, "_has_good_copy", lambda *_: False)
-    assert fashion_mnist.fetch("test") == folder / "fashion-mnist"
+    assert fashion_mnist.fetch_split("test") == folder / "fashion-mnist"
     assert not any(modes(folder).values())
 
 

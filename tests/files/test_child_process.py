@@ -17,7 +17,7 @@ from app.files import child_process
 from app.files.child_process import Child, memory_file
 from app.files.hdf5 import ReadRequest, build_hdf5_bytes
 from app.files.hdf5_process import Reader
-from data_tools.download import DownloadError, download
+from data_tools.download import DownloadError, download_file
 from tests.support.shell import INTERRUPTIBLE, ROOT, python
 
 Runs = Callable[[str], None]
@@ -88,7 +88,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "HDF5": _read,
     "a kernel": lambda path: compile_program("libnvrtc.so", path.name, "", {}, ()),
     "GPUs": lambda path: visible_cards(),
-    "a download": lambda path: download("http://127.0.0.1:9", path, 100),
+    "a download": lambda path: download_file("http://127.0.0.1:9", path, 100),
 }
 STOPPED = r"helper process \d+ was stopped by a signal: try again"
 LACKING = r"cannot run a helper process \(Resource temporarily unavailable\): end other programs, and try again"

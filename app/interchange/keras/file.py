@@ -32,9 +32,8 @@ def read_source(content: bytes, options: ImportOptions) -> Source:
     config, arrays = _read_zip(content) if zipped else _read_hdf5(content)
     model = read_model(_parse_config(config), options.size)
     with np.errstate(all="ignore"):  # NaN and infinite values are reported with the network's arrays
-        return read_layers(model, arrays, _array_paths_in_zip if zipped else _array_paths_in_hdf5).to_source(
-            options.name
-        )
+        network = read_layers(model, arrays, _array_paths_in_zip if zipped else _array_paths_in_hdf5)
+        return network.to_source(options.name)
 
 
 def _read_zip(content: bytes) -> tuple[str, Arrays]:

@@ -8,9 +8,9 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import format_for_error
 from app.interchange.keras import computed
-from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel, Settings
-from app.interchange.keras.network import OTHERS, GrowingNetwork
-from app.interchange.keras.weightless import DAMAGED, NO_ZEROS, WeightlessReader
+from app.interchange.keras.chain import DAMAGED, NOT_RUN, OTHERS, KerasLayer, KerasModel, Settings
+from app.interchange.keras.network import GrowingNetwork
+from app.interchange.keras.weightless import NO_ZEROS, WeightlessReader
 from app.interchange.layer_stack import BRIGHT, BatchNorm, fold_batch_norm
 from app.interchange.source import as_float32
 from app.layers import Conv2d, Linear, Shape
@@ -20,10 +20,7 @@ FindPaths = Callable[[KerasLayer, Sequence[str], Iterable[str]], dict[str, str]]
 
 
 def read_layers(model: KerasModel, arrays: Mapping[str, np.ndarray], find_paths: FindPaths) -> GrowingNetwork:
-    """Return the network of a model's layers. Raises BadValueError.
-
-    find_paths: function of a layer, the roles of its arrays and all paths; returns role, such as ``kernel``, → path.
-    """
+    """Return the network of a model. find_paths: returns role, such as ``kernel``, → path of a layer's array."""
     reader = _LayerReader(arrays, find_paths, GrowingNetwork(model.input_shape))
     for layer in model.layers:
         reader.read_layer(layer)

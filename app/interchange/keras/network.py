@@ -8,14 +8,13 @@ import numpy as np
 from app.base.errors import UserError
 from app.interchange.chain import FoundLayer, assemble_network
 from app.interchange.keras import computed
-from app.interchange.keras.chain import KerasLayer
+from app.interchange.keras.chain import OTHERS, KerasLayer
 from app.interchange.layout import to_channels_first
 from app.interchange.source import Engine, Source
 from app.layers import Conv2d, Flatten, Layer, Linear, Shape
 from app.network.network import MAX_ACTIVATIONS, PIXEL_SCALE
 
 MOST_KEPT = 1024  # channels for which a factor and offset may become a separate layer
-OTHERS = "export another network"
 Affine = tuple[np.ndarray, np.ndarray]  # factor and offset, () or one for each channel
 
 

@@ -7,13 +7,12 @@ import numpy as np
 
 from app.files.checks import format_for_error
 from app.interchange.keras import computed
-from app.interchange.keras.chain import KerasLayer, Settings
-from app.interchange.keras.network import OTHERS, GrowingNetwork
+from app.interchange.keras.chain import DAMAGED, OTHERS, KerasLayer, Settings
+from app.interchange.keras.network import GrowingNetwork
 from app.interchange.layer_stack import equivalent_pooling
 from app.layers import ACTIVATIONS, AvgPool, LeakyRelu, MaxPool, Relu, Relu6, Sigmoid, Softmax
 from app.network.network import MAX_SIDE
 
-DAMAGED = "get a fresh copy"
 NO_ZEROS = (0, 0)
 
 POOLINGS: Mapping[str, type[AvgPool] | type[MaxPool]] = {
