@@ -1,4 +1,4 @@
-"""Keras' files as Keras lays them out: their networks compute what the layers do, one number at a time."""
+"""Test the import of Keras' files: the networks give the scores that NumPy computes layer by layer."""
 
 import json
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def dense(inputs: int, units: int, **settings: Any) -> Any:
 
 
 def norm(channels: int, *without: str) -> Any:
-    """A batch normalisation with factors on both sides of zero."""
+    """Return a batch normalisation whose factors have both signs. without: roles of arrays that it lacks."""
     roles = [role for role in ("gamma", "beta", "moving_mean", "moving_variance") if role not in without]
     arrays = {role: RNG.normal(size=channels).astype(np.float32) for role in roles}
     arrays["moving_variance"] = np.abs(arrays["moving_variance"]) + np.float32(0.5)
@@ -154,7 +154,7 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
 
 
 def reads_pixels(model: Model) -> bool:
-    """Whether the layers read pixels from 0 to 255, and not from 0 to 1."""
+    """Return whether the model reads pixels from 0 to 255, instead of from 0 to 1."""
     return any(kind == "Rescaling" for kind, *_ in model) or ADAPTED in model
 
 
@@ -167,7 +167,7 @@ WRITERS: dict[str, Callable[[Model, Any], bytes]] = {
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("case", MODELS)
-def test_a_model_computes_what_its_layers_do(case: str, name: str, tmp_path: Path) -> None:
+def test_imported_models_give_the_scores_of_their_layers(case: str, name: str, tmp_path: Path) -> None:
     shape, model = MODELS[case]
     (tmp_path / name).write_bytes(WRITERS[name](model, shape))
     _, graph = imported(tmp_path / name, ImportOptions(name="model"))
@@ -181,7 +181,7 @@ def test_a_model_computes_what_its_layers_do(case: str, name: str, tmp_path: Pat
     assert np.ptp(expected, axis=0).max() > 0.01 * np.abs(expected).max()  # the images differ
 
 
-def test_open_sizes_need_a_size(tmp_path: Path) -> None:
+def test_a_model_of_any_image_size_needs_the_option(tmp_path: Path) -> None:
     _, model = MODELS["averages of maps"]
     path = tmp_path / "model.keras"
     path.write_bytes(keras_zip(model, configuration(model, (None, None, 1))))
@@ -204,15 +204,15 @@ def test_the_command_reports_what_it_folded(tmp_path: Path, capsys: pytest.Captu
     assert "layer by layer as Keras has them" in capsys.readouterr().out
 
 
-def test_folding_costs_no_layer_where_nothing_is_padded(tmp_path: Path) -> None:
+def test_a_shift_without_padding_needs_no_extra_layer(tmp_path: Path) -> None:
     shape, model = MODELS["shifted pixels"]
     (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, shape)))
     layers = imported(tmp_path / "model.keras")[0].network.layers
     assert sum(isinstance(layer, Conv2d) for layer in layers) == 1
 
 
-def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> None:
-    """As in TensorFlow 2: ``batch_input_shape`` in the first layer, ``kernel:0``, ``Model`` and lists for nodes."""
+def test_files_of_keras_2_are_read(tmp_path: Path) -> None:
+    """TensorFlow 2 wrote ``batch_input_shape`` in the first layer, ``kernel:0``, ``Model`` and lists for nodes."""
     shape, model = MODELS["convolutions"]
     (tmp_path / "new.h5").write_bytes(keras_hdf5(model, configuration(model, shape)))
     arrays = {
@@ -235,8 +235,8 @@ def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> Non
         np.testing.assert_equal(dict(found.parameters), dict(expected.parameters))
 
 
-def test_a_mean_that_depends_on_keras_s_backend_has_a_note(tmp_path: Path) -> None:
-    """Beyond the border PyTorch's repeats pixels where the others leave them out: equal in windows of 2 x 2."""
+def test_a_mean_that_depends_on_the_backend_has_a_note(tmp_path: Path) -> None:
+    """At the border, PyTorch repeats pixels and other backends omit them: both are equal in windows of 2 x 2."""
     for window, side in ((2, 7), (3, 8)):
         pooling = plain("AveragePooling2D", pool_size=window, strides=2, padding="same")
         model = [conv(1, 1, 2), pooling, FLATTEN, dense(32, 4)]

@@ -1,4 +1,4 @@
-"""Import takes less than 1 GB for the largest file that it admits, and refuses larger ones before it reads them."""
+"""Test that the import of the largest accepted file takes less than 1 GB, and that larger files are refused unread."""
 
 import json
 import os
@@ -38,8 +38,8 @@ for commands in json.loads(sys.argv[1]):
 """
 
 
-def write(place: Path, name: str, units: int) -> list[str]:
-    """A file with 784 weights for each unit of a hidden layer; the command that imports it."""
+def write_file(place: Path, name: str, units: int) -> list[str]:
+    """Write a file with 784 weights for each unit of a hidden layer; return the command that imports it."""
     layers = (Flatten("flatten"), Linear("fc1", units), Relu("relu1"), Linear("fc2", 10), Argmax("argmax"))
     network = Network("wide", "", (1, 28, 28), layers)
     rng = np.random.default_rng(0)
@@ -59,10 +59,10 @@ def write(place: Path, name: str, units: int) -> list[str]:
     return ["import", str(file), *options, "--out", str(place / "out.h5"), "--overwrite"]
 
 
-def peaks(*commands: list[list[str]]) -> list[int]:
-    """Bytes of a process after each command: Linux's own count. Each list of commands has its own fork of one process.
+def peak_bytes(*commands: list[list[str]]) -> list[int]:
+    """Return the peak memory of a process in bytes, as Linux counts it, after each list of commands.
 
-    (The count of getrusage begins with that of the parent.)
+    Each list runs in a separate fork. (The count of getrusage would begin with that of the parent.)
     """
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, json.dumps(commands)], capture_output=True, text=True, check=True, timeout=300
@@ -71,17 +71,19 @@ def peaks(*commands: list[list[str]]) -> list[int]:
 
 
 def test_the_largest_file_takes_less_than_1_gb(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the slope between a small file and one of a twelfth of the limit; docs/import.md has the limit's figures."""
+    """The peak follows from a small file and one of a twelfth of the limit; docs/import.md has the limit's figures."""
     monkeypatch.setenv("PYTHONPATH", str(Path(import_.__file__).parents[2]))
     sizes = {"small": 100, "large": MAX_FILE_BYTES // 12 // 4 // 784}
-    found = peaks(*([write(place, name + ending, units) for name, units in sizes.items()] for ending in ENDINGS))
+    found = peak_bytes(
+        *([write_file(place, name + ending, units) for name, units in sizes.items()] for ending in ENDINGS)
+    )
     for ending, small, large in zip(ENDINGS, found[::2], found[1::2], strict=True):
         share = (place / f"large{ending}").stat().st_size / MAX_FILE_BYTES
         assert small < large < small + (ALLOWED - small) * share, ending
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, ".pt", ".bin", ".params"])
-def test_a_larger_file_is_refused_unread(ending: str, place: Path) -> None:
+def test_a_larger_file_is_refused_before_reading(ending: str, place: Path) -> None:
     path = place / f"m{ending}"
     path.touch()
     os.truncate(path, MAX_FILE_BYTES + 1)
@@ -89,7 +91,7 @@ def test_a_larger_file_is_refused_unread(ending: str, place: Path) -> None:
         read_source_file(path, ImportOptions())
 
 
-def test_numbers_that_widen_count_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_counts_numbers_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "m.onnx").write_bytes(model_of([FLAT, gemm(192)]).SerializeToString())
     arrays = read_source_file(place / "m.onnx", ImportOptions())[1].arrays
     monkeypatch.setattr(source, "MAX_FILE_BYTES", 1000)
@@ -107,7 +109,7 @@ def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 64), ((1, 500, 500), 16), ((3, 1024, 1024), 1)])
-def test_compared_images(shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_activations_reduce_images(shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer where activations are large."""
     monkeypatch.setattr(import_, "IMAGES", 64)
     layers = (Flatten("flatten"), Linear("fc1", 3), Argmax("argmax"))

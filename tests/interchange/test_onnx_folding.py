@@ -1,4 +1,4 @@
-"""What import folds and leaves out of ONNX models: ONNX Runtime computes the same on the model itself, in all forms."""
+"""Test what import folds and leaves out of ONNX models: ONNX Runtime computes the same scores on the model itself."""
 
 import re
 from collections.abc import Callable
@@ -188,7 +188,7 @@ def test_images_may_have_no_channels(shape: tuple[int, ...], steps: list[Step], 
 
 
 @pytest.mark.parametrize("form", FOLDED)
-def test_onnx_runtime_computes_the_same(form: str) -> None:
+def test_folded_models_give_the_scores_of_onnx_runtime(form: str) -> None:
     steps, kinds, note = FOLDED[form]
     source = imported(model_of(steps))
     assert " ".join(layer.kind for layer in source.network.layers).startswith(kinds)
@@ -213,7 +213,7 @@ UNIT = ("floats, as they are", "floats from 0 to 1", "floats from -1 to 1")
 
 
 @pytest.mark.parametrize("kind", PIXELS)
-def test_what_scales_the_images_tells_their_range(kind: str) -> None:
+def test_the_scale_of_the_images_implies_their_range(kind: str) -> None:
     first, pixels, scale = PIXELS[kind]
     source = imported(model_of([*first, conv(), FLAT, gemm(144)], pixels=pixels))
     assert source.scale == pytest.approx(scale)
@@ -255,13 +255,13 @@ BAD: dict[str, tuple[list[Step], str]] = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_what_cannot_be_folded_is_one_line(fault: str) -> None:
+def test_nodes_that_cannot_be_folded_give_one_line_errors(fault: str) -> None:
     steps, message = BAD[fault]
     assert re.search(message, user_error(lambda: imported(model_of(steps))))
 
 
-def test_constants_are_folded_within_limits() -> None:
-    """What grows with its inputs is computed for few numbers only."""
+def test_only_small_constants_are_added() -> None:
+    """Operators whose results grow with the sizes of their inputs are computed for small inputs only."""
 
     def computed(*given: np.ndarray) -> Callable[[], Any]:
         add: Step = ("Add", ["a", "b"], {"to_name": "sum"})

@@ -1,4 +1,4 @@
-"""PyTorch models through today's exporters, where PyTorch is installed: labels and logits are PyTorch's."""
+"""Compare models from PyTorch's ONNX exporters with PyTorch itself: import gives the same scores and labels."""
 
 import logging
 import warnings
@@ -20,7 +20,7 @@ from tests.support.foreign_files import imported
 GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 20, 20)
 
 
-class Called(nn.Module):
+class FunctionModule(nn.Module):
     """A module whose forward pass is a function of its layers."""
 
     def __init__(self, forward: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
@@ -100,7 +100,7 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
             *(nn.Flatten(), nn.Linear(588, 10)),
         ),
     ),
-    "zeros around, clamped": (GREY, lambda: Called(_clamped, conv1=nn.Conv2d(1, 6, 5), fc=nn.Linear(1176, 10))),
+    "zeros around, clamped": (GREY, lambda: FunctionModule(_clamped, conv1=nn.Conv2d(1, 6, 5), fc=nn.Linear(1176, 10))),
     "padded mean, ceil": (
         COLOUR,
         lambda: nn.Sequential(
@@ -124,10 +124,10 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
         ),
     ),
     "batch norm first": (GREY, lambda: nn.Sequential(nn.BatchNorm2d(1), _body(1, 8, 1568, padding=1))),
-    "log-softmax, dropout": (GREY, lambda: Called(_log_softmax, **_convolutions(), fc=nn.Linear(192, 10))),
-    "view by size": (GREY, lambda: Called(_viewed, **_convolutions(), fc=nn.Linear(192, 10))),
-    "view by count": (GREY, lambda: Called(_counted, **_convolutions(), fc=nn.Linear(192, 10))),
-    "normalisation, padding": (COLOUR, lambda: Called(_padded_normalising, body=_body(3, 8, 2048, padding=1))),
+    "log-softmax, dropout": (GREY, lambda: FunctionModule(_log_softmax, **_convolutions(), fc=nn.Linear(192, 10))),
+    "view by size": (GREY, lambda: FunctionModule(_viewed, **_convolutions(), fc=nn.Linear(192, 10))),
+    "view by count": (GREY, lambda: FunctionModule(_counted, **_convolutions(), fc=nn.Linear(192, 10))),
+    "normalisation, padding": (COLOUR, lambda: FunctionModule(_padded_normalising, body=_body(3, 8, 2048, padding=1))),
     "global average": (
         SMALL,
         lambda: nn.Sequential(
@@ -137,9 +137,9 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
     ),
     "mean over maps": (
         SMALL,
-        lambda: Called(_mean, conv1=nn.Conv2d(1, 8, 3), conv2=nn.Conv2d(8, 16, 3), fc=nn.Linear(16, 10)),
+        lambda: FunctionModule(_mean, conv1=nn.Conv2d(1, 8, 3), conv2=nn.Conv2d(8, 16, 3), fc=nn.Linear(16, 10)),
     ),
-    "squeezed": (SMALL, lambda: Called(_squeezed, conv1=nn.Conv2d(1, 16, 5), fc=nn.Linear(16, 10))),
+    "squeezed": (SMALL, lambda: FunctionModule(_squeezed, conv1=nn.Conv2d(1, 16, 5), fc=nn.Linear(16, 10))),
 }
 
 
@@ -177,7 +177,7 @@ EXPORTERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", MODELS)
-def test_the_network_is_pytorch_s(name: str, exporter: str, place: Path) -> None:
+def test_exported_models_give_the_scores_of_pytorch(name: str, exporter: str, place: Path) -> None:
     shape, _ = MODELS[name]
     model, path = trained(name), place / "model.onnx"
     logging.disable(logging.WARNING)  # of exporters
