@@ -80,9 +80,9 @@ def test_wrong_requests_give_one_line_errors(refuses: Refuses, place: Path) -> N
 
 
 Arrays = dict[str, np.ndarray]
-MAPS = 3  # that fc1 reads, flattened
+MAPS = 3  # maps that fc1 reads, flattened
 COURSE = course_network(3, (2, MAPS), 6, 12)
-NETWORK = replace(  # in which the weights decide about biases
+NETWORK = replace(  # without settings of biases: the arrays decide which layers have one
     COURSE, layers=tuple(replace(one, bias=None) if isinstance(one, Conv2d | Linear) else one for one in COURSE.layers)
 )
 
@@ -153,7 +153,7 @@ def test_import_moves_every_number_to_its_place(kind: str, biases: tuple[str, ..
         np.testing.assert_array_equal(found[name], to_weights_file_layout(name, array), strict=True)
 
 
-# --- Files as exporters wrote them: exported.zip has one of each version, and what its maker computed with each
+# --- files of real exporters: exported.zip contains one of each version, and the logits that its maker computed
 
 
 ARCHIVE = zipfile.ZipFile(Path(__file__).with_name("exported.zip"))
@@ -178,6 +178,6 @@ def test_imported_networks_give_the_logits_of_their_makers(name: str, place: Pat
     if not name.startswith("torch"):  # Keras' images are (H, W, C)
         images = patterned_images(len(expected), (*sides, channels)).transpose(0, 3, 1, 2)
     ours = graph.reference(images)
-    if name.startswith("torch"):  # its last layer is a log-softmax, which import leaves out
+    if name.startswith("torch"):  # the model ends with a log-softmax, which import leaves out
         ours -= np.log(np.exp(ours).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -100,7 +100,7 @@ def test_the_command_in_the_error_names_a_new_file() -> None:
     assert user_error(lambda: load_weights(Path("m.npz"))).count("--out m_imported.h5") == 1
 
 
-# --- names of networks and classes, and weights files where networks are named
+# --- names of networks and classes, and weights files given as --network
 
 
 NAMES = ("=A", "ß", "c c")

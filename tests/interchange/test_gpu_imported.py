@@ -17,7 +17,7 @@ from app.tools.import_ import read_foreign_file
 from tests.interchange.test_export import ARCHIVE, EXPECTED
 from tests.interchange.test_keras import MODELS
 from tests.interchange.test_onnx_folding import FOLDED
-from tests.interchange.test_torch_arrays import NETWORK, layers_of, arrays_of_sequential
+from tests.interchange.test_torch_arrays import NETWORK, arrays_of_sequential, layers_of
 from tests.support.foreign_files import npz_file
 from tests.support.keras_files import Model, configuration, keras_hdf5, keras_zip
 from tests.support.network_oracle import described

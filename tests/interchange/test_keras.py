@@ -158,7 +158,7 @@ def reads_pixels(model: Model) -> bool:
     return any(kind == "Rescaling" for kind, *_ in model) or ADAPTED in model
 
 
-# Functional models in one format, Sequential ones in the other.
+# One format tests functional models, the other Sequential ones.
 WRITERS: dict[str, Callable[[Model, Any], bytes]] = {
     "model.keras": lambda model, shape: keras_zip(model, functional(model, shape)),
     "model.h5": lambda model, shape: keras_hdf5(model, configuration(model, shape)),

@@ -223,7 +223,7 @@ def test_errors_for_other_hdf5_say_what_to_save(tmp_path: Path) -> None:
         load_weights(tmp_path / "model.h5")
 
 
-# --- What this program has no layer for: one line names the layer
+# --- unknown layers
 
 
 LAYERS: dict[str, tuple[Any, str]] = {

@@ -23,10 +23,10 @@ from tests.support.foreign_files import imported  # noqa: E402
 from tests.support.keras_files import configuration, keras_zip, scores_of  # noqa: E402
 
 L = keras.layers
-pytestmark = pytest.mark.filterwarnings("ignore")  # Keras' own, of NumPy and of saving .h5
+pytestmark = pytest.mark.filterwarnings("ignore")  # Keras' warnings about NumPy and .h5 files
 SOFTMAX = (keras.activations.softmax, keras.activations.log_softmax)
 IMAGES = 1000
-ROUNDING = 1e-5  # of the largest logit: float32 there and here, added in another order
+ROUNDING = 1e-5  # allowed difference ÷ largest logit: both compute in float32, in another order
 
 
 def build_functional_model() -> Any:

@@ -24,9 +24,9 @@ from tests.support.mxnet_files import (
 )
 from tests.support.networks_for_tests import layers_toml, random_images
 
-# Kernel, maps, units, size: those found in old files, and system 3.
+# Kernel, maps, units, size of the networks in old files, and of system 3.
 OLD = [(5, (6, 16), 140, 48), (7, (12, 24), 160, 48), (7, (12, 24), 160, 72)]
-HOW = ("attrs", "attr", "toml", "shapes")  # the symbol's key, or what is given instead
+HOW = ("attrs", "attr", "toml", "shapes")  # key of settings in the symbol, or what replaces the symbol
 FULL = frozenset({"fc1", "fc2"})  # layers with a bias
 
 
@@ -42,9 +42,9 @@ def test_old_files_are_imported_and_classify(
     """Each way to give the network, each version and each network occurs at least once."""
     network = course_network(*old)
     arrays = channels_first(network, biases=FULL)
-    arrays["conv1"] /= 128  # pixels are not divided: keep tanh within its bend
+    arrays["conv1"] /= 128  # the network reads pixels up to 255, which would saturate tanh
     for name in FULL:
-        arrays[f"{name}_bias"] /= 100  # let the images decide, not the biases
+        arrays[f"{name}_bias"] /= 100  # so that labels depend on the images
     (place / "old.params").write_bytes(params_file(shuffle_arrays(mxnet_names(arrays), version), version))
     (place / "symbol.json").write_bytes(symbol_file(network, arrays, how))
     (place / "net.toml").write_text(network_toml(network))

@@ -20,8 +20,8 @@ NAMED = mxnet_names(ARRAYS)
 GOOD = params_file(NAMED)
 SYMBOL = symbol(NETWORK, ARRAYS)
 ONE = np.ones((2, 3), np.float32)
-AT = 24  # where the first record is
-SHAPE = AT + 12  # where its shape is
+AT = 24  # position of the first record
+SHAPE = AT + 12  # position of its shape
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ LENET = parse_network(
     "lenet_of_pytorch.toml",
 )
 SHAPES = {"conv1": (6, 1, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (120, 400), "fc2": (84, 120), "fc3": (10, 84)}
-# As torch.nn.Sequential in two parts names them.
+# Names in a model of two torch.nn.Sequential.
 PREFIXES = {"conv1": "features.0", "conv2": "features.3", "fc1": "classifier.1", "fc2": "classifier.3"}
 PREFIXES["fc3"] = "classifier.5"
 
@@ -67,7 +67,7 @@ def onnx_runtime_scores(arrays: dict[str, np.ndarray], prefixes: dict[str, str],
 OWN = {layer: layer for layer in SHAPES}
 DEEPER = {"conv1": "body.conv", "conv2": "b", "fc1": "x.y.z", "fc2": "linear_2", "fc3": "head"}
 COARSE = np.random.default_rng(5).integers(0, 256, (64, 1, 4, 4), np.uint8)
-IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # noise in each pixel would give all images one label
+IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # with independent pixels, all labels would be equal
 
 
 Write = Callable[[dict[str, np.ndarray]], bytes]

@@ -19,7 +19,7 @@ from tests.support.foreign_files import npz_file
 from tests.support.keras_files import declaring, zipped
 from tests.support.shell import user_error
 
-ZEROS = bytes(16 << 20)  # they pack into a thousandth
+ZEROS = bytes(16 << 20)  # compressed, a thousandth of this size
 
 
 def npy_head(shape: object, dtype: object = "<f4") -> bytes:
@@ -29,7 +29,7 @@ def npy_head(shape: object, dtype: object = "<f4") -> bytes:
 
 
 ONE = npy_head((900,), "|u1")
-BAD_NPZ: dict[str, tuple[Callable[[], bytes], str]] = {  # made when needed
+BAD_NPZ: dict[str, tuple[Callable[[], bytes], str]] = {  # fault → function that returns the file, message
     "a bomb": (
         lambda: declaring({"x.npy": npy_head((1 << 27,))}, "x.npy", 1 << 29),
         "unpacks to 536,8.* bytes; at most",
@@ -48,7 +48,7 @@ def test_a_bad_npz_file_gives_a_one_line_error(fault: str, tmp_path: Path) -> No
     assert re.search(message, user_error(lambda: import_bytes(tmp_path, content())))
 
 
-# The type and shape that an NPY file declares, and how many bytes follow.
+# Name → type and shape that the NPY file declares, number of bytes that follow.
 ODD: dict[str, tuple[object, object, int]] = {
     "no bytes": ("|S0", (3,), 0),
     "no characters": ("<U0", (3,), 0),

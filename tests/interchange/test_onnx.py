@@ -29,7 +29,7 @@ from tests.support.shell import user_error
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
-SEEDS = range(100, 110)  # none of which enlarges its images
+SEEDS = range(100, 110)  # these random networks do not enlarge images
 
 
 def import_model(model: Any, folder: Path) -> Graph:
@@ -70,7 +70,7 @@ def test_random_networks_give_their_labels_in_onnx_runtime(seed: int, tmp_path: 
     size = np.abs(expected).max()
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * size)
     best = np.sort(expected, axis=1)
-    ties = best[:, -1] - best[:, -2] < 2e-5 * size  # which float32 may decide otherwise
+    ties = best[:, -1] - best[:, -2] < 2e-5 * size  # float32 may give the other label
     assert ((labels == expected.argmax(axis=1)) | ties).all() and ties.mean() < 0.02
     onnx.checker.check_model(model, full_check=True)
     check_equal_graphs(graph, import_model(model, tmp_path))

@@ -33,7 +33,7 @@ pytest.importorskip("onnxruntime")
 
 LAST: Step = ("Transpose", [], {"perm": [0, 2, 3, 1]})
 FIRST: Step = ("Transpose", [], {"perm": [0, 3, 1, 2]})
-KERAS: dict[str, tuple[tuple[int, ...], list[Step]]] = {  # its activations are (N,H,W,C)
+KERAS: dict[str, tuple[tuple[int, ...], list[Step]]] = {  # models whose activations are (N,H,W,C)
     "transposed at the ends": ((8, 9, 3), [FIRST, conv(), RELU, POOL, LAST, FLAT, gemm(36)]),
     "around each": (
         (8, 8, 3),
@@ -57,7 +57,7 @@ def test_channels_may_come_last(form: str) -> None:
     assert source.network.input_shape == (shape[2], *shape[:2])
 
 
-CONSTANTS = [  # numbers that are no tensors
+CONSTANTS = [  # Constant nodes whose value is no tensor
     ("Constant", [], {"to_name": "factor", "value_float": 0.25}),
     ("Constant", [], {"to_name": "shape", "value_ints": [-1, 144]}),
     ("Div", ["@", "factor"], {}),
@@ -66,7 +66,7 @@ CONSTANTS = [  # numbers that are no tensors
 ZEROS: Step = ("Pad", [whole(*[0, 0, 1, 1] * 2)], {})
 WINDOW = {"kernel_shape": [2, 2], "strides": [2, 2]}
 COUNTING: Step = ("AveragePool", [], {**WINDOW, "pads": [1] * 4, "count_include_pad": 1})
-FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it, a note
+FOLDED: dict[str, tuple[list[Step], str, str]] = {  # name → nodes, kinds of the resulting layers, a note
     "behind a convolution": ([conv(), norm(4), RELU, FLAT, gemm(144)], "conv2d relu flatten linear", "layer before"),
     "behind a mean": ([conv(), MEAN, norm(4), FLAT, gemm(36)], "conv2d avgpool flatten linear", "the layer before"),
     "behind a maximum": (
@@ -200,7 +200,7 @@ def test_old_opsets_have_axes_as_attributes() -> None:
     assert [layer.kind for layer in imported(model).network.layers][1:3] == ["avgpool", "flatten"]
 
 
-PIXELS: dict[str, tuple[list[Step], str, float]] = {  # the scale of bytes
+PIXELS: dict[str, tuple[list[Step], str, float]] = {  # name → nodes, type of the images, expected scale of bytes
     "floats, as they are": ([], "float32", 1 / 255),
     "floats from 0 to 1": ([SUB, DIV], "float32", 1 / 255),
     "floats from -1 to 1": ([("Mul", [np.float32(2)], {}), ("Sub", [np.float32(1)], {})], "float32", 2 / 255),

@@ -94,7 +94,7 @@ def test_every_padding_is_exported_and_imported(kind: type[Pool], window: int, t
         np.testing.assert_allclose(scores, expected, **close, err_msg=str(pool))
         model = onnx_of_others(graph.network, graph.parameters, 1.0)
         path.write_bytes(model.SerializeToString())
-        if "pool1/counted" in {node.name for node in model.graph.node}:  # a form of this program alone
+        if "pool1/counted" in {node.name for node in model.graph.node}:  # nodes that only this program writes
             continue
         again = replace(graph, network=read_source_file(path, ImportOptions())[1].network)
         again = replace(again, steps=again.network.steps)
@@ -146,7 +146,7 @@ def test_other_padding_is_refused(fault: str, tmp_path: Path) -> None:
         read_source_file(tmp_path / "model.onnx", ImportOptions())
 
 
-# --- Numbers in a file beside the model
+# --- numbers in a file beside the model
 
 
 GRAPH = random_graph(SMALL, bias=False)

@@ -130,7 +130,12 @@ def test_the_only_network_that_fits_is_printed_for_the_user(capsys: pytest.Captu
     assert load_weights(Path("m.h5")).classes == tuple("abcdefghij")
 
 
-SEVERAL = {"a": (8, 1, 3, 3), "b": (8, 8, 3, 3), "c": (8, 8, 3, 3), "fc": (10, 8 * 49)}  # two poolings behind three
+SEVERAL = {
+    "a": (8, 1, 3, 3),
+    "b": (8, 8, 3, 3),
+    "c": (8, 8, 3, 3),
+    "fc": (10, 8 * 49),
+}  # pools in several places
 OTHERS: dict[str, dict[str, tuple[int, ...]]] = {
     "several": SEVERAL,
     "none": SHAPES | {"fc1": (40, 257)},
@@ -193,7 +198,7 @@ def test_class_names_may_be_in_a_file() -> None:
     assert load_weights(Path("m.h5")).classes == tuple(f"class {at}, ä" for at in range(10))
 
 
-# --- where PyTorch is installed
+# --- tests that need PyTorch
 
 
 def save_with_torch(value: Any) -> None:

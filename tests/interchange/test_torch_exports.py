@@ -89,7 +89,7 @@ def _lenet() -> nn.Module:
     )
 
 
-# By what is particular: the shape of an image, and what makes the model.
+# What is special about a model → shape of an image, function that returns the model.
 MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
     "every activation": (GREY, _lenet),
     "leaky relu, padded maximum": (
@@ -160,7 +160,7 @@ def trained(name: str, seed: int = 0) -> nn.Module:
 
 
 IMAGES = 1000
-CLOSE = 1e-5  # relative to the largest logit: float32 rounding of both
+CLOSE = 1e-5  # allowed difference ÷ largest logit: both round to float32
 EXPORTERS: dict[str, dict[str, Any]] = {
     "default": {},
     "any batch": {"dynamic_shapes": ({0: "batch"},)},
@@ -180,7 +180,7 @@ EXPORTERS: dict[str, dict[str, Any]] = {
 def test_exported_models_give_the_scores_of_pytorch(name: str, exporter: str, place: Path) -> None:
     shape, _ = MODELS[name]
     model, path = trained(name), place / "model.onnx"
-    logging.disable(logging.WARNING)  # of exporters
+    logging.disable(logging.WARNING)  # warnings of exporters
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(model, (torch.rand(1, *shape),), str(path), **EXPORTERS[exporter])

@@ -21,7 +21,7 @@ from app.records.derive import (
 from docs.generate.figures import FIGURES
 from tests.support.schemas import mistakes, validator
 
-# By what a pattern is of.
+# Name of the strings that match a pattern → an example.
 TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64, "name of a kernel's file": "a.cu"}
 
 
@@ -127,10 +127,10 @@ def test_command_prints_a_schema(capsys: pytest.CaptureFixture[str], monkeypatch
     assert json.loads(capsys.readouterr().out) == document_schema("cache")
 
 
-# --- Stored documents are as their records say
+# --- stored documents
 
 
-OLDER = {"lenet5-inference/report/2"}  # stored, but no record
+OLDER = {"lenet5-inference/report/2"}  # the repository has such documents, but no record of them
 
 
 @pytest.mark.parametrize("path", [*FIGURES.glob("*.json"), *SHIPPED.glob("*.json")], ids=lambda path: path.stem)

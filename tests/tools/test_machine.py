@@ -46,7 +46,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         findings = document["findings"]
         assert all(one["missing"] == bool(one["remedy"]) == bool(one["needed_for"]) for one in findings)
         words = [word for one in findings for word in str(one["value"]).split()]
-        room = max(WIDTH, 20 + max(map(len, words)))  # paths are not broken
+        room = max(WIDTH, 20 + max(map(len, words)))  # paths are not wrapped
         assert all(len(line) <= room for line in text.splitlines()), text
         return text, {one["name"]: one for one in findings}
 
@@ -158,7 +158,7 @@ def test_doctor_on_the_gpu(found: Any) -> None:
 
 
 OURS = (f"kernels/{'0' * 64}.cubin", f"kernels/{'f' * 64}.cubin", "fashion-mnist/t10k-labels-idx1-ubyte.gz")
-ENDED = 4_190_000  # above every process number of Linux: no process has it
+ENDED = 4_190_000  # a number that no process of Linux can have
 ABANDONED = f"kernels/.lenet5-inference-{ENDED}-{'0' * 16}.part"
 OTHERS = (
     "kernels/notes.txt",
