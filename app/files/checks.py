@@ -104,20 +104,20 @@ def mapping_check(check: Check) -> Check:
     """Return a check for a JSON object with any names of one line, whose values pass ``check``."""
     check_name = text_check(1000)
 
-    def check_all(value: Any) -> dict[str, Any]:
+    def check_mapping(value: Any) -> dict[str, Any]:
         return {
             check_name(name): _check_at(f"[{format_for_error(name)}]", check, item)
             for name, item in _object(value).items()
         }
 
-    return check_all
+    return check_mapping
 
 
 def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
     """Return a check for a JSON object with the fields of ``checks``, some optional. others: allow unknown fields."""
     needed = checks.keys() - set(optional)
 
-    def check_all(value: Any) -> dict[str, Any]:
+    def check_object(value: Any) -> dict[str, Any]:
         found = _object(value)
         if missing := sorted(needed - found.keys()):
             raise BadValueError(f"{', '.join(missing)} missing")
@@ -126,7 +126,7 @@ def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), o
         checked = {name: _check_at(f".{name}", check, found[name]) for name, check in checks.items() if name in found}
         return {**found, **checked}
 
-    return check_all
+    return check_object
 
 
 def document_check(schema: str, check: Check) -> Check:

@@ -49,7 +49,7 @@ def _answer_request(message: bytes, source: int, result: int) -> bytes:
 
 
 def _answer_contents(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
-    found = read_contents(file, ReadRequest(**request["wanted"]), memory.allocate)
+    found = read_contents(file, ReadRequest(**request["wanted"]), memory.allocate_array)
     arrays = zip(found.arrays.items(), memory.offsets, strict=True)
     described = [(name, array.dtype.str, array.shape, offset) for (name, array), offset in arrays]
     return {"names": found.names, "arrays": described, "attributes": found.attributes}
@@ -62,7 +62,7 @@ def _answer_descriptions(file: StrictFile, request: dict[str, Any], _: _SharedMe
 
 
 def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
-    array = file.read_rows(request["dataset"], request["first"], request["count"], memory.allocate)
+    array = file.read_rows(request["dataset"], request["first"], request["count"], memory.allocate_array)
     return {"rows": (array.dtype.str, array.shape, memory.offsets[0])}
 
 
@@ -82,7 +82,7 @@ class _SharedMemoryFile:
         self.offsets: list[int] = []
         self._raise_memory_limit(METADATA_BYTES + image)
 
-    def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
+    def allocate_array(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
         """Return a new array of dtype ``kind`` within the file. chunk: bytes of a chunk, for the memory limit."""
         nbytes = math.prod(shape) * kind.itemsize
         self._raise_memory_limit(nbytes + CHUNK_COPIES * chunk)

@@ -99,7 +99,7 @@ def torch_engine(source: Source) -> Engine | None:
     if importlib.util.find_spec("torch") is None:
         return None
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def compute_logits(images: np.ndarray) -> np.ndarray:
         import torch  # not at the top, because the import takes seconds
 
         functional = torch.nn.functional
@@ -134,7 +134,7 @@ def torch_engine(source: Source) -> Engine | None:
         found: np.ndarray = x.numpy()
         return found
 
-    return Engine(f"PyTorch {version('torch')}", run)
+    return Engine(f"PyTorch {version('torch')}", compute_logits)
 
 
 def onnx_engine(model: Any, logits: str, to_input: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
@@ -155,7 +155,7 @@ def onnx_engine(model: Any, logits: str, to_input: Callable[[np.ndarray], np.nda
         model.graph.output.append(helper.make_tensor_value_info(logits, 1, None))
     content = model.SerializeToString()  # the model itself, twice as large, is not kept
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def compute_logits(images: np.ndarray) -> np.ndarray:
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 4
         settings.add_session_config_entry("session.disable_prepacking", "1")  # prepacking would copy the weights
@@ -171,4 +171,4 @@ def onnx_engine(model: Any, logits: str, to_input: Callable[[np.ndarray], np.nda
             ) from None
         return np.concatenate(found)[: len(images)]
 
-    return Engine(f"ONNX Runtime {onnxruntime.__version__}", run)
+    return Engine(f"ONNX Runtime {onnxruntime.__version__}", compute_logits)

@@ -91,7 +91,7 @@ def _check_array_shape(name: str, array: np.ndarray, wanted: Shape, network: Net
 
 
 def _convert_array(name: str, array: np.ndarray, flattened: Shape | None) -> ConvertedArray:
-    """Convert an array of a ``Source``. flattened: shape (C, H, W) of the maps that a matrix reads, or None."""
+    """Convert an array to the layout of weights files. flattened: shape (C, H, W) of the maps that a matrix reads."""
     orders = ("", "")
     if array.ndim == 4:
         moved, orders = array.transpose(2, 3, 1, 0), (" out,in,H,W", " H,W,in,out")

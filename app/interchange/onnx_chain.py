@@ -110,9 +110,9 @@ class OnnxGraph(OnnxLayers):
         if node.operator == "Shape" and len(reads) == 1 and reads[0] in self._shapes:
             sizes = [self.batch or -1, *self._shapes[reads[0]]]  # -1: any number, as in a Reshape
             part = slice(node.take_attribute("start", 0), node.take_attribute("end", len(sizes)))
-            self.constants.define(node.outputs[0], np.array(sizes[part], np.int64))
+            self.constants.define_constant(node.outputs[0], np.array(sizes[part], np.int64))
         elif self.constants.has_all(reads):
-            self.constants.fold(node)
+            self.constants.fold_node(node)
             return
         elif node.operator in ("Cast", "Identity") and set(reads) <= self._labels:
             node.take_attribute("to", 0)

@@ -197,22 +197,22 @@ class Constants:
             self._arrays[name] = tensor_array(self._tensors[name], name)
         return self._arrays[name]
 
-    def define(self, name: str, array: np.ndarray) -> None:
+    def define_constant(self, name: str, array: np.ndarray) -> None:
         """Add a constant array."""
         self._arrays[name] = array
 
     def drop_all(self) -> None:
-        """Drop all constants."""
+        """Drop all constants, to free their memory."""
         self._tensors, self._arrays = {}, {}
 
     def has_all(self, names: Iterable[str]) -> bool:
         """Return whether all of these names are constants."""
         return all(name in self for name in names)
 
-    def fold(self, node: Node) -> None:
+    def fold_node(self, node: Node) -> None:
         """Compute a node whose inputs are all constants; its output becomes a constant. Raises BadValueError."""
         if node.operator == "Constant":
-            self.define(node.outputs[0], _constant_value(node))
+            self.define_constant(node.outputs[0], _constant_value(node))
             return
         arrays = {name: self[name] for name in node.inputs if name}
         if node.operator == "ConstantOfShape" and any(
@@ -222,9 +222,9 @@ class Constants:
         small = all(array.size <= SMALL and array.ndim <= 8 for array in arrays.values())
         if not (node.operator in KEEPING or (node.operator in OF_SMALL and small)) or not arrays:
             raise node.error("computes with constants only", "export it with constant folding")
-        self.define(node.outputs[0], self._evaluate(node, arrays))
+        self.define_constant(node.outputs[0], self._evaluate_node(node, arrays))
 
-    def _evaluate(self, node: Node, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    def _evaluate_node(self, node: Node, arrays: dict[str, np.ndarray]) -> np.ndarray:
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 

@@ -27,7 +27,7 @@ Unchanged = Callable[..., None]
 
 
 @pytest.fixture
-def unchanged(release: Path, refuses: Refuses) -> Unchanged:
+def refused(release: Path, refuses: Refuses) -> Unchanged:
     """Return a function that checks that files are refused with a message, and that no shipped file changes."""
 
     def check(pattern: str, *files: Path) -> None:
@@ -73,21 +73,20 @@ def test_shipping_again_gives_the_same_files(release: Path) -> None:
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
-def test_two_files_of_one_network_are_refused(unchanged: Unchanged, tmp_path: Path) -> None:
-    unchanged("are both weights of mlp: name one of them", tmp_path / "mlp.h5", shipped.find_shipped_weights("mlp"))
+def test_two_files_of_one_network_are_refused(refused: Unchanged, tmp_path: Path) -> None:
+    refused("are both weights of mlp: name one of them", tmp_path / "mlp.h5", shipped.find_shipped_weights("mlp"))
 
 
 @pytest.mark.parametrize("name", ["mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS"])
-def test_nothing_is_written_through_a_link(name: str, release: Path, tmp_path: Path, unchanged: Unchanged) -> None:
+def test_nothing_is_written_through_a_link(name: str, release: Path, tmp_path: Path, refused: Unchanged) -> None:
     kept = (release / name).rename(tmp_path / "kept")
     (release / name).symlink_to(kept)
     before = kept.stat().st_mtime_ns
-    unchanged(f"{name} is a link.*remove the link", tmp_path / "mlp.h5")
+    refused(f"{name} is a link.*remove the link", tmp_path / "mlp.h5")
     assert kept.stat().st_mtime_ns == before
 
 
 def test_margins_are_differences_of_logits() -> None:
-    """This holds even if the second best probability is 0."""
     graph = random_graph(NETWORKS["mlp"])
     images = random_images(graph.network, 5)
     certain = {name: array * 1e4 if name.startswith("fc2") else array for name, array in graph.parameters.items()}
@@ -156,7 +155,7 @@ def test_weights_without_a_good_checksum_are_refused(sums: str | None, release: 
 
 
 @pytest.mark.parametrize("case", ["no file", "no weights", "another network's", "own network"])
-def test_unsuitable_files_are_not_shipped(case: str, unchanged: Unchanged, tmp_path: Path) -> None:
+def test_unsuitable_files_are_not_shipped(case: str, refused: Unchanged, tmp_path: Path) -> None:
     bad = tmp_path / "bad.h5"
     if case == "no weights":
         bad.write_bytes(b"text")
@@ -169,4 +168,4 @@ def test_unsuitable_files_are_not_shipped(case: str, unchanged: Unchanged, tmp_p
     remedies = (
         "check the name|store its arrays|make it again|use weights made for|put its file into app/network/builtin"
     )
-    unchanged(f"bad.h5.*({remedies})", bad)
+    refused(f"bad.h5.*({remedies})", bad)

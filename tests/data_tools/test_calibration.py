@@ -88,7 +88,7 @@ def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys:
     assert np.abs(both[1] - both[0]).max() < 0.02 * np.abs(both[0]).max()
 
 
-def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
+def test_quantise_accepts_a_map_without_activations(tmp_path: Path) -> None:
     graph = random_graph(SMALL, bias=False)
     graph.parameters["conv1"][..., 5] = 0
     graph.parameters["conv2"][..., 7] = 0

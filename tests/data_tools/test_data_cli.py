@@ -106,7 +106,7 @@ def run_resize(*arguments: object) -> int:
 
 
 @pytest.fixture
-def stays(small: Path, refuses: Refuses) -> Stays:
+def refused(small: Path, refuses: Refuses) -> Stays:
     """Return a function that runs a resize that must be refused, and checks that no file changes."""
 
     def check(pattern: str, *arguments: object) -> None:
@@ -159,12 +159,12 @@ def test_a_split_is_resized(system: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_failed_resizing_leaves_no_file(
-    failure: BaseException, small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays
+    failure: BaseException, small: Path, monkeypatch: pytest.MonkeyPatch, refused: Stays
 ) -> None:
     reference = Mock(side_effect=[np.zeros((2, 1, 13, 13), np.uint8), failure])
     monkeypatch.setattr(enlarge, "CHUNK", 2)
     monkeypatch.setattr(Resize, "reference", reference)
-    stays("(interrupted|No space left)", "--size", 13, small, small.with_name("large"))
+    refused("(interrupted|No space left)", "--size", 13, small, small.with_name("large"))
     assert reference.call_count == 2
 
 
@@ -186,27 +186,27 @@ def test_failed_resizing_leaves_no_file(
         ("--size 9 {small} {small} {other}", "two of the files would become .*small.gz: resize them one by one"),
     ],
 )
-def test_bad_options_give_one_line_and_no_file(arguments: str, pattern: str, small: Path, stays: Stays) -> None:
+def test_bad_options_give_one_line_and_no_file(arguments: str, pattern: str, small: Path, refused: Stays) -> None:
     folder = small.parent
     (folder / "other").mkdir()
     filled = arguments.format(small=small, new=folder / "new", folder=folder, other=folder / "other")
-    stays(pattern, *filled.split())
+    refused(pattern, *filled.split())
 
 
 @pytest.mark.parametrize("target", ["", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"])
 def test_files_of_the_split_are_not_overwritten(
-    target: str, small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays
+    target: str, small: Path, monkeypatch: pytest.MonkeyPatch, refused: Stays
 ) -> None:
     folder = small.parent
     for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"):
         (folder / name).write_bytes(b"the original")
     found = fashion_mnist.Split(SMALL, np.zeros(len(SMALL), np.uint8), folder)
     monkeypatch.setattr(fashion_mnist, "open_split", lambda *_: found)
-    stays("ubyte.* already exists: name another", "--size", 9, "--split", "test", folder / target)
+    refused("ubyte.* already exists: name another", "--size", 9, "--split", "test", folder / target)
 
 
 @pytest.mark.parametrize("how", ["dangling link", "hard link to an input"])
-def test_existing_files_are_not_overwritten(how: str, small: Path, stays: Stays) -> None:
+def test_existing_files_are_not_overwritten(how: str, small: Path, refused: Stays) -> None:
     """Such a file may be an input of this run, or the target of a link."""
     first, second, out = small.with_name("first.gz"), small.with_name("second.gz"), small.with_name("out")
     out.mkdir()
@@ -216,13 +216,13 @@ def test_existing_files_are_not_overwritten(how: str, small: Path, stays: Stays)
         (out / "second.gz").symlink_to("none")
     else:
         (out / "second.gz").hardlink_to(first)
-    stays(".gz already exists: name another file or folder, or remove it first", "--size", 9, first, second, out)
+    refused(".gz already exists: name another file or folder, or remove it first", "--size", 9, first, second, out)
 
 
-def test_results_beyond_the_size_limit_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays) -> None:
+def test_results_beyond_the_limit_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch, refused: Stays) -> None:
     monkeypatch.setattr(enlarge, "read_images", lambda _: np.empty((MAX_BYTES // 1024**2 + 1, 1, 1, 1), np.uint8))
     wrong = "2,049 images of 1024 x 1024 are more than .*choose a smaller --size"
-    stays(wrong, "--size", 1024, small, small.with_name("new"))
+    refused(wrong, "--size", 1024, small, small.with_name("new"))
 
 
 def test_parts_must_fill_the_shape(tmp_path: Path) -> None:

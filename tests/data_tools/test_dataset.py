@@ -116,7 +116,6 @@ def test_faults_of_reading_ahead_are_reported_later(
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_fashion_mnist_is_loaded_into_given_memory(suffix: str, cache: Path, tmp_path: Path) -> None:
-    """The files are plain or gzipped."""
     memory = np.zeros(IMAGES.size, np.uint8)
     data = load_fashion_mnist("test", write(tmp_path / "source", suffix), lambda nbytes: memory[:nbytes])
     np.testing.assert_array_equal(data.images, IMAGES[:, None])

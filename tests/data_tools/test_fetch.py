@@ -73,19 +73,19 @@ def server(cache: Path, tmp_path: Path) -> Iterator[Mirrors]:
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch, server: Mirrors) -> Use:
+def use_mirrors(monkeypatch: pytest.MonkeyPatch, server: Mirrors) -> Use:
     """Return a function that makes the named mirrors the only ones."""
 
-    def use(*mirrors: str) -> None:
-        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(f"{server.url}{mirror}/" for mirror in mirrors))
+    def use(*names: str) -> None:
+        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(f"{server.url}{name}/" for name in names))
 
     return use
 
 
 def test_missing_files_come_from_the_first_mirror(
-    cache: Path, server: Mirrors, use: Use, capsys: pytest.CaptureFixture[str]
+    cache: Path, server: Mirrors, use_mirrors: Use, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use("good", "spare")
+    use_mirrors("good", "spare")
     check_loaded()
     check_only_the_files(cache)
     assert server.asked == Counter({f"/good/{name}.gz": 1 for name in NAMES})
@@ -100,10 +100,9 @@ def test_missing_files_come_from_the_first_mirror(
     assert sum(server.asked.values()) == 3, "the good file is kept"
 
 
-def test_the_next_mirror_is_used_if_one_fails(cache: Path, server: Mirrors, use: Use) -> None:
-    """The test below has the other kinds of failure."""
+def test_the_next_mirror_is_used_if_one_fails(cache: Path, server: Mirrors, use_mirrors: Use) -> None:
     bad = ("other", "stalling", "misleading")
-    use(*bad, "flaky")
+    use_mirrors(*bad, "flaky")
     check_loaded()
     check_only_the_files(cache)
     assert [server.asked[f"/{mirror}/{NAMES[0]}.gz"] for mirror in bad] == [1, 1, 1]
@@ -112,10 +111,10 @@ def test_the_next_mirror_is_used_if_one_fails(cache: Path, server: Mirrors, use:
 
 
 def test_if_all_mirrors_fail_the_error_lists_the_reasons(
-    cache: Path, server: Mirrors, use: Use, monkeypatch: pytest.MonkeyPatch
+    cache: Path, server: Mirrors, use_mirrors: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = ("absent", "portal", "endless", "cut")
-    use(*bad, "silent")
+    use_mirrors(*bad, "silent")
     unused = "http://127.0.0.1:9/"  # nothing listens at the discard port
     monkeypatch.setattr(fashion_mnist, "MIRRORS", (*fashion_mnist.MIRRORS, unused))
     with pytest.raises(UserError) as caught:
@@ -132,21 +131,21 @@ def test_if_all_mirrors_fail_the_error_lists_the_reasons(
     assert names(cache) == []
 
 
-def test_an_interrupted_download_leaves_no_file(cache: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_download_leaves_no_file(cache: Path, use_mirrors: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(child: Child, target: Path, _: object) -> None:
         assert child.receive(30) == b""
         assert target.exists() and len(names(cache)) == 1
         raise KeyboardInterrupt
 
-    use("good")
+    use_mirrors("good")
     monkeypatch.setattr(download, "_final_report", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_split("test")
     assert names(cache) == []
 
 
-def test_two_threads_may_fetch_at_once(cache: Path, use: Use) -> None:
-    use("good")
+def test_two_threads_may_fetch_at_once(cache: Path, use_mirrors: Use) -> None:
+    use_mirrors("good")
     both = threading.Barrier(2)
 
     def start(_: int) -> Path:
@@ -159,8 +158,8 @@ def test_two_threads_may_fetch_at_once(cache: Path, use: Use) -> None:
     check_loaded()
 
 
-def test_files_are_fetched_into_a_named_directory(cache: Path, use: Use, tmp_path: Path) -> None:
-    use("good")
+def test_files_are_fetched_into_a_named_directory(cache: Path, use_mirrors: Use, tmp_path: Path) -> None:
+    use_mirrors("good")
     assert fetch_split("test", tmp_path / "mine") == tmp_path / "mine"
     check_only_the_files(tmp_path / "mine")
     assert not cache.exists()

@@ -1,4 +1,4 @@
-"""Test mirrors that break HTTP or never end: each failure gives one line, soon, within the memory limit."""
+"""Test mirrors that break HTTP or never end: each gives a one-line error, soon, within the memory limit."""
 
 import gc
 import socket
@@ -156,8 +156,6 @@ def test_endless_answers_are_ended(name: str, serve: Starter, tmp_path: Path, mo
 
 
 def test_a_slow_but_steady_mirror_is_accepted(serve: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transfer takes longer than a pause may last."""
-
     def slow(client: socket.socket) -> None:
         client.sendall(OK + b"Content-Length: 458752\r\n\r\n")
         for _ in range(7):

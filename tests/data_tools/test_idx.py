@@ -42,7 +42,6 @@ def test_content_decides_whether_a_file_is_gzipped(tmp_path: Path, name: str, cu
 @pytest.mark.parametrize("kind", ["int8", "int16", "int32", "float32", "float64", "rank 1", "rank 4"])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_errors_for_other_types_and_ranks_say_to_convert(tmp_path: Path, kind: str, rank: int) -> None:
-    """A fresh copy of the file would not help."""
     codes = {"int8": 9, "int16": 11, "int32": 12, "float32": 13, "float64": 14}
     has = int(kind[-1]) if kind.startswith("rank") else rank
     if has == rank and kind.startswith("rank"):

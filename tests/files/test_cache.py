@@ -29,7 +29,7 @@ RESULTS: dict[Problem, dict[str, TunedResult]] = {PROBLEM: {"direct": TunedResul
 
 
 @pytest.fixture
-def umask() -> Iterator[None]:
+def no_umask() -> Iterator[None]:
     """Set no umask: new files are writable for everybody unless the program restricts them."""
     before = os.umask(0)
     yield
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Fake the compiler, with other machine code each time; return the list of sources that it was given."""
     asked: list[str] = []
 
@@ -61,7 +61,7 @@ def compile_argmax() -> bytes:
 
 
 @pytest.fixture
-def kernel(folder: Path, compiled: list[str]) -> Path:
+def kernel(folder: Path, sources: list[str]) -> Path:
     """Return the path of a compiled kernel, the only file in the cache."""
     compile_argmax()
     (file,) = (folder / "kernels").iterdir()
@@ -74,14 +74,14 @@ def access_of_others(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mode & 0o077 for path in found}
 
 
-def test_the_cache_is_private_whatever_the_umask(umask: None, folder: Path, compiled: list[str]) -> None:
+def test_the_cache_is_private_whatever_the_umask(no_umask: None, folder: Path, sources: list[str]) -> None:
     compile_argmax()
     tuning.store(CARD, RESULTS)
     assert len(access_of_others(folder)) == 6 and not any(access_of_others(folder).values()), access_of_others(folder)
     assert compile_argmax() == b"machine code 1" and tuning.load(CARD).entries
 
 
-def test_fetching_data_keeps_the_cache_private(umask: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetching_data_keeps_the_cache_private(no_umask: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fashion_mnist, "_download_from_mirrors", lambda *_: [])
     monkeypatch.setattr(fashion_mnist, "_has_good_copy", lambda *_: False)
     assert fashion_mnist.fetch_split("test") == folder / "fashion-mnist"
@@ -89,7 +89,7 @@ def test_fetching_data_keeps_the_cache_private(umask: None, folder: Path, monkey
 
 
 def test_caches_that_others_can_read_are_used(
-    folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
+    folder: Path, sources: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     compile_argmax()
     tuning.store(CARD, RESULTS)
@@ -126,12 +126,12 @@ def test_a_pipe_in_place_of_a_kernel_is_an_error(kernel: Path) -> None:
         compile_argmax()
 
 
-def test_precompile_refuses_a_cache_that_is_not_trusted(folder: Path, compiled: list[str], refuses: Refuses) -> None:
+def test_precompile_refuses_a_cache_that_is_not_trusted(folder: Path, sources: list[str], refuses: Refuses) -> None:
     (folder / "kernels").mkdir(parents=True)
     (folder / "kernels").chmod(0o777)
     wrong = "cannot store compiled kernels: other users can write to .*chmod -R go-w"
     refuses("precompile --arch sm_80 --precision fp32", wrong)
-    assert not compiled
+    assert not sources
 
 
 def test_tables_that_others_could_write_are_ignored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,6 @@ def test_cache_of_another_user_is_untrusted(
 
 
 def test_a_link_is_judged_by_its_target(folder: Path, tmp_path: Path) -> None:
-    """The target is a private folder on another disk, or one that everybody can write to."""
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "kernels").mkdir(parents=True)
     folder.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Test helper processes of every kind: whatever ends one, its user gets one line soon, and no process is left."""
+"""Test helper processes of every kind: whatever ends one, its user soon gets a one-line error; none is left."""
 
 import os
 import signal
@@ -36,14 +36,14 @@ except KeyboardInterrupt:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+def set_code(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Return a function that sets the code of helper processes, in which ``link`` is the socket."""
     start = "import os, socket, sys, time; link = socket.socket(fileno=0)\n"
     return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: start + code)
 
 
-def test_requests_with_files_are_answered(runs: Runs) -> None:
-    runs(
+def test_requests_with_files_are_answered(set_code: Runs) -> None:
+    set_code(
         f"sys.path.insert(0, {str(ROOT)!r}); from app.files.child_process import answer_requests\nlink.detach()\n"
         "answer_requests(lambda request, file: os.pread(file, 99, 0) + request)"
     )
@@ -52,21 +52,20 @@ def test_requests_with_files_are_answered(runs: Runs) -> None:
         assert child.send_request(b"", [file], 30) == b"content"
 
 
-def test_a_process_that_takes_too_long_is_killed(runs: Runs) -> None:
-    runs("time.sleep(60)")
+def test_a_process_that_takes_too_long_is_killed(set_code: Runs) -> None:
+    set_code("time.sleep(60)")
     with Child("any") as child, pytest.raises(TimeoutError):
         child.receive(0.2)
     assert child._process.returncode == -signal.SIGKILL
 
 
 def test_an_interrupt_is_passed_on_and_kills_the_process() -> None:
-    """KeyboardInterrupt passes unchanged; the process is killed, and not waited for."""
     done = python(INTERRUPTED, preexec_fn=INTERRUPTIBLE)
     assert (done.stdout, done.stderr) == (f"{-signal.SIGKILL}\n", "")
 
 
-def test_a_stopped_process_may_continue(runs: Runs) -> None:
-    runs("link.send(b'begun'); time.sleep(0.2); link.send(b'done')")
+def test_a_stopped_process_may_continue(set_code: Runs) -> None:
+    set_code("link.send(b'begun'); time.sleep(0.2); link.send(b'done')")
     with Child("any") as child:
         assert child.receive(30) == b"begun"
         os.kill(child._process.pid, signal.SIGSTOP)
@@ -130,12 +129,12 @@ ENDS: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize(("end", "use"), [(end, use) for end, told in ENDS.items() for use in told])
 def test_the_end_of_a_helper_is_a_one_line_error(
-    end: str, use: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    end: str, use: str, set_code: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_process, "END_SECONDS", 0.2)
     monkeypatch.setattr(child_process, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(compiler_process, "_idle", [])
-    runs(f"link.send(b'ready')\n{end}")
+    set_code(f"link.send(b'ready')\n{end}")
     if not end:
         lacking = BlockingIOError(11, "Resource temporarily unavailable")
         monkeypatch.setattr(child_process.subprocess, "Popen", Mock(side_effect=lacking))

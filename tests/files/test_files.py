@@ -120,7 +120,6 @@ def test_cached_kernels_must_be_regular_files(tmp_path: Path) -> None:
 
 
 def test_a_file_may_become_a_pipe_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The opened file is checked, too, because it may not be the one that was checked by its path."""
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
     file.touch()

@@ -1,4 +1,4 @@
-"""Test damaged and hostile HDF5: no value is invented or read twice, and each crash of HDF5 gives one line."""
+"""Test damaged and hostile HDF5: no value is invented or read twice, and crashes of HDF5 give one-line errors."""
 
 import time
 import zlib
@@ -27,7 +27,6 @@ from tests.support.shell import user_error
 
 @pytest.mark.parametrize("compression", ["gzip", "lzf", None])
 def test_a_missing_chunk_is_refused(compression: str | None, tmp_path: Path) -> None:
-    """HDF5 would read it as zeros."""
     with h5py.File(tmp_path / "file.h5", "w") as file:
         dataset = file.create_dataset("x", (90, 3), "f4", chunks=(10, 2), compression=compression)
         dataset[:], dataset[20:30, :2] = 1, 1
@@ -47,7 +46,6 @@ def test_a_missing_chunk_is_refused(compression: str | None, tmp_path: Path) -> 
     "filters", [{"compression": "gzip"}, {"compression": "gzip", "fletcher32": True}, {"shuffle": True}]
 )
 def test_a_chunk_that_is_too_short_is_refused(filters: dict[str, object], tmp_path: Path) -> None:
-    """HDF5 would read the memory after it."""
     with h5py.File(tmp_path / "file.h5", "w") as file:
         dataset = file.create_dataset("x", (1000,), "f4", chunks=(1000,), **filters)
         values = np.ones(999, "f4").tobytes()
@@ -78,7 +76,6 @@ def test_at_most_a_thousand_names_are_listed_fast(tmp_path: Path) -> None:
 
 
 def test_a_dataset_by_a_second_name_is_refused(tmp_path: Path) -> None:
-    """The dataset would be read once for each name."""
     with h5py.File(tmp_path / "file.h5", "w") as file:
         file["x"] = VALUES
         file["y\n"] = file["x"]

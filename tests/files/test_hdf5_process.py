@@ -1,4 +1,4 @@
-"""Test the process that reads HDF5: each end and each wrong answer of it gives one line, and nothing is left."""
+"""Test the process that reads HDF5: each end and each wrong answer gives a one-line error, and nothing is left."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+def set_code(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Return a function that sets the code of the process."""
     return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: code)
 
@@ -122,35 +122,34 @@ ENDS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_every_end_and_wrong_answer_gives_a_one_line_error(case: str, reader: Reader, runs: Runs) -> None:
+def test_every_end_and_wrong_answer_gives_a_one_line_error(case: str, reader: Reader, set_code: Runs) -> None:
     program, message = ENDS[case]
-    runs(program)
+    set_code(program)
     assert message in _error_of_reading(reader)
     assert reader._child is None or reader._child._process.poll() is None
     reader.close()
     assert reader._child is None
 
 
-def test_a_process_that_sleeps_is_killed(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs(f"{TAKES_REQUEST}time.sleep(60)")
+def test_a_process_that_sleeps_is_killed(reader: Reader, set_code: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_code(f"{TAKES_REQUEST}time.sleep(60)")
     monkeypatch.setattr(hdf5_process, "WAITING", 1)
     assert "HDF5 was still at it after 1 s;" in _error_of_reading(reader)
 
 
-def test_the_correct_answer_is_accepted(reader: Reader, runs: Runs) -> None:
+def test_the_correct_answer_is_accepted(reader: Reader, set_code: Runs) -> None:
     """The wrong answers of the other tests are variations of this one."""
-    runs(_program_that_answers(GOOD))
+    set_code(_program_that_answers(GOOD))
     assert reader.read(Path("file.h5"), IMAGE, WANTED).arrays["x"].tolist() == [0, 0, 0, 0]
 
 
-def test_a_process_that_does_not_start_is_an_error(reader: Reader, runs: Runs) -> None:
-    runs("raise ImportError")
+def test_a_process_that_does_not_start_is_an_error(reader: Reader, set_code: Runs) -> None:
+    set_code("raise ImportError")
     with pytest.raises(UserError, match=r"does not start \(exit code 1\): free some memory, or run python"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
 
 
-def test_the_error_for_too_little_memory_says_so(reader: Reader, runs: Runs, tmp_path: Path) -> None:
-    """The file is not called damaged."""
+def test_the_error_for_too_little_memory_says_so(reader: Reader, set_code: Runs, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file.h5", "w") as file:
         file.create_dataset("x", data=np.zeros(1 << 25, np.uint8), chunks=(1 << 25,), compression="gzip")
     wanted = ReadRequest(None, (), 1 << 30)
@@ -158,7 +157,7 @@ def test_the_error_for_too_little_memory_says_so(reader: Reader, runs: Runs, tmp
     reader.close()
     now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
     little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({now} + (48 << 20),) * 2)"
-    runs(child_process._child_program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
+    set_code(child_process._child_program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
     with pytest.raises(UserError, match=r"file.h5: reading it takes more memory than there is.*; free some, or"):
         reader.read(tmp_path / "file.h5", None, wanted)
 
@@ -177,7 +176,6 @@ def _busy_children(process: int) -> list[int]:
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_the_process_ends_with_the_command(sent: signal.Signals, tmp_path: Path) -> None:
-    """This holds even if HDF5 never returns. (test_child_process.py tests SIGINT.)"""
     (tmp_path / "bad.h5").write_bytes(endless())
     process = started(tmp_path, "graph", "--weights", "bad.h5")
     try:

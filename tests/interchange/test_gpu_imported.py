@@ -37,38 +37,38 @@ Maker = Callable[[Path], ImportOptions]
 
 
 def onnx_writer(case: str) -> Maker:
-    def make(path: Path) -> ImportOptions:
+    def write_file(path: Path) -> ImportOptions:
         path.write_bytes(model_of(FOLDED[case][0]).SerializeToString())
         return ImportOptions(name="onnx")
 
-    return make
+    return write_file
 
 
 def keras_writer(case: str, write: Callable[[Model, object], bytes]) -> Maker:
     shape, model = MODELS[case]
 
-    def make(path: Path) -> ImportOptions:
+    def write_file(path: Path) -> ImportOptions:
         path.write_bytes(write(model, configuration(model, shape)))
         return ImportOptions(name="keras")
 
-    return make
+    return write_file
 
 
 def exported_writer(name: str) -> Maker:
-    def make(path: Path) -> ImportOptions:
+    def write_file(path: Path) -> ImportOptions:
         ARCHIVE.extractall(path.parent)
         (path.parent / name).rename(path)
         return ImportOptions(name="exported")
 
-    return make
+    return write_file
 
 
 def state_dict_writer(arrays: dict[str, np.ndarray], network: Network) -> Maker:
-    def make(path: Path) -> ImportOptions:
+    def write_file(path: Path) -> ImportOptions:
         path.write_bytes(npz_file(arrays))
         return ImportOptions(network, name="state_dict")
 
-    return make
+    return write_file
 
 
 KINDS: dict[str, Maker] = {

@@ -51,24 +51,25 @@ def norm(channels: int, *without: str) -> Any:
     return "BatchNormalization", {"axis": -1, "epsilon": 0.01, "momentum": 0.9, **has}, arrays
 
 
-def plain(kind: str, **settings: Any) -> Any:
+def bare(kind: str, **settings: Any) -> Any:
+    """Return a Keras layer without arrays."""
     return kind, settings, {}
 
 
 GREY, COLOUR = (SIDE, SIDE, 1), (SIDE, SIDE, 3)
-FLATTEN, RELU, ZEROS, MAXIMUM = map(plain, ("Flatten", "ReLU", "ZeroPadding2D", "MaxPooling2D"))
-HALVED = plain("AveragePooling2D", pool_size=2)
-SHIFTED = plain("Rescaling", scale=1 / 127.5, offset=-1)
-SCALED = plain("Rescaling", scale=[0.01, 0.02, -0.01], offset=[0.1, 0, 1])
+FLATTEN, RELU, ZEROS, MAXIMUM = map(bare, ("Flatten", "ReLU", "ZeroPadding2D", "MaxPooling2D"))
+HALVED = bare("AveragePooling2D", pool_size=2)
+SHIFTED = bare("Rescaling", scale=1 / 127.5, offset=-1)
+SCALED = bare("Rescaling", scale=[0.01, 0.02, -0.01], offset=[0.1, 0, 1])
 STATISTICS = {"mean": np.array([100, 120, 130], np.float32), "variance": np.array([4000, 5000, 6000], np.float32)}
 ADAPTED: Any = ("Normalization", {"axis": [-1], "mean": None, "variance": None}, {**STATISTICS, "count": np.array(9)})
 MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
-    "a tutorial's": (GREY[:2], [FLATTEN, dense(81, 12, activation="relu"), plain("Dropout", rate=0.2), dense(12, 4)]),
+    "a tutorial's": (GREY[:2], [FLATTEN, dense(81, 12, activation="relu"), bare("Dropout", rate=0.2), dense(12, 4)]),
     "convolutions": (
         GREY,
         [
-            *(plain("Rescaling", scale=1 / 255, offset=0), conv(3, 1, 4, activation="relu"), MAXIMUM),
-            *(conv(2, 4, 5, False), plain("Activation", activation="tanh"), FLATTEN),
+            *(bare("Rescaling", scale=1 / 255, offset=0), conv(3, 1, 4, activation="relu"), MAXIMUM),
+            *(conv(2, 4, 5, False), bare("Activation", activation="tanh"), FLATTEN),
             dense(20, 4, activation="softmax"),
         ],
     ),
@@ -82,8 +83,8 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "incomplete windows": (
         GREY,
         [
-            *(conv(1, 1, 2), plain("AveragePooling2D", pool_size=2, padding="same")),
-            *(plain("MaxPooling2D", padding="same"), FLATTEN, dense(18, 4)),
+            *(conv(1, 1, 2), bare("AveragePooling2D", pool_size=2, padding="same")),
+            *(bare("MaxPooling2D", padding="same"), FLATTEN, dense(18, 4)),
         ],
     ),
     "normalised before": (
@@ -93,9 +94,9 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "slopes": (
         GREY,
         [
-            *(conv(3, 1, 3), norm(3), plain("LeakyReLU", negative_slope=0.1), MAXIMUM),
-            *(conv(2, 3, 4, activation="leaky_relu"), plain("LeakyReLU", alpha=0.5), FLATTEN, dense(16, 6)),
-            *(plain("ReLU", negative_slope=0.25), dense(6, 4), plain("LeakyReLU")),
+            *(conv(3, 1, 3), norm(3), bare("LeakyReLU", negative_slope=0.1), MAXIMUM),
+            *(conv(2, 3, 4, activation="leaky_relu"), bare("LeakyReLU", alpha=0.5), FLATTEN, dense(16, 6)),
+            *(bare("ReLU", negative_slope=0.25), dense(6, 4), bare("LeakyReLU")),
         ],
     ),
     "normalised behind": (
@@ -112,9 +113,9 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "zeros around": (
         GREY,
         [
-            *(SHIFTED, plain("ZeroPadding2D", padding=[[2, 1], [2, 1]]), conv(3, 1, 3, strides=2), RELU),
-            *(plain("ZeroPadding2D", padding=1), plain("MaxPooling2D", pool_size=3, strides=1), ZEROS),
-            *(plain("AveragePooling2D", pool_size=2, strides=3), plain("Identity"), ZEROS),
+            *(SHIFTED, bare("ZeroPadding2D", padding=[[2, 1], [2, 1]]), conv(3, 1, 3, strides=2), RELU),
+            *(bare("ZeroPadding2D", padding=1), bare("MaxPooling2D", pool_size=3, strides=1), ZEROS),
+            *(bare("AveragePooling2D", pool_size=2, strides=3), bare("Identity"), ZEROS),
             *(conv(2, 3, 2, padding="same"), FLATTEN, dense(32, 4)),
         ],
     ),
@@ -125,29 +126,29 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "normalised by numbers": (
         COLOUR,
         [
-            *(plain("Normalization", axis=[-1], mean=[0.4, 0.5, 0.6], variance=[0.1, 0.2, 0.3]), conv(3, 3, 2)),
+            *(bare("Normalization", axis=[-1], mean=[0.4, 0.5, 0.6], variance=[0.1, 0.2, 0.3]), conv(3, 3, 2)),
             *(("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}), FLATTEN),
-            *(dense(98, 4), plain("Activation", activation="log_softmax")),
+            *(dense(98, 4), bare("Activation", activation="log_softmax")),
         ],
     ),
     "normalised by its images": (COLOUR, [ADAPTED, conv(3, 3, 2, padding="same"), FLATTEN, dense(162, 4)]),
     "padded poolings": (
         GREY,
         [
-            *(conv(2, 1, 3), plain("MaxPooling2D", pool_size=[3, 3], strides=[1, 1], padding="same")),
-            *(plain("AveragePooling2D", pool_size=4, strides=2, padding="same"), RELU),
-            *(plain("AveragePooling2D", pool_size=2, strides=1, padding="same"), plain("MaxPooling2D", strides=2)),
+            *(conv(2, 1, 3), bare("MaxPooling2D", pool_size=[3, 3], strides=[1, 1], padding="same")),
+            *(bare("AveragePooling2D", pool_size=4, strides=2, padding="same"), RELU),
+            *(bare("AveragePooling2D", pool_size=2, strides=1, padding="same"), bare("MaxPooling2D", strides=2)),
             *(FLATTEN, dense(12, 4)),
         ],
     ),
     "averages of maps": (
         GREY,
-        [conv(3, 1, 3), norm(3), RELU, plain("GlobalAveragePooling2D"), dense(3, 4), plain("Softmax")],
+        [conv(3, 1, 3), norm(3), RELU, bare("GlobalAveragePooling2D"), dense(3, 4), bare("Softmax")],
     ),
     "features": ((SIDE**2,), [dense(81, 6, activation="relu"), norm(6), dense(6, 4)]),
     "features made images": (
         (SIDE**2,),
-        [plain("Reshape", target_shape=[SIDE, -1, 1]), conv(3, 1, 2), FLATTEN, dense(98, 4)],
+        [bare("Reshape", target_shape=[SIDE, -1, 1]), conv(3, 1, 2), FLATTEN, dense(98, 4)],
     ),
     "weights do not come first": (GREY, [MAXIMUM, RELU, FLATTEN, dense(16, 4)]),
 }
@@ -176,7 +177,7 @@ def test_imported_models_give_the_scores_of_their_layers(case: str, name: str, t
         0, 256, (40, size, size, 3 if len(shape) == 3 and shape[2] == 3 else 1), np.uint8
     )
     read = [("Reshape", {"target_shape": shape}, {}), *model]
-    expected = computed([*([] if reads_pixels(model) else [plain("Rescaling", scale=1 / 255)]), *read], images)
+    expected = computed([*([] if reads_pixels(model) else [bare("Rescaling", scale=1 / 255)]), *read], images)
     np.testing.assert_allclose(scores_of(graph, images), expected, rtol=0, atol=3e-6 * np.abs(expected).max())
     assert np.ptp(expected, axis=0).max() > 0.01 * np.abs(expected).max()  # the images differ
 
@@ -238,7 +239,7 @@ def test_files_of_keras_2_are_read(tmp_path: Path) -> None:
 def test_a_mean_that_depends_on_the_backend_has_a_note(tmp_path: Path) -> None:
     """At the border, PyTorch repeats pixels and other backends omit them: both are equal in windows of 2 x 2."""
     for window, side in ((2, 7), (3, 8)):
-        pooling = plain("AveragePooling2D", pool_size=window, strides=2, padding="same")
+        pooling = bare("AveragePooling2D", pool_size=window, strides=2, padding="same")
         model = [conv(1, 1, 2), pooling, FLATTEN, dense(32, 4)]
         (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, (side, side, 1))))
         source, _ = imported(tmp_path / "model.keras")

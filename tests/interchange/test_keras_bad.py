@@ -15,7 +15,7 @@ import pytest
 from app.base.errors import UserError
 from app.cli import main
 from app.network.weights import load_weights
-from tests.interchange.test_keras import FLATTEN, conv, dense, norm, plain
+from tests.interchange.test_keras import FLATTEN, bare, conv, dense, norm
 from tests.support.foreign_files import imported
 from tests.support.keras_files import (
     Model,
@@ -31,7 +31,7 @@ from tests.support.keras_files import (
 from tests.support.shell import user_error
 
 SHAPE = (6, 6, 1)
-MODEL: Model = [conv(3, 1, 2), plain("ReLU"), FLATTEN, dense(32, 4)]
+MODEL: Model = [conv(3, 1, 2), bare("ReLU"), FLATTEN, dense(32, 4)]
 CONFIG = configuration(MODEL, SHAPE)
 
 
@@ -227,10 +227,10 @@ def test_errors_for_other_hdf5_say_what_to_save(tmp_path: Path) -> None:
 
 
 LAYERS: dict[str, tuple[Any, str]] = {
-    "code": (plain("Lambda", function={"class_name": "__lambda__", "config": {"code": "4wEA"}}), "Lambda. cannot"),
-    "another layer": (plain("Attention"), r"layer 'n0' \(Attention\) cannot be imported; known are Activation, "),
+    "code": (bare("Lambda", function={"class_name": "__lambda__", "config": {"code": "4wEA"}}), "Lambda. cannot"),
+    "another layer": (bare("Attention"), r"layer 'n0' \(Attention\) cannot be imported; known are Activation, "),
     "a function of one's own": (
-        plain("Activation", activation={"module": "builtins", "class_name": "function", "config": "Custom>mine"}),
+        bare("Activation", activation={"module": "builtins", "class_name": "function", "config": "Custom>mine"}),
         "has the activation 'Custom>mine'; known are linear, relu",
     ),
     "another function": (conv(3, 1, 2, activation="gelu"), r"layer 'n0' \(Conv2D\) has the activation 'gelu'"),
@@ -241,34 +241,34 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "a huge number": (conv(3, 1, 2, strides=10**400), "has strides a huge number; it must be"),
     "causal padding": (conv(3, 1, 2, padding="causal"), "has padding 'causal'; only valid or same"),
     "slopes that differ": (("PReLU", {}, {"alpha": np.array([0.1, 0.2], np.float32)}), "has slopes that differ"),
-    "uneven zeros": (plain("ZeroPadding2D", padding=[[1, 1], [2, 2]]), "has padding .* only that of rows and columns"),
-    "zeros at the end": (plain("ZeroPadding2D"), r"'n0' \(ZeroPadding2D\) ends the model with zeros around maps"),
-    "a variance below 0": (plain("Normalization", mean=0.0, variance=-1.0), "a mean or variance that is no number, or"),
-    "means of more channels": (plain("Normalization", mean=[1.0, 2.0], variance=1.0), "has 2 numbers as mean for 1"),
-    "a slope below 0": (plain("LeakyReLU", negative_slope=-0.5), "has a slope of -0.5; only one from 0 to 1 can be"),
-    "a slope and a limit": (plain("ReLU", max_value=6.0, negative_slope=0.1), "has a slope and a max_value"),
-    "a limit": (plain("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
+    "uneven zeros": (bare("ZeroPadding2D", padding=[[1, 1], [2, 2]]), "has padding .* only that of rows and columns"),
+    "zeros at the end": (bare("ZeroPadding2D"), r"'n0' \(ZeroPadding2D\) ends the model with zeros around maps"),
+    "a variance below 0": (bare("Normalization", mean=0.0, variance=-1.0), "a mean or variance that is no number, or"),
+    "means of more channels": (bare("Normalization", mean=[1.0, 2.0], variance=1.0), "has 2 numbers as mean for 1"),
+    "a slope below 0": (bare("LeakyReLU", negative_slope=-0.5), "has a slope of -0.5; only one from 0 to 1 can be"),
+    "a slope and a limit": (bare("ReLU", max_value=6.0, negative_slope=0.1), "has a slope and a max_value"),
+    "a limit": (bare("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
     "a setting of tomorrow": (conv(3, 1, 2, gain=2), "has the setting 'gain'; this program does not know it"),
     "no features": (dense(6, 4), r"'n0' \(Dense\) reads \(6, 6, 1\), not features; put a Flatten before it"),
     "another kernel": (conv(3, 2, 2), r"has a kernel of \(3, 3, 2, 2\), needs \(3, 3, 1, 2\)"),
     "too large a kernel": (conv(7, 1, 2), r"'n0' \(Conv2D\) does not fit \(layer"),
-    "another axis": (plain("BatchNormalization", axis=1), "has axis 1; only -1 or 3"),
+    "another axis": (bare("BatchNormalization", axis=1), "has axis 1; only -1 or 3"),
     "a third array": (("Conv2D", conv(3, 1, 2)[1], {**conv(3, 1, 2)[2], "more": np.ones(2)}), "has 3 arrays"),
     "no array": (("Conv2D", conv(3, 1, 2)[1], {}), "has 0 arrays, not kernel and bias"),
-    "other maps": (plain("Reshape", target_shape=[4, 9, 1]), r"makes \(4, 9, 1\) of \(6, 6, 1\)"),
-    "another count": (plain("Reshape", target_shape=[5, -1]), "does not make another shape"),
-    "an infinite scale": (plain("Rescaling", scale=1e308, offset="1"), "has a wrong offset: '1' is not a number"),
+    "other maps": (bare("Reshape", target_shape=[4, 9, 1]), r"makes \(4, 9, 1\) of \(6, 6, 1\)"),
+    "another count": (bare("Reshape", target_shape=[5, -1]), "does not make another shape"),
+    "an infinite scale": (bare("Rescaling", scale=1e308, offset="1"), "has a wrong offset: '1' is not a number"),
 }
 
 
 CHAINS: dict[str, tuple[Model, str]] = {
-    "behind zeros": ([plain("ZeroPadding2D"), plain("ReLU")], r"'n1' \(ReLU\) stands behind a ZeroPadding2D"),
-    "a maximum of zeros": ([conv(3, 1, 2), plain("ZeroPadding2D"), plain("MaxPooling2D")], "let it pad itself, or pad"),
+    "behind zeros": ([bare("ZeroPadding2D"), bare("ReLU")], r"'n1' \(ReLU\) stands behind a ZeroPadding2D"),
+    "a maximum of zeros": ([conv(3, 1, 2), bare("ZeroPadding2D"), bare("MaxPooling2D")], "let it pad itself, or pad"),
     "a maximum of shifted zeros": (
-        [conv(3, 1, 2, activation="relu"), norm(2), plain("ZeroPadding2D"), plain("MaxPooling2D")],
+        [conv(3, 1, 2, activation="relu"), norm(2), bare("ZeroPadding2D"), bare("MaxPooling2D")],
         "let it pad itself, or pad what a ReLU gives",
     ),
-    "padded twice": ([plain("ZeroPadding2D"), plain("AveragePooling2D", pool_size=3, padding="same")], "pads what"),
+    "padded twice": ([bare("ZeroPadding2D"), bare("AveragePooling2D", pool_size=3, padding="same")], "pads what"),
     "behind a log-softmax": (
         [FLATTEN, dense(36, 4, activation="log_softmax"), dense(4, 4)],
         r"'n2' \(Dense\) stands behind the log_softmax of n1",

@@ -17,7 +17,7 @@ from app.layers import Argmax, Flatten, Linear, Relu
 from app.network.network import PIXEL_SCALE, Network
 from app.network.toml import network_toml
 from app.tools import import_
-from tests.interchange.test_keras import conv, dense, plain
+from tests.interchange.test_keras import bare, conv, dense
 from tests.support.foreign_files import npz_file, onnx_of_others, safetensors_file
 from tests.support.keras_files import configuration, keras_hdf5, keras_zip
 from tests.support.onnx_steps import FLAT, gemm, model_of
@@ -47,7 +47,7 @@ def write_file(place: Path, name: str, units: int) -> list[str]:
     file, options = place / name, []
     ending = file.suffix
     if ending in (".keras", ".h5"):
-        model = [plain("Flatten"), dense(784, units, activation="relu"), dense(units, 10)]
+        model = [bare("Flatten"), dense(784, units, activation="relu"), dense(units, 10)]
         file.write_bytes((keras_zip if ending == ".keras" else keras_hdf5)(model, configuration(model, (28, 28, 1))))
     elif ending == ".onnx":
         file.write_bytes(onnx_of_others(network, arrays, PIXEL_SCALE).SerializeToString())
@@ -59,7 +59,7 @@ def write_file(place: Path, name: str, units: int) -> list[str]:
     return ["import", str(file), *options, "--out", str(place / "out.h5"), "--overwrite"]
 
 
-def peak_bytes(*commands: list[list[str]]) -> list[int]:
+def peaks(*commands: list[list[str]]) -> list[int]:
     """Return the peak memory of a process in bytes, as Linux counts it, after each list of commands.
 
     Each list runs in a separate fork. (The count of getrusage would begin with that of the parent.)
@@ -74,9 +74,7 @@ def test_the_largest_file_takes_less_than_1_gb(place: Path, monkeypatch: pytest.
     """The peak follows from a small file and one of a twelfth of the limit; docs/import.md has the limit's figures."""
     monkeypatch.setenv("PYTHONPATH", str(Path(import_.__file__).parents[2]))
     sizes = {"small": 100, "large": MAX_FILE_BYTES // 12 // 4 // 784}
-    found = peak_bytes(
-        *([write_file(place, name + ending, units) for name, units in sizes.items()] for ending in ENDINGS)
-    )
+    found = peaks(*([write_file(place, name + ending, units) for name, units in sizes.items()] for ending in ENDINGS))
     for ending, small, large in zip(ENDINGS, found[::2], found[1::2], strict=True):
         share = (place / f"large{ending}").stat().st_size / MAX_FILE_BYTES
         assert small < large < small + (ALLOWED - small) * share, ending
@@ -100,7 +98,7 @@ def test_the_limit_counts_numbers_as_float32(place: Path, monkeypatch: pytest.Mo
 
 
 def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
-    model = [conv(7, 1, 2), plain("GlobalAveragePooling2D"), dense(2, 4)]
+    model = [conv(7, 1, 2), bare("GlobalAveragePooling2D"), dense(2, 4)]
     (place / "m.keras").write_bytes(keras_zip(model, configuration(model, (1000, 1000, 1))))
     with pytest.raises(
         UserError, match="has windows of 48,413,764 numbers an image in conv1, more than the 33,554,432"
@@ -110,7 +108,6 @@ def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 64), ((1, 500, 500), 16), ((3, 1024, 1024), 1)])
 def test_large_activations_reduce_images(shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer where activations are large."""
     monkeypatch.setattr(import_, "IMAGES", 64)
     layers = (Flatten("flatten"), Linear("fc1", 3), Argmax("argmax"))
     assert import_._compared_images(Network("wide", "", shape, layers)) == count

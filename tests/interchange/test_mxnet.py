@@ -39,7 +39,6 @@ def shuffle_arrays(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.nda
 def test_old_files_are_imported_and_classify(
     how: str, version: int, old: tuple[int, tuple[int, int], int, int], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each way to give the network, each version and each network occurs at least once."""
     network = course_network(*old)
     arrays = channels_first(network, biases=FULL)
     arrays["conv1"] /= 128  # the network reads pixels up to 255, which would saturate tanh

@@ -30,10 +30,7 @@ def npy_head(shape: object, dtype: object = "<f4") -> bytes:
 
 ONE = npy_head((900,), "|u1")
 BAD_NPZ: dict[str, tuple[Callable[[], bytes], str]] = {  # fault → function that returns the file, message
-    "a bomb": (
-        lambda: declaring({"x.npy": npy_head((1 << 27,))}, "x.npy", 1 << 29),
-        "unpacks to 536,8.* bytes; at most",
-    ),
+    "bomb": (lambda: declaring({"x.npy": npy_head((1 << 27,))}, "x.npy", 1 << 29), "unpacks to 536,8.* bytes; at most"),
     "too many arrays": (lambda: zipped({f"{i}.npy": b"" for i in range(MAX_ARRAYS + 1)}), "holds 10,001 arrays"),
     "a huge shape": (lambda: zipped({"a.npy": npy_head((10**12,)) + bytes(8)}), "'a' does not have the bytes"),
     "a negative shape": (lambda: zipped({"a.npy": npy_head((-1, -1)) + bytes(4)}), "'a' does not have the bytes"),

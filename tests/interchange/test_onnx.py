@@ -240,7 +240,6 @@ def test_options_for_an_onnx_model_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), ()])
 def test_constants_may_be_empty_or_one_number(shape: tuple[int, ...]) -> None:
-    """Old exporters give a Resize an empty region."""
     given = np.ones(shape, np.float32)
     tensor = onnx.numpy_helper.from_array(given)
     np.testing.assert_array_equal(tensor_array(tensor, "region"), given, strict=True)

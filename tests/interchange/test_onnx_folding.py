@@ -261,8 +261,6 @@ def test_nodes_that_cannot_be_folded_give_one_line_errors(fault: str) -> None:
 
 
 def test_only_small_constants_are_added() -> None:
-    """Operators whose results grow with the sizes of their inputs are computed for small inputs only."""
-
     def computed(*given: np.ndarray) -> Callable[[], Any]:
         add: Step = ("Add", ["a", "b"], {"to_name": "sum"})
         model = model_of([add, FLAT, ("Add", ["sum"], {}), gemm(192)])

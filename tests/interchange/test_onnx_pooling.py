@@ -188,8 +188,6 @@ def test_numbers_in_a_file_beside_the_model_are_read() -> None:
 
 
 def test_length_and_offset_of_a_whole_file_may_be_missing() -> None:
-    """The tensor's data is then the whole file."""
-
     def alone(model: Any) -> None:
         one = find_filters(model)
         begin = int(next(entry.value for entry in one.external_data if entry.key == "offset"))

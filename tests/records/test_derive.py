@@ -140,7 +140,6 @@ def test_stored_documents_fit_their_records(path: Path) -> None:
 
 
 def test_a_row_with_a_time_needs_rates() -> None:
-    """A row of bench with a time must have rates."""
     document = json.loads((FIGURES / "h100_bench_lenet5.json").read_text(encoding="utf-8"))
     row = next(row for row in document["tables"][0]["rows"] if row["ms"])
     document |= {"tables": [document["tables"][0] | {"rows": [row]}], "batches": []}

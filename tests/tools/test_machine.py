@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def run_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that runs ``doctor`` with a short path of the cache; it returns text and findings by name."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
 
@@ -53,8 +53,8 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def test_doctor_lists_what_exists(found: Any, tmp_path: Path, outside: Outside) -> None:
-    text, findings = found()
+def test_doctor_lists_what_exists(run_doctor: Any, tmp_path: Path, outside: Outside) -> None:
+    text, findings = run_doctor()
     assert findings["Python"]["value"].endswith(sys.executable) and "lenet5-inference" in findings["program"]["value"]
     assert not findings["numpy"]["missing"] and not findings["weights"]["missing"]
     assert findings["test images"]["missing"] and "data_tools fetch --split test" in " ".join(text.split())
@@ -67,7 +67,12 @@ def test_doctor_lists_what_exists(found: Any, tmp_path: Path, outside: Outside) 
     [(True, "bytecode", "unset PYTHONDONTWRITEBYTECODE"), (False, "file", "set PYTHONPYCACHEPREFIX"), (True, None, "")],
 )
 def test_doctor_finds_whether_bytecode_is_stored(
-    told_not_to: bool, folder: str | None, remedy: str, found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told_not_to: bool,
+    folder: str | None,
+    remedy: str,
+    run_doctor: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(sys, "dont_write_bytecode", told_not_to)
@@ -76,11 +81,11 @@ def test_doctor_finds_whether_bytecode_is_stored(
         kept = Path(importlib.util.cache_from_source(machine.__file__))
         kept.parent.mkdir(parents=True)
         kept.touch()
-    _, findings = found()
+    _, findings = run_doctor()
     assert findings["bytecode"]["remedy"].startswith(remedy) and findings["bytecode"]["missing"] == bool(remedy)
 
 
-def test_doctor_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_anything(run_doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no package, driver or compiler, and others can write to the cache."""
 
     def missing(name: str) -> str:
@@ -98,7 +103,7 @@ def test_doctor_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(device, "why_no_gpu", lambda: "no NVIDIA driver library (libcuda.so.1) is installed")
     (tmp_path / "cache" / "kernels").mkdir(parents=True)
     (tmp_path / "cache" / "kernels").chmod(0o777)
-    text, findings = found()
+    text, findings = run_doctor()
     needed = {"numpy", "h5py", "tqdm", "requests", "cupy", *EXTRAS, "driver", "card", "NVRTC", "cache"}
     assert needed <= {name for name, one in findings.items() if one["missing"]}
     assert findings["NVRTC"]["remedy"] == "run make run" and "chmod" in findings["cache"]["remedy"]
@@ -106,7 +111,7 @@ def test_doctor_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("library", [Fake(), None])
-def test_doctor_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_with_a_card(library: Any, run_doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = SimpleNamespace(
         memGetInfo=lambda: (60 << 30, 80 << 30),
         getDeviceCount=lambda: 8,
@@ -118,7 +123,7 @@ def test_doctor_with_a_card(library: Any, found: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(device, "why_no_gpu", lambda: None)
     monkeypatch.setattr(device, "describe_gpu", lambda: CARD)
     monkeypatch.setattr(doctor, "_driver_versions", lambda: "580.1, CUDA 13.0")
-    _, findings = found()
+    _, findings = run_doctor()
     assert findings["card"]["value"].startswith("Some Card (sm_90a, 132 SMs), 64.4 GB of 85.9 GB free, one of 8")
     if library is None:
         assert findings["clocks"]["remedy"] == pip_install_command("power")
@@ -151,8 +156,8 @@ def test_make_run_installs_what_its_recipes_need() -> None:
 
 
 @pytest.mark.gpu
-def test_doctor_on_the_gpu(found: Any) -> None:
-    _, findings = found()
+def test_doctor_on_the_gpu(run_doctor: Any) -> None:
+    _, findings = run_doctor()
     assert not any(findings[name]["missing"] for name in ("driver", "card", "NVRTC"))
     assert "SMs" in findings["card"]["value"] and "CUDA" in findings["driver"]["value"]
 
@@ -205,9 +210,7 @@ def test_cache_lists_files_by_kind(folder: Path, capsys: pytest.CaptureFixture[s
     assert listing(folder) == before
 
 
-def test_cache_clear_removes_only_files_that_can_be_made_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cache_clear_removes_some_kinds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "--clear"]) == 0
     assert "4 files, 4.0 kB removed from" in capsys.readouterr().out
     left = {name for name in listing(folder) if not (folder / name).is_dir()}

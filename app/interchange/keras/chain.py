@@ -207,7 +207,7 @@ class Settings:
         """Return a setting that must be a positive whole number. Raises BadValueError."""
         return self._checked_count(key, self.take_setting(key))
 
-    def take_square(self, key: str, default: int | None = None) -> int:
+    def take_equal_pair(self, key: str, default: int | None = None) -> int:
         """Return the positive number that a setting has for height and width: 3 or [3, 3]. Raises BadValueError."""
         found = self.take_setting(key, default)
         if isinstance(found, list):

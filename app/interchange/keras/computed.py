@@ -27,7 +27,7 @@ def convolution_step(kernel: np.ndarray, bias: np.ndarray | None, stride: int, p
     """
     size = len(kernel)
 
-    def run(x: np.ndarray) -> np.ndarray:
+    def convolve(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)))
         ends = [side - size + 1 for side in x.shape[1:3]]
         seen = (
@@ -38,7 +38,7 @@ def convolution_step(kernel: np.ndarray, bias: np.ndarray | None, stride: int, p
         y: np.ndarray = sum(pixels @ weights.astype(np.float64) for pixels, weights in seen)
         return y if bias is None else y + bias
 
-    return run
+    return convolve
 
 
 def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
@@ -49,13 +49,13 @@ def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
 def pooling_step(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
     """Return a function that pools maps (B, H, W, C). padding: rows before and after, which do not count in a mean."""
 
-    def run(x: np.ndarray) -> np.ndarray:
+    def pool(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
         windows = np.lib.stride_tricks.sliding_window_view(x, (window, window), axis=(1, 2))[:, ::stride, ::stride]
         reduced: np.ndarray = np.nanmax(windows, axis=(4, 5)) if is_max else np.nanmean(windows, axis=(4, 5))
         return reduced
 
-    return run
+    return pool
 
 
 def batch_norm_step(norm: BatchNorm) -> Step:

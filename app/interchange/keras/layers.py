@@ -58,7 +58,7 @@ class _LayerReader(WeightlessReader):
         settings.check_all_taken()
 
     def _layer_arrays(self, layer: KerasLayer, roles: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """Return the arrays of a layer and their paths in the file, by role."""
+        """Return the arrays of a layer and their paths in the file, by role such as ``kernel``."""
         paths = self._find_paths(layer, roles, self._arrays)
         return {role: as_float32(path, self._arrays[path], self.network.notes) for role, path in paths.items()}, paths
 
@@ -82,10 +82,10 @@ class _LayerReader(WeightlessReader):
     def read_convolution(self, settings: Settings) -> None:
         self._require_maps(settings)
         network, layer = self.network, settings.layer
-        size, stride = settings.take_square("kernel_size"), settings.take_square("strides", 1)
+        size, stride = settings.take_equal_pair("kernel_size"), settings.take_equal_pair("strides", 1)
         maps = settings.take_count("filters")
         settings.take_choice("groups", 1)
-        if settings.take_square("dilation_rate", 1) != 1:
+        if settings.take_equal_pair("dilation_rate", 1) != 1:
             raise layer.error("has a dilation_rate", "only 1 can be imported")
         kernel, bias, origins = self._kernel_and_bias(settings, (size, size, network.shape[2], maps))
         same = settings.take_padding(self._padded_shape, size, stride)

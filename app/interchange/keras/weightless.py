@@ -83,8 +83,8 @@ class WeightlessReader:
 
     def read_pooling(self, settings: Settings) -> None:
         self._require_maps(settings)
-        window = settings.take_square("pool_size", 2)
-        stride = settings.take_square("strides", window)
+        window = settings.take_equal_pair("pool_size", 2)
+        stride = settings.take_equal_pair("strides", window)
         padding = settings.take_padding(self._padded_shape, window, stride)
         if self.zeros != NO_ZEROS:
             if padding != (0, 0):
