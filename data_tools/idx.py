@@ -130,7 +130,7 @@ def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tupl
 
 
 def too_short_error(found: int, nbytes: int) -> BadFileError:
-    """Return the error for content that ends after ``found`` bytes of items."""
+    """Return the error for content that has only ``found`` of the ``nbytes`` bytes of items."""
     return BadFileError(f"is too short: {found} of the {nbytes} bytes that its header declares")
 
 

@@ -90,7 +90,7 @@ class ComparedRow(TypedDict):
 
 
 class OmittedRow(TypedDict):
-    """A row that is missing from some of the documents."""
+    """A row that some of the compared documents lack."""
 
     name: str
     before: Annotated[Count, "number of documents that have it"]

@@ -207,7 +207,6 @@ def test_files_of_the_split_are_not_overwritten(
 
 @pytest.mark.parametrize("how", ["dangling link", "hard link to an input"])
 def test_existing_files_are_not_overwritten(how: str, small: Path, refused: Stays) -> None:
-    """Such a file may be an input of this run, or the target of a link."""
     first, second, out = small.with_name("first.gz"), small.with_name("second.gz"), small.with_name("out")
     out.mkdir()
     write_idx(first, SMALL)

@@ -52,7 +52,7 @@ ANSWERS: dict[str, tuple[bytes, int]] = {
 }
 
 
-def endless(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket], None]:
+def endless_answer(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket], None]:
     """Return an answer that sends a little after each pause, so that no read times out; a pause of 0 gives a flood."""
 
     def answer(client: socket.socket) -> None:
@@ -65,10 +65,12 @@ def endless(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.
 
 
 ENDLESS: dict[str, Callable[[socket.socket], None]] = {
-    "a body that drips": endless(OK + b"Content-Length: 1000\r\n\r\n", b"0"),
-    "headers that drip": endless(OK + b"X: ", b"x"),
-    "a redirect with a body without end": endless(b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n", bytes(1 << 20), 0),
-    "a chunk of -1 without end": endless(CHUNKED + b"-1\r\n", bytes(1 << 20), 0),
+    "a body that drips": endless_answer(OK + b"Content-Length: 1000\r\n\r\n", b"0"),
+    "headers that drip": endless_answer(OK + b"X: ", b"x"),
+    "a redirect with a body without end": endless_answer(
+        b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n", bytes(1 << 20), 0
+    ),
+    "a chunk of -1 without end": endless_answer(CHUNKED + b"-1\r\n", bytes(1 << 20), 0),
 }
 
 
@@ -168,7 +170,6 @@ def test_a_slow_but_steady_mirror_is_accepted(serve: Starter, tmp_path: Path, mo
 
 
 def test_bad_answers_to_a_head_request_give_reasons(serve: Starter, recwarn: pytest.WarningsRecorder) -> None:
-    """No thread ends in a traceback. All mirrors are asked at once."""
     urls = {serve(lambda client: None, answer): name for name, (answer, _) in ANSWERS.items()}
     found = download.find_unreachable_urls(list(urls))
     assert {urls[url] for url in found} >= {"nothing", "no HTTP", "a redirect in Latin-1", "a header without end"}

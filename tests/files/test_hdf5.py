@@ -70,7 +70,7 @@ def _add_doubly_zipped(file: h5py.File, directory: Path) -> None:
     h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((12,)), layout)
 
 
-def _adds_dataset(**options: object) -> Callable[[h5py.File, Path], object]:
+def _dataset_adder(**options: object) -> Callable[[h5py.File, Path], object]:
     return lambda file, directory: file.create_dataset("x", **options)
 
 
@@ -83,22 +83,22 @@ REFUSED: dict[str, tuple[Callable[[h5py.File, Path], object], str]] = {
     "named type": (lambda file, _: file.__setitem__("x", np.dtype("f4")), "type"),
     "missing": (lambda file, _: None, "missing"),
     "petabytes": (
-        _adds_dataset(shape=(2**50,), dtype="f4"),
+        _dataset_adder(shape=(2**50,), dtype="f4"),
         "declares 4,503,599,627,370,496 bytes, more than the 1,073,741,824 allowed; split the file or store less in it",
     ),
-    "petabytes in chunks": (_adds_dataset(shape=(2**50,), dtype="f4", chunks=(1024,)), "declares 4,503,599"),
-    "never written": (_adds_dataset(shape=(1000,), dtype="f4"), "stores 0; write it whole"),
-    "never written chunks": (_adds_dataset(shape=(1000,), dtype="f4", compression="gzip"), "lacks some of its chunks"),
+    "petabytes in chunks": (_dataset_adder(shape=(2**50,), dtype="f4", chunks=(1024,)), "declares 4,503,599"),
+    "never written": (_dataset_adder(shape=(1000,), dtype="f4"), "stores 0; write it whole"),
+    "never written chunks": (_dataset_adder(shape=(1000,), dtype="f4", compression="gzip"), "lacks some of its chunks"),
     "chunk of a gigabyte": (_add_oversized_chunk, "chunks of more than 1,073,741,824 bytes; store it in smaller ones"),
     "chunks longer than the file": (_add_chunk_of_wrong_size, "get a fresh copy"),
     "gzip in gzip": (_add_doubly_zipped, "filters"),
-    "other filter": (_adds_dataset(data=np.arange(100), scaleoffset=0), "filters"),
+    "other filter": (_dataset_adder(data=np.arange(100), scaleoffset=0), "filters"),
     "no dataspace": (lambda file, _: file.__setitem__("x", h5py.Empty("f4")), "empty"),
-    "fixed strings": (_adds_dataset(data=np.array([b"ab", b"cd"])), "other than integers or floats"),
-    "variable length": (_adds_dataset(shape=(2,), dtype=h5py.vlen_dtype("f4")), "other than integers or floats"),
-    "compound": (_adds_dataset(data=np.zeros(3, [("a", "f4"), ("b", "i4")])), "other than integers or floats"),
-    "booleans": (_adds_dataset(data=np.array([True, False])), "other than integers or floats"),
-    "long double": (_adds_dataset(data=np.zeros(2, np.longdouble)), "other than integers or floats"),
+    "fixed strings": (_dataset_adder(data=np.array([b"ab", b"cd"])), "other than integers or floats"),
+    "variable length": (_dataset_adder(shape=(2,), dtype=h5py.vlen_dtype("f4")), "other than integers or floats"),
+    "compound": (_dataset_adder(data=np.zeros(3, [("a", "f4"), ("b", "i4")])), "other than integers or floats"),
+    "booleans": (_dataset_adder(data=np.array([True, False])), "other than integers or floats"),
+    "long double": (_dataset_adder(data=np.zeros(2, np.longdouble)), "other than integers or floats"),
 }
 
 

@@ -48,7 +48,6 @@ with replace_atomically(Path(sys.argv[1])) as temporary:
 
 
 def test_content_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new name is flushed before the program continues."""
     steps: list[tuple[str, int]] = []
     sync, replace = os.fsync, Path.replace
 

@@ -44,7 +44,7 @@ def graph_of(pool: Pool, height: int, width: int) -> Graph:
 
 
 def graphs_with_incomplete_windows(kind: type[Pool]) -> Iterator[tuple[Pool, Graph, list[int]]]:
-    """Yield pool, graph, rows and columns beyond the border, for all small maps and such windows."""
+    """Yield pool, graph, and rows and columns beyond the border, for all small maps and windows."""
     sides = range(1, SIDE + 1)
     for height, width, window in ((h, w, p) for h in sides for w in sides for p in range(1, min(h, w) + 1)):
         for stride in range(1, SIDE + 2):

@@ -63,19 +63,14 @@ def test_doctor_lists_what_exists(run_doctor: Any, tmp_path: Path, outside: Outs
 
 
 @pytest.mark.parametrize(
-    ("told_not_to", "folder", "remedy"),
+    ("forbidden", "folder", "remedy"),
     [(True, "bytecode", "unset PYTHONDONTWRITEBYTECODE"), (False, "file", "set PYTHONPYCACHEPREFIX"), (True, None, "")],
 )
-def test_doctor_finds_whether_bytecode_is_stored(
-    told_not_to: bool,
-    folder: str | None,
-    remedy: str,
-    run_doctor: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_bytecode_is_stored_or_missing(
+    forbidden: bool, folder: str | None, remedy: str, run_doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "dont_write_bytecode", told_not_to)
+    monkeypatch.setattr(sys, "dont_write_bytecode", forbidden)
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / (folder or "kept")))
     if folder is None:
         kept = Path(importlib.util.cache_from_source(machine.__file__))

@@ -47,7 +47,7 @@ def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
 
 
 def pooling_step(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
-    """Return a function that pools maps (B, H, W, C). padding: rows before and after, which do not count in a mean."""
+    """Return a function that pools maps (B, H, W, C). padding: rows before and after, which do not count."""
 
     def pool(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
