@@ -1,1 +1,1 @@
-"""Fetch, verify, read and convert the data that networks classify."""
+"""Fetch, verify, read and convert the images and labels that networks classify."""

@@ -1,4 +1,4 @@
-"""Run ``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST; round and ship weights."""
+"""Run ``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST; reduce and ship weights."""
 
 import os
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from app.terminal.console import run_guarded
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0, or 2 for an error that the user can correct."""
-    return run_guarded(lambda: _run(arguments))
+    return run_guarded(lambda: _load_and_run_command(arguments))
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _load_and_run_command(arguments: Sequence[str] | None) -> int:
     # Load NumPy here and not at the top, so that too little memory for it is an error of one line.
     check_address_space()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in main.py
     with exit_on_interrupt():
-        from data_tools.commands import run
-    return run(arguments)
+        from data_tools.commands import run_command
+    return run_command(arguments)
 
 
 if __name__ == "__main__":

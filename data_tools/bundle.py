@@ -1,4 +1,4 @@
-"""Ship trained weights: copy them to weights/, with the accuracy they promise and their float64 reference results."""
+"""Run ``python -m data_tools bundle``: copy weights to weights/, with their accuracy and float64 reference results."""
 
 import argparse
 from itertools import combinations
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def ship_weights(options: argparse.Namespace) -> None:
-    """Ship each weights file and print the numbers of correct labels that it promises. Raises UserError."""
+    """Copy each weights file to weights/ and print its numbers of correct labels. Raises UserError."""
     files = [load_weights(path) for path in options.files]  # read all before writing any
     for first, second in combinations(files, 2):
         if first.network == second.network:
@@ -61,7 +61,7 @@ def ship_weights(options: argparse.Namespace) -> None:
 
 
 def _ship_file(weights: Weights, data_dir: Path | None) -> Weights:
-    """Ship weights; return the shipped ones. Everything is computed before the first write; writing defers Ctrl-C."""
+    """Copy weights to weights/; return the copy. All is computed before the first write; writing defers Ctrl-C."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
     reference = compute_reference(build_graph(network, weights), images[:, None])

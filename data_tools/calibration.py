@@ -1,4 +1,4 @@
-"""Make weights cheaper, with error compensation on training images: ``round``, ``quantise`` and ``sparsify``."""
+"""Run ``python -m data_tools`` round, quantise and sparsify: reduce weights, with error compensation on images."""
 
 import argparse
 import os
@@ -166,7 +166,7 @@ def _load_weights_and_images(
 
 
 def _save_weights(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
-    """Write the weights of IN with these changes to OUT. how: text that is added to the recipe."""
+    """Write the weights of IN with ``changes``, arguments of ``save_weights``, to OUT. how: addition to the recipe."""
     how = f"{how} on {options.images} training images"
     save_weights(
         options.out,

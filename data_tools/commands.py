@@ -1,4 +1,4 @@
-"""Define the commands of ``python -m data_tools`` and their options."""
+"""Define the commands of ``python -m data_tools`` and their options; run fetch, verify and info."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,14 +15,16 @@ from data_tools.fashion_mnist import CLASSES, SPLITS
 COUNTS = [Column("class", left=True), Column("images")]
 
 
-def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
+def fetch_splits(splits: Sequence[str], data_dir: Path | None) -> None:
     """Fetch missing splits into ``data_dir`` or the cache; print the directory of each split. Raises UserError."""
     for split in splits:
-        directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
+        directory = (
+            fashion_mnist.fetch_split(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
+        )
         print(escape_unprintable(f"{split}: {directory}"))
 
 
-def verify(splits: Sequence[str], data_dir: Path | None) -> None:
+def verify_splits(splits: Sequence[str], data_dir: Path | None) -> None:
     """Print OK for each good copy in the searched directories. Raise UserError if a copy is bad or a file has none."""
     failures = []
     directories = fashion_mnist.search_dirs(data_dir)
@@ -34,7 +36,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
             failures.append(f"{file.name}.gz is not in {places}; run: python -m data_tools fetch{there}")
         for path in paths:
             try:
-                fashion_mnist.read_file(path, file)
+                fashion_mnist.read_verified_file(path, file)
                 print(escape_unprintable(f"OK  {path}"))
             except UserError as error:
                 failures.append(str(error))
@@ -60,14 +62,14 @@ def print_split_info(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 COMMANDS = {
-    "fetch": (fetch, "download missing data, and print their folder"),
-    "verify": (verify, "check every copy of the data against the known SHA-256"),
+    "fetch": (fetch_splits, "download missing data, and print their folder"),
+    "verify": (verify_splits, "check every copy of the data against the known SHA-256"),
     "info": (print_split_info, "print shapes, classes, class counts, mean pixel value and hashes"),
 }
 
 
 def command_parser() -> Parser:
-    """Return the parser of all commands."""
+    """Return the parser for the arguments of all commands."""
     parser = Parser(
         prog="python -m data_tools",
         description="Fetch, verify, describe and resize Fashion-MNIST; prune, round, quantise and ship weights.",
@@ -92,8 +94,8 @@ def command_parser() -> Parser:
     return parser
 
 
-def run(arguments: Sequence[str] | None) -> int:
-    """Run the command that ``arguments`` name, by default the process's own; return 0. Raises UserError."""
+def run_command(arguments: Sequence[str] | None) -> int:
+    """Run the command in ``arguments`` (None: those of this process); return 0. Raises UserError."""
     options = command_parser().parse_args(arguments)
     if options.command in COMMANDS:
         splits = list(SPLITS) if options.split == "both" else [options.split]

@@ -1,4 +1,4 @@
-"""Load images to classify, and their labels if any, from Fashion-MNIST or from the user's IDX or HDF5 files."""
+"""Load images and their labels, from Fashion-MNIST or from the user's IDX or HDF5 files, and check them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +13,8 @@ from app.network.network import CHANNELS
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise_split
 from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, allocate_pageable, read_idx
 
-CHUNK = 1000  # images converted at a time, so that the temporary arrays stay small
-MAX_LISTED = 10  # names in an error
+CHUNK = 1000  # images converted at a time, so that temporary arrays are small
+MAX_LISTED = 10  # names that an error lists
 INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
 """Largest distance of x·255 from an integer if x is k/255, or k·(1/255), rounded to float32."""
 
@@ -22,8 +22,8 @@ INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
 class Dataset(Frozen):
     """Images (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1], and labels (N,) uint8 or None.
 
-    classes: their names, only for Fashion-MNIST. source: one line for the report. split: "test" or "train" if the
-    images and labels equal that split of Fashion-MNIST exactly; otherwise None.
+    classes: names of the classes, only for Fashion-MNIST. source: origin of the images, for the report. split: "test"
+    or "train" if the images and labels equal that split of Fashion-MNIST exactly; otherwise None.
     """
 
     images: np.ndarray
@@ -34,13 +34,13 @@ class Dataset(Frozen):
 
 
 def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Dataset:
-    """Return the verified "test" or "train" split, as ``open_split`` finds or fetches it. Raises UserError."""
+    """Return the verified "test" or "train" split, downloaded if necessary; see ``open_split``. Raises UserError."""
     images, labels, directory = open_split(split, data_dir, allocate)
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
 
 
-def unread_fashion_mnist(split: str) -> Dataset:
-    """Return a ``Dataset`` with Fashion-MNIST's size but no content, to check options before a download."""
+def placeholder_fashion_mnist(split: str) -> Dataset:
+    """Return a ``Dataset`` of Fashion-MNIST's shape whose pixels are all 0, to check options before a download."""
     shape = SPLITS[split][0].shape
     images = np.broadcast_to(np.uint8(0), (shape[0], 1, *shape[1:]))
     labels = np.broadcast_to(np.uint8(len(CLASSES) - 1), shape[:1])
@@ -55,7 +55,7 @@ def load_files(
     unlabelled: bool = False,
     read_hdf5: ReadHdf5 | None = None,
 ) -> Dataset:
-    """Return the user's images from an IDX file (gzipped or raw) or an HDF5 file, recognised by content.
+    """Return the user's images from an IDX file (gzipped or raw) or an HDF5 file; its content decides which.
 
     IDX: (N, H, W), or with channels as in HDF5. HDF5: ``x`` (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, float32
     or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot or integers, (N,) or (N, 1). Floats that
@@ -90,9 +90,9 @@ def _read_hdf5_arrays(
     if "x" not in found.arrays:
         raise no_images_error(path, found.names)
     y, name = found.arrays.get("y"), f"x in {path}"
-    x = channels_first(found.arrays["x"], name)
-    check_type(x.dtype, name)
-    return copy_pixels_or_floats(x, name, allocate), None if y is None else class_labels(y, f"y in {path}")
+    x = to_channels_first(found.arrays["x"], name)
+    check_dtype(x.dtype, name)
+    return copy_pixels_or_floats(x, name, allocate), None if y is None else convert_labels(y, f"y in {path}")
 
 
 def no_images_error(path: Path, names: Sequence[str]) -> UserError:
@@ -102,8 +102,8 @@ def no_images_error(path: Path, names: Sequence[str]) -> UserError:
     return UserError(f"{path} contains {listed}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
 
 
-def check_type(dtype: np.dtype, source: str) -> None:
-    """Raise UserError if images cannot have this type. source: what the error calls the array."""
+def check_dtype(dtype: np.dtype, source: str) -> None:
+    """Raise UserError unless ``dtype`` is uint8, float32 or float64. source: what the error calls the array."""
     if dtype != np.uint8 and not (dtype.kind == "f" and dtype.itemsize in (4, 8)):
         raise UserError(f"{source} is {dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
 
@@ -129,21 +129,21 @@ def _are_pixels(x: np.ndarray, source: str) -> bool:
     integers = True
     for start in range(0, len(x), CHUNK):
         rows = x[start : start + CHUNK]
-        check_fractions(rows, source)
+        check_fraction_range(rows, source)
         scaled = rows * 255
         integers = integers and bool((np.abs(scaled - np.rint(scaled)) <= INTEGER_TOLERANCE).all())
     return integers
 
 
-def check_fractions(x: np.ndarray, source: str) -> None:
-    """Raise UserError if floats are not finite or not in [0, 1]. source: what the error calls the array."""
+def check_fraction_range(x: np.ndarray, source: str) -> None:
+    """Raise UserError for floats that are not finite or not in [0, 1]. source: what the error calls the array."""
     low, high = x.min(), x.max()
-    if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
+    if not (low >= 0 and high <= 1):  # also true if min and max are NaN
         found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
         raise UserError(f"{source} contains values {found}; scale them to [0, 1], or store pixels as uint8")
 
 
-def class_labels(y: np.ndarray, source: str) -> np.ndarray:
+def convert_labels(y: np.ndarray, source: str) -> np.ndarray:
     """Return labels as (N,) uint8, given (N, classes) one-hot, or integers (N,) or (N, 1).
 
     Raises UserError, which calls the array ``source``, for any other array.
@@ -161,21 +161,21 @@ def class_labels(y: np.ndarray, source: str) -> np.ndarray:
     return y.astype(np.uint8)
 
 
-RANKS = (3, 4)  # of an IDX file of images
+RANKS = (3, 4)  # possible numbers of dimensions in an IDX file of images
 
 
-def channels_first(x: np.ndarray, name: str) -> np.ndarray:
-    """Return a view (N, C, H, W) of images (N, H, W, C) or (N, C, H, W), whose channels are 1 (grey) or 3 (colour).
+def to_channels_first(x: np.ndarray, name: str) -> np.ndarray:
+    """Return a view (N, C, H, W) of images (N, H, W, C) or (N, C, H, W), with 1 or 3 channels.
 
-    Raises UserError as ``channel_dimension`` does. name: what the error calls the array.
+    name: what the error calls the array. Raises UserError as ``channel_axis`` does.
     """
-    return x if channel_dimension(x.shape, name) == 1 else x.transpose(0, 3, 1, 2)
+    return x if channel_axis(x.shape, name) == 1 else x.transpose(0, 3, 1, 2)
 
 
-def channel_dimension(shape: tuple[int, ...], name: str) -> int:
-    """Return the index of the channel dimension in images of this shape: 1 or 3. name: of the array, for errors.
+def channel_axis(shape: tuple[int, ...], name: str) -> int:
+    """Return the axis of the channels in images of this shape, 1 or 3: the one whose length is 1 or 3.
 
-    The channel dimension has length 1 or 3. Raises UserError if neither dimension or both have.
+    name: what the error calls the array. Raises UserError if neither axis has such a length, or both.
     """
     wanted = "(N, H, W, C) or (N, C, H, W) with 1 or 3 channels C"
     if len(shape) != 4 or 0 in shape:
@@ -190,14 +190,14 @@ def channel_dimension(shape: tuple[int, ...], name: str) -> int:
 
 
 def read_images(path: Path, allocate: Allocate = allocate_pageable) -> np.ndarray:
-    """Return the images of an IDX file, N x H x W or with channels (see ``channels_first``), as (N, C, H, W) uint8.
+    """Return the images of an IDX file, (N, H, W) or with channels as in ``to_channels_first``, as (N, C, H, W) uint8.
 
     The array is C-contiguous. allocate: returns memory for the images. Raises UserError.
     """
     stored = read_idx(path, RANKS, allocate=allocate)
     if stored.ndim == 3:
         return stored[:, None]
-    images = channels_first(stored, str(path))
+    images = to_channels_first(stored, str(path))
     if images.flags.c_contiguous:
         return images
     planes = allocate(images.size).reshape(images.shape)

@@ -1,4 +1,4 @@
-"""Download a file over HTTP within limits of size, time and memory; fail quickly without a network.
+"""Download a file over HTTP within limits of size, time and memory, or unpack a Debian package; fail fast offline.
 
 A separate process transfers the file: a malicious answer can make the libraries that read it use any amount of time and
 memory, and nothing can interrupt a name look-up. The system's apt-get fetches a Debian package, which is unpacked
@@ -26,17 +26,17 @@ from app.files.child_process import READY, Child
 
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 15.0
-"""How long a transfer may lag behind the least rate, whatever is slow: connecting, headers, redirects or the body."""
+"""How long a transfer may be slower than LEAST_BYTES_PER_S while it connects, is redirected, or receives data."""
 LEAST_BYTES_PER_S = 32 << 10
 ATTEMPTS = 3
 BACKOFF_SECONDS = 0.5
 POLL_SECONDS = 0.1
-MEMORY_BYTES = 1 << 30  # of the process that transfers
+MEMORY_BYTES = 1 << 30  # limit of the process that transfers the file
 CHUNK = 1 << 16
 MAX_REASON = 200  # characters
 # The server must not decompress the archive.
 HEADERS = {"Accept-Encoding": "identity"}
-_PASSING, _FOR_GOOD = 10, 11  # exit codes of the process: another attempt may succeed, or none
+_PASSING, _FOR_GOOD = 10, 11  # exit codes of this process: another attempt may succeed, or none can
 
 
 class DownloadError(Exception):
@@ -48,31 +48,31 @@ class DownloadError(Exception):
 
 
 def find_unreachable_urls(urls: Sequence[str]) -> dict[str, str]:
-    """Request the headers of all URLs at once; return the reason for each URL that did not answer.
+    """Request the headers of all URLs at once; return URL → reason for those that did not answer.
 
     This takes at most CONNECT_SECONDS; a plain request can take as long for each address of a host, and longer for its
     name. The threads are daemons, because nothing can interrupt a name look-up.
     """
     reasons = dict.fromkeys(urls, f"no answer within {CONNECT_SECONDS:g} s")
 
-    def ask(url: str) -> None:
+    def request_headers(url: str) -> None:
         try:
-            # Its own time-out ends the thread; the deadline below, which is earlier, decides.
+            # This time-out only ends the thread; the earlier deadline below decides.
             requests.head(url, timeout=2 * CONNECT_SECONDS, headers=HEADERS).close()
             del reasons[url]
-        except Exception as error:  # as in ``transfer``
+        except Exception as error:  # as in ``transfer_file``
             reasons[url] = _error_reason(error)
 
-    threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in urls]
+    threads = [threading.Thread(target=request_headers, args=(url,), daemon=True) for url in urls]
     for thread in threads:
         thread.start()
     deadline = Deadline(CONNECT_SECONDS)
     for thread in threads:
         thread.join(deadline.seconds_left)
-    return dict(reasons)  # a late answer changes nothing
+    return dict(reasons)  # a copy, which a late answer does not change
 
 
-def download(url: str, target: Path, max_bytes: int) -> None:
+def download_file(url: str, target: Path, max_bytes: int) -> None:
     """Write the body of ``url`` to ``target``, with a progress bar; retry after a failure in transit.
 
     Raises DownloadError after ATTEMPTS failures, or at once for a permanent failure: a client error, a body of more
@@ -96,24 +96,24 @@ def _attempt_download(url: str, target: Path, max_bytes: int) -> None:
         Child(__name__, url, str(target.absolute()), max_bytes) as child,
         tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=None) as progress,
     ):
-        reason = child.receive() and _final_report(child, target, progress)  # at first, it is ready
+        reason = child.receive() and _final_report(child, target, progress)  # the first message is READY
         code = child.exit_code()
     if code != 0:
         raise DownloadError(reason or f"the process that downloads it {describe_exit_code(code)}", code == _PASSING)
 
 
 def _final_report(child: Child, target: Path, progress: tqdm) -> str:
-    """Wait until the process reports a failure or ends; return the report. Raises DownloadError if it is too slow."""
+    """Wait for the end of the process; return the failure that it reports, or ''. Raises DownloadError if too slow."""
     received, deadline = 0, Deadline(PATIENCE_SECONDS)
     while True:
         try:
             return child.receive(POLL_SECONDS).decode()
         except TimeoutError:
-            pass  # look how far it has come
+            pass  # measure the progress below
         more = target.stat().st_size - received if target.exists() else 0
         received += more
         progress.update(more)
-        deadline.extend(more / LEAST_BYTES_PER_S, PATIENCE_SECONDS)  # a fast start does not allow a stop later
+        deadline.extend(more / LEAST_BYTES_PER_S, PATIENCE_SECONDS)  # a fast start earns no longer pause later
         if deadline.is_over:
             raise DownloadError(f"sends less than {LEAST_BYTES_PER_S >> 10} kB/s for {PATIENCE_SECONDS:g} s")
 
@@ -124,13 +124,13 @@ def main(url: str, target: str, max_bytes: int) -> None:
     link = socket.socket(fileno=0)
     link.send(READY)
     try:
-        transfer(url, Path(target), max_bytes)
+        transfer_file(url, Path(target), max_bytes)
     except DownloadError as error:
         link.send(str(error).encode())
         sys.exit(_PASSING if error.passing else _FOR_GOOD)
 
 
-def transfer(url: str, target: Path, max_bytes: int) -> None:
+def transfer_file(url: str, target: Path, max_bytes: int) -> None:
     """Write the body of ``url`` to ``target``, without decompressing it. Raises DownloadError."""
     try:
         with requests.get(url, stream=True, timeout=None, headers=HEADERS) as response, target.open("wb", 0) as file:
@@ -150,7 +150,7 @@ def transfer(url: str, target: Path, max_bytes: int) -> None:
         raise DownloadError(_error_reason(error)) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise DownloadError(_error_reason(error), passing=True) from error
-    except Exception as error:  # a strange answer can make the libraries raise anything
+    except Exception as error:  # an invalid answer can make the libraries raise any exception
         raise DownloadError(f"its answer is not understood ({_error_reason(error)})") from error
 
 
@@ -158,7 +158,7 @@ def _error_reason(error: BaseException) -> str:
     """Return the innermost cause of an error, such as "Connection refused"; outer errors have longer, vaguer texts."""
     while error.__context__ is not None:
         error = error.__context__
-    # The text of other errors may be only the bad input itself, such as an empty line.
+    # Without the type, the text of other errors may be only the bad input, such as an empty line.
     text = getattr(error, "strerror", None) or (
         str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     )
@@ -167,14 +167,14 @@ def _error_reason(error: BaseException) -> str:
 
 TIMEOUT_SECONDS = 180.0
 
-# One attempt, short waits; root's apt must not switch to a user that cannot see our directory.
+# apt-get's options: one attempt, short waits; as root, apt must not switch to a user that cannot read the directory.
 _BOTH = """\
 Acquire::Retries "0";
 Acquire::http::Timeout "10";
 Acquire::https::Timeout "10";
 APT::Sandbox::User "root";
 """
-# Private lists, so that neither root nor the system's state is needed; no system hooks.
+# More options: package lists below the directory, so that root is not needed; no hooks of the system.
 _PRIVATE = """\
 Dir::State "{state}";
 Dir::State::Lists "{state}/lists";
@@ -191,9 +191,9 @@ class DebianError(Exception):
 
 
 def unpack_debian_package(package: str, directory: Path) -> Path:
-    """Download ``package`` and unpack it below ``directory``; return the root of its tree.
+    """Download ``package`` and unpack it below ``directory``; return the root of the unpacked tree.
 
-    It uses the system's package lists, and if that fails, fresh private lists. apt-get and dpkg-deb write only below
+    The system's package lists are used or, if that fails, fresh private ones. apt-get and dpkg-deb write only below
     ``directory``, an absolute path that the caller removes. Raises DebianError.
     """
     for tool in ("apt-get", "dpkg-deb"):
@@ -203,23 +203,23 @@ def unpack_debian_package(package: str, directory: Path) -> Path:
     apt = ["apt-get", "--quiet", f"--config-file={config}"]
     config.write_text(_BOTH)
     try:
-        _run([*apt, "download", package], directory)
+        _run_tool([*apt, "download", package], directory)
     except DebianError:
         state, cache = directory / "state", directory / "cache"
         for path in (state / "lists" / "partial", cache / "archives" / "partial"):
             path.mkdir(parents=True)
         config.write_text(_BOTH + _PRIVATE.format(state=state, cache=cache))
-        _run([*apt, "update"], directory)
-        _run([*apt, "download", package], directory)
+        _run_tool([*apt, "update"], directory)
+        _run_tool([*apt, "download", package], directory)
     archive = next(directory.glob("*.deb"), None)
     if archive is None:
         raise DebianError("apt-get download left no package file")
     tree = directory / "tree"
-    _run(["dpkg-deb", "-x", str(archive), str(tree)], directory)
+    _run_tool(["dpkg-deb", "-x", str(archive), str(tree)], directory)
     return tree
 
 
-def _run(command: list[str], directory: Path) -> None:
+def _run_tool(command: list[str], directory: Path) -> None:
     log = directory / "log"
     # Write output to a file: with a pipe we would wait for grandchildren that outlive the time-out.
     with log.open("wb") as output:

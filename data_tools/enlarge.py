@@ -1,4 +1,4 @@
-"""Resize image files; the output is bit-identical to that of the networks' Resize layer."""
+"""Run ``python -m data_tools resize``: write image files in another size, with the bits of the Resize layer."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from data_tools.dataset import read_images
 from data_tools.fashion_mnist import SPLITS
 from data_tools.idx import MAX_BYTES, write_idx_parts
 
-CHUNK = 500  # images at a time
+CHUNK = 500  # images resized at a time
 
 TEXTS: dict[str, Any] = {
     "help": "write the images in another size",
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resize_files(options: argparse.Namespace) -> None:
-    """Resize every file and print its name. Raises UserError. An interruption leaves no incomplete file."""
+    """Resize every file that the options name, and print its name. Raises UserError. No incomplete file is left."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
     layer = Resize("resize", options.size, options.rule)

@@ -1,8 +1,8 @@
 """Find, verify and fetch the files of Fashion-MNIST.
 
 The data set has 10 classes of 28×28 grey images (Xiao, Rasul and Vollgraf, 2017,
-https://github.com/zalandoresearch/fashion-mnist). The program uses no file before it has checked the SHA-256 of the
-whole content.
+https://github.com/zalandoresearch/fashion-mnist). The program checks the SHA-256 of a file's whole content before it
+uses the file.
 """
 
 import math
@@ -27,7 +27,7 @@ CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
 
 
 class DataFile(Frozen):
-    """An IDX file of Fashion-MNIST. sha256: of the uncompressed content, as mirrors may compress it differently."""
+    """An IDX file of Fashion-MNIST. sha256: of the uncompressed content: mirrors may compress it in different ways."""
 
     name: str
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ def _split_files(prefix: str, count: int, images: str, labels: str) -> tuple[Dat
     )
 
 
-SPLITS = {  # split: its images and its labels
+SPLITS = {  # name → files of the images and of the labels
     "test": _split_files(
         "t10k",
         10_000,
@@ -79,16 +79,16 @@ class Split(NamedTuple):
     directory: Path
 
 
-def start_reading(split: str, data_dir: Path | None = None) -> None:
-    """Start to read an existing split in another thread. A later ``open_split`` returns it, or reports the fault."""
-    directory = find_directory(split, data_dir)
+def start_reading_split(split: str, data_dir: Path | None = None) -> None:
+    """Start to read an existing split in another thread; a later ``open_split`` waits for it and returns the result."""
+    directory = find_split_directory(split, data_dir)
     if directory is not None:
-        with suppress(RuntimeError):  # no more threads can be started
+        with suppress(RuntimeError):  # the system starts no more threads
             _ahead[split, directory] = ThreadPoolExecutor(1).submit(_read_split, split, directory)
 
 
-def find_directory(split: str, data_dir: Path | None = None) -> Path | None:
-    """Return the first of ``search_dirs`` with files of the split, which it does not check; None if there is none."""
+def find_split_directory(split: str, data_dir: Path | None = None) -> Path | None:
+    """Return the first of ``search_dirs`` that contains the split's files; None if none does. It checks no content."""
     directories = search_dirs(data_dir)
     return next((one for one in directories if all(existing_copies(file, one) for file in SPLITS[split])), None)
 
@@ -113,10 +113,10 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
                 print_to_stderr(f"warning: ignoring a bad file: {error}")
         elif pointed_to:
             print_to_stderr(f"warning: {DIR_VARIABLE}={directory} lacks the {split} split; looking elsewhere")
-    return _read_split(split, fetch(split), allocate)
+    return _read_split(split, fetch_split(split), allocate)
 
 
-_ahead: dict[tuple[str, Path], Future[Split]] = {}  # what ``start_reading`` reads, by split and directory
+_ahead: dict[tuple[str, Path], Future[Split]] = {}  # splits that another thread reads, by name and folder
 
 
 def _environment_dir() -> Path | None:
@@ -125,7 +125,7 @@ def _environment_dir() -> Path | None:
 
 
 def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the directories to search: ``data_dir`` if given; else $FASHION_MNIST_DIR, the cache and the system's."""
+    """Return the directories to search: ``data_dir`` if given; else $FASHION_MNIST_DIR, the cache and SYSTEM_DIR."""
     if data_dir is not None:
         return (data_dir,)
     variable = _environment_dir()
@@ -133,12 +133,12 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def existing_copies(file: DataFile, directory: Path) -> list[Path]:
-    """Return the paths of the copies of ``file`` in ``directory``, gzipped or plain; they are not checked."""
+    """Return the paths of the copies of ``file`` in ``directory``, gzipped or plain, without checking their content."""
     return [path for path in (directory / f"{file.name}.gz", directory / file.name) if may_exist(path)]
 
 
-def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:
-    """Return the array in ``path``. Raises UserError unless it equals ``file`` bit for bit."""
+def read_verified_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:
+    """Return the array in the file ``path``. Raises UserError unless its content has the SHA-256 of ``file``."""
     array = read_idx(path, len(file.shape), file.shape[0], allocate or allocate_pageable)
     if array.shape != file.shape or content_sha256(array) != file.sha256:
         raise UserError(f"{path} is not the original {file.name} (its SHA-256 differs); get a fresh copy")
@@ -146,14 +146,11 @@ def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> n
 
 
 def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
-    """Return the first good copy of ``file`` in ``directory``.
-
-    Raises UserError about a bad copy, or if there is none.
-    """
+    """Return the first good copy of ``file`` in ``directory``. Raises UserError if all are bad or there is none."""
     failures = []
     for path in existing_copies(file, directory):
         try:
-            return read_file(path, file, allocate)
+            return read_verified_file(path, file, allocate)
         except UserError as error:
             failures.append(error)
     if failures:
@@ -163,7 +160,7 @@ def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None
 
 
 def _take_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
-    """Return the split that ``start_reading`` has read, or read it now."""
+    """Return the split from ``start_reading_split`` if that has read it; otherwise read it."""
     ahead = _ahead.pop((split, directory), None)
     if ahead is None or ahead.exception() is not None:
         return _read_split(split, directory, allocate)
@@ -189,11 +186,11 @@ def recognise_split(images: np.ndarray, labels: np.ndarray | None) -> str | None
     return None
 
 
-def fetch(split: str, data_dir: Path | None = None) -> Path:
-    """Download good copies of the split's files into ``data_dir`` (default: the cache); return the directory.
+def fetch_split(split: str, data_dir: Path | None = None) -> Path:
+    """Download missing files of the split into ``data_dir`` (default: the cache); return the directory.
 
-    Missing or bad files come from a mirror or, if no mirror works, from the Debian package. Several processes may do
-    this at once. Raises UserError, the only one of several lines, if no source works.
+    Missing or bad files come from a mirror or, if no mirror works, from the Debian package. Several processes may call
+    this at once. Raises UserError, of several lines, if no source works.
     """
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
     missing = [file for file in SPLITS[split] if not _has_good_copy(file, directory)]
@@ -234,7 +231,10 @@ def _has_good_copy(file: DataFile, directory: Path) -> bool:
 
 
 def _download_from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Download ``files``; return the files that no mirror had. A mirror that failed is not asked again."""
+    """Download ``files``; return those that no mirror had. Append the reasons to ``failures``.
+
+    A mirror that failed is not asked for another file.
+    """
     from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
@@ -247,10 +247,10 @@ def _download_from_mirrors(files: list[DataFile], directory: Path, failures: lis
             url = f"{mirror}{file.name}.gz"
             try:
                 with replace_atomically(directory / f"{file.name}.gz") as temporary:
-                    # gzip makes incompressible data a little larger.
-                    download.download(url, temporary, file.nbytes + 1024)
+                    # 1,024 bytes more, because gzip can make data larger.
+                    download.download_file(url, temporary, file.nbytes + 1024)
                     try:
-                        read_file(temporary, file)
+                        read_verified_file(temporary, file)
                     except UserError as error:
                         what = str(error).replace(escape_unprintable(str(temporary)), "what it sent")
                         raise download.DownloadError(what) from error
@@ -264,7 +264,7 @@ def _download_from_mirrors(files: list[DataFile], directory: Path, failures: lis
 
 
 def _copy_from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Copy ``files``, and those of the other split, from the Debian package; return the files that it lacks."""
+    """Copy ``files`` and the other split from the Debian package; return those of ``files`` that it lacks."""
     from data_tools import download
 
     print_to_stderr(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")
@@ -275,11 +275,11 @@ def _copy_from_debian(files: list[DataFile], directory: Path, failures: list[str
         tree = download.unpack_debian_package(DEBIAN_PACKAGE, scratch)
         for file in (file for pair in SPLITS.values() for file in pair):
             for path in existing_copies(file, tree / PACKAGE_PATH):
-                # Keep the other split, too, but never replace a file by it.
+                # Store the other split, too, but replace none of its files.
                 if file not in files and existing_copies(file, directory):
                     continue
                 with suppress(UserError):
-                    read_file(path, file)
+                    read_verified_file(path, file)
                     path.replace(directory / path.name)
                     stored.append(file)
     except (download.DebianError, OSError) as error:

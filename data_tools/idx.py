@@ -1,8 +1,8 @@
-"""Read and write IDX files of unsigned bytes, the format of MNIST's family, raw or gzipped, strictly.
+"""Read and write IDX files of unsigned bytes, the format of MNIST's files, raw or gzipped, strictly.
 
-A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items. The enlarged
-files of systems 2 to 4 begin with four zero bytes instead and have little-endian numbers; the reader accepts these
-files, too. The reader returns exactly the file's content, or raises UserError.
+A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items. Files of some
+older programs begin with four zero bytes instead and may have little-endian sizes; the reader accepts these files, too.
+The reader returns exactly the file's content, or raises UserError.
 """
 
 import gzip
@@ -27,14 +27,14 @@ Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
 
 MAX_BYTES = 2**31
-MAX_FILE_BYTES = MAX_BYTES + (1 << 20)  # room for a header, or for gzip's growth of incompressible data
+MAX_FILE_BYTES = MAX_BYTES + (1 << 20)  # includes the header, and what gzip adds to incompressible data
 TOO_LARGE = "split it into files of fewer images, or classify it as it is: python main.py classify FILE --out DIR"
-GZIP_LEVEL = 6  # higher ones take several times as long for a few percent
+GZIP_LEVEL = 6  # higher levels take several times as long and save a few percent
 UBYTE = 0x08
 OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
-OLD_MAGIC = bytes(4)  # type and rank missing: old files hold bytes, of the lowest rank that is asked for
+OLD_MAGIC = bytes(4)  # old files lack type and rank: they contain bytes, of the lowest rank that the caller accepts
 GREY = "images must be uint8 (0 to 255), N x H x W"
-EXPECTED = {  # by rank
+EXPECTED = {  # accepted ranks → text of the remedy
     (1,): "labels must be uint8, N",
     (3,): GREY,
     (3, 4): f"{GREY}, or in colour N x 3 x H x W or N x H x W x 3",
@@ -57,7 +57,7 @@ def read_idx(
 ) -> np.ndarray:
     """Return the array in an IDX file of unsigned bytes, gzipped or raw (recognised by content, not by name).
 
-    rank: the required number of dimensions, or several to choose from. max_items: refuse a larger first dimension. The
+    rank: the required number of dimensions, or several to choose from. max_items: largest accepted first dimension. The
     array is C-contiguous uint8, in memory from ``allocate``, which is called only for a plausible header. Raises
     UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
@@ -79,9 +79,9 @@ def read_idx(
 
 
 class Layout(Frozen):
-    """Where the items lie in an IDX file. shape: (N, …) of all items. size: of the file in bytes.
+    """Where the items are in an IDX file. shape: (N, …) of all items. size: bytes of the file.
 
-    zipped: whether the file is gzipped. offset: of the items' first byte, in the decompressed content.
+    offset: position of the first item in bytes, in the decompressed content. zipped: whether the file is gzipped.
     """
 
     shape: tuple[int, ...]
@@ -91,9 +91,9 @@ class Layout(Frozen):
 
 
 def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
-    """Return the layout in the header of an IDX file of any size. A file that is not gzipped has exactly this layout.
+    """Return the layout that the header of an IDX file of any size declares. Raises UserError.
 
-    A gzipped file may turn out to differ when its items are read. Raises UserError.
+    The size of a raw file must fit this layout exactly; a gzipped file may turn out not to fit when it is read.
     """
     with faults_as_user_errors(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -107,9 +107,9 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
 
 
 def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
-    """Return the shape of the items and a reader of the content after the header.
+    """Return the shape of the items, and a reader of the content after the header.
 
-    The shape is checked against ``size``, the length of the file in bytes.
+    size: bytes of the file, which limit the shape. Raises BadFileError.
     """
     start = file.read(16)
     if not start:
@@ -130,7 +130,7 @@ def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tupl
 
 
 def too_short_error(found: int, nbytes: int) -> BadFileError:
-    """Return the error for content that ends after ``found`` bytes of items."""
+    """Return the error for content that has only ``found`` of the ``nbytes`` bytes of items."""
     return BadFileError(f"is too short: {found} of the {nbytes} bytes that its header declares")
 
 
@@ -140,7 +140,7 @@ def too_long_error(nbytes: int) -> BadFileError:
 
 
 def _open_content(file: BinaryIO, size: int) -> _Source:
-    """Return a reader of the file from its beginning, which decompresses gzip."""
+    """Return a reader of the file from its beginning; it decompresses gzip."""
     file.seek(0)
     zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)
@@ -148,9 +148,9 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
 
 
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
-    """Return the one of ``shapes`` that fits the length of the content; an old system's header permits several.
+    """Return the one of several possible ``shapes`` whose number of items equals the length of the content.
 
-    most: largest accepted size of the items in bytes.
+    most: largest accepted number of items. Raises BadFileError unless exactly one fits.
     """
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _open_content(file, size), 4 + 4 * len(min(shapes))
@@ -227,9 +227,9 @@ def content_sha256(array: np.ndarray) -> str:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """Write a uint8 array as an IDX file, atomically; gzipped, with the same bytes each time, if the name ends in .gz.
+    """Write a uint8 array as an IDX file, atomically. The file is gzipped if its name ends in .gz.
 
-    Raises UserError if the file cannot be written, and ValueError for another dtype.
+    Equal arrays give equal bytes. Raises UserError if the file cannot be written, and ValueError for another dtype.
     """
     write_idx_parts(path, array.shape, [array])
 
@@ -237,8 +237,8 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray], *, overwrite: bool = True) -> None:
     """Write an IDX file of this shape, as ``write_idx`` does, from consecutive parts of its items.
 
-    overwrite: replace an existing file. Raises UserError if it exists and ``overwrite`` is false, and
-    ValueError if the parts do not fill the shape.
+    overwrite: replace an existing file. Raises UserError if it exists and ``overwrite`` is false, and ValueError if the
+    parts do not fill the shape.
     """
     with replace_atomically(path, overwrite=overwrite) as temporary, ExitStack() as opened:
         target: BinaryIO = opened.enter_context(temporary.open("wb"))

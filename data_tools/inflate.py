@@ -1,4 +1,4 @@
-"""Decompress gzip files block by block, and report their faults in one line."""
+"""Decompress gzip files block by block, and report their faults as UserErrors of one line."""
 
 import zlib
 from collections.abc import Iterator
@@ -9,9 +9,10 @@ from typing import BinaryIO
 from app.base.errors import UserError
 
 GZIP_MAGIC = b"\x1f\x8b"
-GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
-MAX_MEMBERS = 1 << 16  # members of a gzip file, and one more for every
-MEMBER_BYTES = 1 << 10  # bytes of the file: bgzip packs 64 KiB into each
+GZIP_MAX_RATIO = 1032  # largest compression of deflate: 258 bytes in two bits
+# Limit of a gzip file's members: MAX_MEMBERS, and one more for every MEMBER_BYTES of the file. (bgzip packs 64 KiB into
+# each member.)
+MAX_MEMBERS, MEMBER_BYTES = 1 << 16, 1 << 10
 CHUNK = 1 << 18
 
 
@@ -25,7 +26,7 @@ class BadFileError(Exception):
 class GzipReader:
     """Decompresses all members of a gzip file on request; zlib checks CRC and length at the end of each member.
 
-    Use it within ``faults_as_user_errors``, which reports its faults.
+    Use it within ``faults_as_user_errors``, which converts its exceptions.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:
@@ -63,7 +64,7 @@ class GzipReader:
 
 @contextmanager
 def faults_as_user_errors(path: Path) -> Iterator[None]:
-    """Raise UserError for the faults of the file at ``path`` that occur in the block."""
+    """Convert exceptions in the ``with`` block that mean a fault of the file at ``path`` to UserError."""
     try:
         yield
     except BadFileError as error:

@@ -159,7 +159,7 @@ def visible_cards() -> list[NumberedCard]:
     from app.files.child_process import Child
 
     with Child(__name__) as process:
-        answer = process.ask(b"").decode()
+        answer = process.send_request(b"").decode()
         if not answer:
             raise UserError(f"the NVIDIA driver does not start: its process {describe_exit_code(process.exit_code())}")
     if not answer.isdecimal():

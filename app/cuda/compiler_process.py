@@ -38,12 +38,12 @@ def compile_program(
     except IndexError:
         process = Child(__name__, library, one_thread=False)
     try:
-        answer = process.ask(marshal.dumps((name, text, list(headers.items()), flags)))
+        answer = process.send_request(marshal.dumps((name, text, list(headers.items()), flags)))
         if not answer:
             raise _compiler_exit_error(name, process.exit_code())
         found: tuple[str, bytes, str] = marshal.loads(answer)
     except BaseException:
-        process.end()
+        process.kill()
         raise
     _idle.append(process)
     return found
@@ -60,7 +60,7 @@ def _compiler_exit_error(name: str, code: int | None) -> Exception:
 @atexit.register
 def _terminate_idle_compilers() -> None:
     while _idle:
-        _idle.pop().end()
+        _idle.pop().kill()
 
 
 def main(library: str) -> None:

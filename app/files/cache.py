@@ -1,4 +1,4 @@
-"""Find the cache directory, and decide whether to trust its files: other users must not provide kernels to run."""
+"""Find the cache directory, create it, and decide whether to trust its files: other users must not provide kernels."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ from app.base.errors import UserError, print_to_stderr
 from app.files.writing import replace_atomically
 
 _REMEDY = "set LENET_CACHE_DIR to a folder of your own"
-_told: set[Path] = set()
+_reported: set[Path] = set()  # folders that ``is_trusted`` has printed
 
 
 def cache_dir() -> Path:
@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 
 
 def create_private_folder(folder: Path) -> None:
-    """Create a folder of the cache and its missing parents with access for this user only, whatever the umask.
+    """Create a folder of the cache and its missing parents with access for this user only, whatever the umask is.
 
     Existing folders are not changed. Raises OSError.
     """
@@ -51,10 +51,10 @@ def why_untrusted(path: Path) -> str | None:
 
 
 def is_trusted(path: Path) -> bool:
-    """Return whether the program may use ``path``; if not, print the reason on standard error, once for each folder."""
+    """Return whether the program may use ``path``, a file of the cache; if not, print why, once for each folder."""
     reason = why_untrusted(path)
-    if reason is not None and path.parent not in _told:
-        _told.add(path.parent)
+    if reason is not None and path.parent not in _reported:
+        _reported.add(path.parent)
         print_to_stderr(f"note: going on without {path.parent}: {reason}")
     return reason is None
 
@@ -81,9 +81,9 @@ def _owner_or_mode_fault(path: Path) -> str | None:
     try:
         status = path.stat()
     except OSError:
-        return None  # it does not exist, or its reader reports the fault
+        return None  # the path does not exist, or its reader reports the fault
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
-        return None  # neither folder nor file: its reader reports that
+        return None  # neither folder nor file, which its reader reports
     if status.st_uid not in (0, os.geteuid()):
         return f"{path} is another user's: {_REMEDY}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -1,6 +1,6 @@
-"""Check values that a user typed or that a file contains. A check returns the value or raises BadValueError.
+"""Check values that a user typed or that a file contains. A check is a function that returns the value or raises.
 
-Checks combine to describe a JSON document; their errors name the place in the document.
+Checks combine to describe a JSON document; their BadValueError names the position in the document.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Check = Callable[[Any], Any]
-MAX_SHOWN = 60  # the most characters of a value in an error
+MAX_SHOWN = 60  # largest number of characters of a value in an error
 
 
 class BadValueError(ValueError):
@@ -20,7 +20,7 @@ class BadValueError(ValueError):
 def _predicate_check(
     holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value
 ) -> Check:
-    """Return a check that returns ``then(value)`` if ``holds(value)``, and else raises BadValueError with ``fault``."""
+    """Return a check: it returns ``then(value)`` if ``holds(value)``, and else raises BadValueError with ``fault``."""
 
     def check(value: Any) -> Any:
         if not holds(value):
@@ -41,10 +41,10 @@ def whole_number_check(least: int | None = None, most: int | None = None) -> Che
 
 
 def number_check(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:
-    """Return a check for a number from ``least``, or above it if ``above``, to ``most``. The check returns a float."""
+    """Return a check for a number from ``least`` to ``most``. above: exclude ``least``. The check returns a float."""
     highest = sys.float_info.max if most is None else most
     within = _predicate_check(
-        lambda value: least <= value <= highest and not (above and value == least),  # NaN is neither
+        lambda value: least <= value <= highest and not (above and value == least),  # false for NaN
         f"is not {'above' if above else 'at least'} {least:g}" + ("" if most is None else f" and at most {most:g}"),
         float,
     )
@@ -59,7 +59,7 @@ def text_check(most: int = 200) -> Check:
     )
 
 
-string = _predicate_check(lambda value: isinstance(value, str), "is no text")  # of any number of lines
+string = _predicate_check(lambda value: isinstance(value, str), "is no text")  # a text of any number of lines
 flag = _predicate_check(lambda value: isinstance(value, bool), "is neither true nor false")
 null = _predicate_check(lambda value: value is None, "is not null")
 
@@ -101,23 +101,23 @@ def tuple_check(*checks: Check) -> Check:
 
 
 def mapping_check(check: Check) -> Check:
-    """Return a check for a JSON object with any names, each in one line, whose values pass ``check``."""
+    """Return a check for a JSON object with any names of one line, whose values pass ``check``."""
     check_name = text_check(1000)
 
-    def check_all(value: Any) -> dict[str, Any]:
+    def check_mapping(value: Any) -> dict[str, Any]:
         return {
             check_name(name): _check_at(f"[{format_for_error(name)}]", check, item)
             for name, item in _object(value).items()
         }
 
-    return check_all
+    return check_mapping
 
 
 def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
-    """Return a check for a JSON object with these names, some of them optional. others: allow unknown names."""
+    """Return a check for a JSON object with the fields of ``checks``, some optional. others: allow unknown fields."""
     needed = checks.keys() - set(optional)
 
-    def check_all(value: Any) -> dict[str, Any]:
+    def check_object(value: Any) -> dict[str, Any]:
         found = _object(value)
         if missing := sorted(needed - found.keys()):
             raise BadValueError(f"{', '.join(missing)} missing")
@@ -126,11 +126,11 @@ def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), o
         checked = {name: _check_at(f".{name}", check, found[name]) for name, check in checks.items() if name in found}
         return {**found, **checked}
 
-    return check_all
+    return check_object
 
 
 def document_check(schema: str, check: Check) -> Check:
-    """Return a check for a JSON object that passes ``check`` and whose field ``schema`` is ``schema``."""
+    """Return a check for a JSON object that passes ``check`` and whose field "schema" is the text ``schema``."""
 
     def check_schema_and_fields(value: Any) -> Any:
         _check_at(".schema", choice_check(schema), _object(value).get("schema"))

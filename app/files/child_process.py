@@ -1,7 +1,7 @@
 """Start helper processes: Python programs that work for this process and end with it.
 
-The two processes exchange short messages over a socket, which is the helper's standard input. Requests and answers lie
-in files in memory (``memory_file``), so neither process waits until the other reads. Only this process receives Ctrl-C.
+The two processes exchange short messages over a socket, which is the helper's standard input. Requests and answers are
+in files in memory (``memory_file``), so neither process waits until the other reads. Ctrl-C reaches only this process.
 """
 
 import os
@@ -19,9 +19,9 @@ from app.base.errors import UserError
 from app.base.processes import CHECK_SECONDS, StopDetector, end_with_parent
 
 MESSAGE_BYTES = 4096
-MAX_FILES = 8  # the most with one message
+MAX_FILES = 8  # open files with one message
 MAX_ANSWER_BYTES = 64 << 20
-END_SECONDS = 10.0  # allowed to a process that has closed its socket
+END_SECONDS = 10.0  # time for a process to end after it has closed its socket
 READY = b"ready"
 
 
@@ -47,7 +47,7 @@ class Child(AbstractContextManager["Child"]):
         one_thread: the system kills the process when the calling thread ends; otherwise the process must end when its
         socket closes.
         """
-        # It needs neither the user's settings nor Python's start-up files, and loading them takes time.
+        # -I -S: without the user's settings and Python's start-up files, which take time to load.
         command = [sys.executable, "-I", "-S", "-c", _child_program(module, arguments, one_thread)]
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -66,30 +66,30 @@ class Child(AbstractContextManager["Child"]):
         self._stop = StopDetector(self._process.pid)
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.kill()
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process and wait for its end."""
         self._link.close()
         self._process.kill()
         self._process.wait()
 
-    def ask(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
+    def send_request(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
         """Send a request to a process that runs ``answer_requests``; return its answer, empty if it closed its socket.
 
-        files: open files that the process needs. seconds: limit of the wait. Raises errors as ``receive`` does.
+        files: open files that the process needs. seconds: time limit. Raises errors as ``receive`` does.
         """
         with memory_file(request) as exchange:
-            with suppress(ConnectionError):  # if it has ended, ``receive`` will tell
+            with suppress(ConnectionError):  # if the process has ended, ``receive`` returns b""
                 socket.send_fds(self._link, [b"request"], [file.fileno() for file in (exchange, *files)])
-            while (said := self.receive(seconds)) == READY:
+            while (message := self.receive(seconds)) == READY:
                 pass
-            return _read_descriptor(exchange.fileno()) if said else b""
+            return _read_descriptor(exchange.fileno()) if message else b""
 
     def receive(self, seconds: float = inf) -> bytes:
-        """Return the next message; it is empty if the process closed its socket, which happens when the process ends.
+        """Wait for the next message and return it; it is empty if the process closed its socket, as at its end.
 
-        Raises TimeoutError after ``seconds``, and UserError if the process was stopped.
+        Raises TimeoutError after ``seconds``, and UserError if a signal stopped the process.
         """
         deadline = Deadline(seconds)
         self._link.settimeout(CHECK_SECONDS)
@@ -105,7 +105,7 @@ class Child(AbstractContextManager["Child"]):
                 return b""
 
     def exit_code(self) -> int | None:
-        """Return the exit code of a process that closed its socket (negative for a signal); None if it does not end."""
+        """Return the exit code of a process that closed its socket (negative: a signal); None if it goes on running."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(END_SECONDS)
         return None
@@ -114,7 +114,7 @@ class Child(AbstractContextManager["Child"]):
 def answer_requests(answer: Callable[..., bytes]) -> None:
     """Answer requests in a helper process until the other process closes the socket or ends.
 
-    answer: function of a request and the descriptors of its files that returns the answer.
+    answer: function that returns the answer to a request, given its content and the descriptors of its files.
     """
     link = socket.socket(fileno=0)
     with suppress(ConnectionError):
@@ -135,7 +135,7 @@ def _read_descriptor(descriptor: int) -> bytes:
 
 @_report_resource_shortage()
 def memory_file(content: bytes = b"") -> BinaryIO:
-    """Return a file in memory with this content. Its size can be fixed later. Raises UserError."""
+    """Return a file in memory with this content; its size can be sealed (``F_ADD_SEALS``). Raises UserError."""
     file = os.fdopen(os.memfd_create("lenet5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     try:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Define what can be read from HDF5 files, and write HDF5 files that are reproducible byte for byte."""
+"""Define requests to read HDF5 files and their results; write HDF5 files that are reproducible byte for byte."""
 
 import hashlib
 import uuid
@@ -19,7 +19,7 @@ Attribute = str | int | float | list[int] | list[float]
 
 
 class ReadRequest(Frozen):
-    """The attributes and datasets to read from the root of a file, if they exist.
+    """Names of the attributes and datasets to read from the root of a file; those that are missing are left out.
 
     arrays: names of datasets; None for all. max_bytes: limit of the size of all datasets together. too_large: remedy in
     the error for larger ones. group: a group of the root; if given, its datasets at any depth are read, and their names
@@ -86,7 +86,7 @@ def build_hdf5_bytes(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, 
     """Return an HDF5 file with these datasets and attributes; equal input gives equal bytes. Raises MemoryError."""
     import h5py
 
-    # The oldest format: every reader knows it, and every version of HDF5 writes it alike.
+    # The oldest format: all readers support it, and all versions of HDF5 write the same bytes.
     options = {"driver": "core", "backing_store": False, "libver": "earliest"}
     try:
         with h5py.File(uuid.uuid4().hex, "w", **options) as file:
@@ -98,5 +98,5 @@ def build_hdf5_bytes(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, 
                 file.attrs[name] = np.array(text, kind) if isinstance(value, str) else value
             file.flush()
             return file.id.get_file_image()
-    except OSError as error:  # no file is involved: the image grows in memory
+    except OSError as error:  # the file is in memory, so only memory can be missing
         raise MemoryError(str(error)) from error

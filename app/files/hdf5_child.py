@@ -1,4 +1,4 @@
-"""Answer another process's requests to read HDF5 files, one after another and within limits of memory."""
+"""Read HDF5 files for another process, one request after another and within limits of memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from app.files.child_process import answer_requests
 from app.files.hdf5 import ReadRequest
 from app.files.hdf5_strict import StrictFile, open_strict, read_contents
 
-METADATA_BYTES = 256 << 20  # of memory for everything except datasets: headers, names, the index of chunks
-CHUNK_COPIES = 6  # copies of a chunk at once: stored, inflated into a doubling buffer, unshuffled, ours
-IMAGE_COPIES = 3  # copies of a file in memory at once: ours, HDF5's, and one more while HDF5 opens it
+METADATA_BYTES = 256 << 20  # memory for everything except datasets: headers, names, the index of chunks
+CHUNK_COPIES = 6  # copies of a chunk in memory: stored, inflated into a doubling buffer, unshuffled, in the array
+IMAGE_COPIES = 3  # copies of a file in memory: this module's, HDF5's, and one more while HDF5 opens it
 
 
 def main() -> None:
-    """Answer requests until the socket closes. Each request has two open files: the HDF5 file and a file for arrays."""
+    """Answer requests until the socket closes. Each request comes with the open HDF5 file and a file for the arrays."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer_requests(_answer_request)
 
 
 def _answer_request(message: bytes, source: int, result: int) -> bytes:
-    """Write the arrays that a request asks for into the file ``result``; return the rest of the answer as JSON."""
+    """Write the arrays that a request names into the file ``result``; return the rest of the answer as JSON."""
     request = json.loads(message)
     size = os.fstat(source).st_size if request["in_memory"] else 0
     memory = _SharedMemoryFile(result, IMAGE_COPIES * size)
@@ -49,20 +49,20 @@ def _answer_request(message: bytes, source: int, result: int) -> bytes:
 
 
 def _answer_contents(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
-    found = read_contents(file, ReadRequest(**request["wanted"]), memory.allocate)
+    found = read_contents(file, ReadRequest(**request["wanted"]), memory.allocate_array)
     arrays = zip(found.arrays.items(), memory.offsets, strict=True)
     described = [(name, array.dtype.str, array.shape, offset) for (name, array), offset in arrays]
     return {"names": found.names, "arrays": described, "attributes": found.attributes}
 
 
 def _answer_descriptions(file: StrictFile, request: dict[str, Any], _: _SharedMemoryFile) -> dict[str, Any]:
-    names = file.names()
-    found = [(name, file.describe(name)) for name in request["datasets"] if name in names]
+    names = file.list_names()
+    found = [(name, file.describe_dataset(name)) for name in request["datasets"] if name in names]
     return {"names": names, "datasets": [(name, one.dtype.str, one.shape, one.offset, one.band) for name, one in found]}
 
 
 def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
-    array = file.read_rows(request["dataset"], request["first"], request["count"], memory.allocate)
+    array = file.read_rows(request["dataset"], request["first"], request["count"], memory.allocate_array)
     return {"rows": (array.dtype.str, array.shape, memory.offsets[0])}
 
 
@@ -70,7 +70,7 @@ _ANSWERS = {"contents": _answer_contents, "descriptions": _answer_descriptions, 
 
 
 class _SharedMemoryFile:
-    """A file in shared memory that arrays are written to, and the memory limit of this process, which grows with it.
+    """A file in shared memory for arrays. Each array raises the memory limit of this process by its size.
 
     offsets: position of each array in bytes.
     """
@@ -82,7 +82,7 @@ class _SharedMemoryFile:
         self.offsets: list[int] = []
         self._raise_memory_limit(METADATA_BYTES + image)
 
-    def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
+    def allocate_array(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
         """Return a new array of dtype ``kind`` within the file. chunk: bytes of a chunk, for the memory limit."""
         nbytes = math.prod(shape) * kind.itemsize
         self._raise_memory_limit(nbytes + CHUNK_COPIES * chunk)

@@ -16,7 +16,7 @@ _CHECKSUM_BYTES = 4
 
 
 def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
-    """Return why a dataset must not be read, and the remedy; None if its chunk header permits reading."""
+    """Return why a dataset must not be read, and the remedy; None if its filters and the size of chunks permit it."""
     filters = _filter_codes(layout)
     if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
         return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {PLAIN}"
@@ -37,7 +37,7 @@ def _chunk_grid_shape(dataset: h5py.Dataset) -> list[int]:
     return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
 
 
-def chunks_incomplete(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
+def has_incomplete_chunk(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
     """Return whether a chunk of these rows is missing or incomplete. nbytes: size of a chunk in memory.
 
     HDF5 would return zeros for a missing chunk, and read beyond the end of a chunk that is too short.

@@ -1,7 +1,7 @@
 """Read HDF5 files in another process and check its answers. (shipped.py reads files of a known hash in this process.)
 
 HDF5 is not built for malicious files: a damaged file can crash the library, corrupt its memory or keep it busy for
-ever. In such a case only the other process ends (hdf5_child.py). Both ways check every dataset before they read it
+ever. In such a case only the other process ends (hdf5_child.py). Either process checks every dataset before it reads it
 (hdf5_strict.py). Modules import h5py only inside functions: a program that reads through the other process needs no
 h5py.
 """
@@ -40,18 +40,18 @@ from app.files.hdf5 import MAX_FILE_BYTES, Attribute, FileContents, ReadRequest,
 from app.files.hdf5_start import take_or_start_child
 from app.files.reading import HDF5, open_regular
 
-SECONDS = 10  # of processor time for a small file, which takes milliseconds
+SECONDS = 10  # limit of processor time for a small file, which takes milliseconds
 BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
-WAITING = 6  # seconds of clock time allowed per second of processor time, which other work may take
+WAITING = 6  # seconds of clock time allowed per second of processor time, because other programs may run
 START_SECONDS = 120
 NONSENSE = "HDF5 gives impossible values for it"
-MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
+MAX_ERROR_CHARACTERS = 6000  # the path in an error may have 4,096
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def read_untrusted(path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
-    """Return the wanted parts of a file that may be damaged or malicious; a separate process reads it.
+    """Return the wanted parts of a file that may be damaged or malicious; another process reads it.
 
     content: the bytes of the file, if they are known already. Raises UserError for every fault of the file.
     """
@@ -60,7 +60,7 @@ def read_untrusted(path: Path, content: bytes | None, wanted: ReadRequest) -> Fi
 
 
 class Reader(AbstractContextManager["Reader"]):
-    """Reads files one by one in a process that starts at the first file and ends with the ``with`` block.
+    """Reads HDF5 files one by one in another process, which starts at the first file and ends with the ``with`` block.
 
     If a file crashes the process, a new one reads the next file. The process also ends with the thread that started it.
     Threads that share a reader wait for each other.
@@ -76,7 +76,7 @@ class Reader(AbstractContextManager["Reader"]):
     def close(self) -> None:
         """End the process at once, even during a request."""
         if self._child is not None:
-            self._child.end()
+            self._child.kill()
         self._child = None
 
     def read(self, path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
@@ -92,7 +92,7 @@ class Reader(AbstractContextManager["Reader"]):
             _require_requested(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
             return FileContents(names, arrays, attributes)
 
-    def describe(
+    def describe_datasets(
         self, path: Path, source: BinaryIO, datasets: Sequence[str]
     ) -> tuple[list[str], dict[str, StoredDataset]]:
         """Return the names in the root of a file of any size, and how it stores each of ``datasets`` that exists.
@@ -111,7 +111,7 @@ class Reader(AbstractContextManager["Reader"]):
     def read_rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
-        """Return rows of shape (N, ...), from row ``first`` on, of a dataset of the root. Raises UserError."""
+        """Return rows of a dataset of the root, from ``first`` on, of this shape (N, …) and type. Raises UserError."""
         request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
         with self._request_answer(path, source, request, math.prod(shape) * dtype.itemsize) as (answer, result):
             array = _map_shared_array(result, *answer["rows"])
@@ -124,8 +124,7 @@ class Reader(AbstractContextManager["Reader"]):
     ) -> Iterator[tuple[Any, int]]:
         """Yield the checked answer to a request about ``source``, and the descriptor of the file with its arrays.
 
-        nbytes: size of the answer, which determines the time limit. If the block raises ValueError, the answer is
-        reported as invalid.
+        nbytes: size of the answer, for the time limit. A ValueError in the block is reported as an impossible answer.
         """
         with self._lock, _report_resource_shortage(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
@@ -133,10 +132,10 @@ class Reader(AbstractContextManager["Reader"]):
                     f"{path} is not an HDF5 file (its first bytes say so); name another file or make it again"
                 )
             seconds = SECONDS + nbytes // BYTES_A_SECOND
-            asked = {"path": str(path), "in_memory": False, **request, "seconds": seconds}
+            message = {"path": str(path), "in_memory": False, **request, "seconds": seconds}
             try:
                 child = self._start_child_once()
-                answer = child.ask(json.dumps(asked).encode(), [source, result], seconds * WAITING)
+                answer = child.send_request(json.dumps(message).encode(), [source, result], seconds * WAITING)
                 if not answer:
                     raise _unreadable_error(path, _describe_child_failure(child.exit_code(), seconds))
             except TimeoutError:
@@ -202,7 +201,7 @@ def _require_requested(holds: bool) -> None:
 
 
 def _map_shared_array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
-    """Return an array of the shared memory, mapped copy-on-write. Raise ValueError if it extends beyond the end."""
+    """Return an array in the shared memory ``result``, mapped copy-on-write. Raise ValueError beyond its end."""
     dtype, count = np.dtype(kind), math.prod(shape)
     if not dtype.isnative or offset % mmap.ALLOCATIONGRANULARITY:
         raise ValueError("no mapped numbers")

@@ -13,12 +13,12 @@ _ahead: list[Child] = []
 
 
 def take_or_start_child() -> Child:
-    """Return the process that was started early, or a new one, which reports when it is ready. Raises UserError."""
+    """Return a process that ``start_children_early`` started, or a new one. Raises UserError."""
     return _ahead.pop() if _ahead else _start_child()
 
 
 def start_children_early(files: int) -> None:
-    """Start ``files`` processes, one for each file to read. If a start fails, the later read reports the error."""
+    """Start ``files`` processes, one for each HDF5 file to read. If a start fails, the later read reports the error."""
     with suppress(UserError):
         _ahead.extend(_start_child() for _ in range(files))
 

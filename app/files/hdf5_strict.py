@@ -30,7 +30,7 @@ from app.files.hdf5 import (
 )
 
 MAX_NAMES = 1000
-MAX_PATHS, MAX_DEPTH = 10_000, 20  # below a group
+MAX_PATHS, MAX_DEPTH = 10_000, 20  # limits below a group
 MAX_NAME_BYTES = 255
 
 # The errors that h5py's layers raise for broken files.
@@ -44,12 +44,12 @@ Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def _allocate_ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
-    """Return a new array in ordinary memory; implements ``Allocate``."""
+    """Return a new array in ordinary memory, as the default for ``Allocate``."""
     return np.empty(shape, kind)
 
 
 class StrictFile:
-    """An HDF5 file open for reading, limited to the numeric datasets and small attributes of its root."""
+    """An HDF5 file open for reading, limited to numeric datasets and small attributes."""
 
     def __init__(self, path: Path, file: h5py.File, size: int) -> None:
         self._path = path
@@ -57,9 +57,9 @@ class StrictFile:
         self._id = file.id  # the low-level calls used here never follow a link
         self._size = size
         self._read: dict[tuple[int, int], str] = {}  # position of a dataset in the file → its name
-        self._paths: set[bytes] = set()  # through groups that are hard links
+        self._paths: set[bytes] = set()  # of datasets in groups, reached through hard links only
 
-    def names(self) -> tuple[str, ...]:
+    def list_names(self) -> tuple[str, ...]:
         """Return the names of everything in the root except groups; ``read_array`` refuses names that cannot be read.
 
         Raises UserError if there are more than MAX_NAMES, groups included, or if a name is longer than MAX_NAME_BYTES.
@@ -68,22 +68,23 @@ class StrictFile:
             found = self._link_names(self._id)
             return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
 
-    def paths(self, group: str) -> tuple[str, ...]:
+    def list_paths(self, group: str) -> tuple[str, ...]:
         """Return the paths of everything below a group of the root except groups; () if there is no such group.
 
-        It follows only hard links. Raises UserError as ``names`` does for each group, and for more than MAX_PATHS.
+        It follows only hard links. Raises UserError as ``list_names`` does for each group, and above MAX_PATHS.
         """
         with _report_faults_as_user_errors(self._path):
             name = group.encode()
             groups = [name] if self._id.links.exists(name) and self._is_group(name) else []
-            for parent in groups:  # which grows
+            for parent in groups:  # the loop appends to it
                 for link in self._link_names(h5py.h5g.open(self._id, parent)):
                     path = parent + b"/" + link
                     if self._is_group(path):
                         groups.append(path)
                     else:
                         self._paths.add(path)
-                if len(groups) + len(self._paths) > MAX_PATHS or parent.count(b"/") > MAX_DEPTH:  # as if within itself
+                # A group that contains itself has no end of paths.
+                if len(groups) + len(self._paths) > MAX_PATHS or parent.count(b"/") > MAX_DEPTH:
                     raise UserError(f"{self._path} has too many or too deep groups in {group}; store less in it")
             return tuple(sorted(path.decode() for path in self._paths))
 
@@ -127,13 +128,13 @@ class StrictFile:
                 raise UserError(f"{self._path}: dataset {printable_line(repr(name))} is shorter than it was; run again")
             return self._read_rows(name, dataset, first, count, allocate)
 
-    def describe(self, name: str) -> StoredDataset:
+    def describe_dataset(self, name: str) -> StoredDataset:
         """Return how the file stores the root's dataset ``name``, of any size. Raises UserError as ``read_array``."""
         with _report_faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, sys.maxsize)
             if dataset.chunks:
                 return StoredDataset(dataset.shape, dataset.dtype.newbyteorder("="), None, dataset.chunks[0])
-            offset = dataset.id.get_offset()  # None for a small one that is stored in its header
+            offset = dataset.id.get_offset()  # None for a small dataset that is stored in its header
             if offset is None or dataset.id.get_type() != h5py.h5t.py_create(dataset.dtype):
                 return StoredDataset(dataset.shape, dataset.dtype.newbyteorder("="), None, 1)
             return StoredDataset(dataset.shape, dataset.dtype, offset, 1)
@@ -153,9 +154,9 @@ class StrictFile:
         shape = (count, *dataset.shape[1:]) if dataset.shape else ()
         array = allocate(shape, dataset.dtype.newbyteorder("="), chunk)
         if chunk:
-            from app.files.hdf5_chunks import chunks_incomplete
+            from app.files.hdf5_chunks import has_incomplete_chunk
 
-            if chunks_incomplete(dataset, chunk, first, count):
+            if has_incomplete_chunk(dataset, chunk, first, count):
                 raise UserError(
                     f"{self._path}: dataset {printable_line(repr(name))} lacks some of its chunks, or parts of them, "
                     "which would be read as zeros; get a fresh copy or write it whole"
@@ -164,7 +165,7 @@ class StrictFile:
             dataset.read_direct(array, np.s_[first : first + count] if dataset.shape else None)
         return array
 
-    def attribute(self, name: str) -> Attribute | None:
+    def read_attribute(self, name: str) -> Attribute | None:
         """Return the attribute ``name`` of the root: a string, a number or a list of them; None if it does not exist.
 
         Raises UserError if it is unreadable, larger than 64 KiB or of another type. HDF5 can loop for ever over damaged
@@ -184,13 +185,13 @@ class StrictFile:
             value = self._file.attrs[name]
             if not is_text:
                 return value.tolist()
-            text = value.encode() if isinstance(value, str) else value  # text of variable length is a str already
+            text = value.encode() if isinstance(value, str) else value  # h5py returns text of variable length as str
             if len(text) > MAX_ATTRIBUTE_BYTES:
                 raise too_large
             return text.decode()
 
     def _is_group(self, name: bytes) -> bool:
-        """Return whether the name is a group. It follows only hard links: other links could lead to another file."""
+        """Return whether the name is a hard link to a group. Only hard links cannot lead to another file."""
         if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
             return False
         return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
@@ -275,14 +276,14 @@ def _report_faults_as_user_errors(path: Path) -> Iterator[None]:
 
 
 def read_contents(file: StrictFile, wanted: ReadRequest, allocate: Allocate = _allocate_ordinary) -> FileContents:
-    """Return the wanted parts of the file. ``allocate`` provides the memory of the arrays, one after another.
+    """Return the parts of the file that ``wanted`` names. allocate: returns memory for one array after another.
 
     Raises UserError, and MemoryError if memory runs out.
     """
-    names = file.paths(wanted.group) if wanted.group else file.names()
-    attributes = {name: file.attribute(name) for name in wanted.attributes}
+    names = file.list_paths(wanted.group) if wanted.group else file.list_names()
+    attributes = {name: file.read_attribute(name) for name in wanted.attributes}
     arrays: dict[str, np.ndarray] = {}
-    left = wanted.max_bytes  # for all together, because different datasets may share their storage
+    left = wanted.max_bytes  # limit for all arrays together, because different datasets may share their storage
     for name in names if wanted.arrays is None else wanted.arrays:
         if name in names:
             arrays[name] = file.read_array(name, left, allocate, wanted.too_large)

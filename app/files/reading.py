@@ -1,4 +1,4 @@
-"""Read files safely, within limits and with faults in one line, and recognise their kind by their first bytes."""
+"""Read files safely, within size limits and with errors of one line; recognise a file's kind by its first bytes."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 from app.base.errors import UserError
 from app.files.checks import BadValueError, Check, format_for_error, parse_json
 
-HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of such a file
-START_BYTES = 512  # as many as ``recognise_file_kind`` reads
+HDF5 = b"\x89HDF\r\n\x1a\n"  # first bytes of an HDF5 file
+START_BYTES = 512  # number of bytes that ``recognise_file_kind`` needs
 
 # The first bytes of each kind of content.
 _BEGINNINGS = {
@@ -53,7 +53,7 @@ def recognise_file_kind(start: bytes) -> str | None:
 
 
 def _zip_kind(start: bytes) -> str:
-    """Return the kind of a zip archive, which its first member shows."""
+    """Return the kind of a zip archive, which the name of its first member shows."""
     member = start[30 : 30 + int.from_bytes(start[26:28], "little")]
     if member.endswith(b".npy"):
         return "a NumPy archive (.npz)"
@@ -71,7 +71,7 @@ def _text_kind(start: bytes) -> str | None:
     try:
         text = start.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if not start or error.end < len(start) - 3:  # the end may cut a character
+        if not start or error.end < len(start) - 3:  # the last character may be cut off
             return None
         text = start[: error.start].decode("utf-8-sig")
     if not text.strip() or not all(character.isprintable() or character in "\t\r\n\f" for character in text):
@@ -96,8 +96,7 @@ def open_regular(path: Path, max_bytes: int = sys.maxsize, too_large: str = TOO_
     too_large: remedy for a larger file.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer. Opening a device may have effects, so it is
-        # checked.
+        # Opening a device may have effects, so the path is checked first. O_NONBLOCK: a named pipe does not wait.
         _check_regular(path, path.stat().st_mode)
         stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except FileNotFoundError as error:
@@ -122,7 +121,7 @@ def read_file(path: Path, max_bytes: int, too_large: str = TOO_LARGE) -> bytes:
     """Return the content of a regular file of at most ``max_bytes``. Raises UserError as ``open_regular`` does."""
     with open_regular(path, max_bytes, too_large) as stream:
         try:
-            return stream.read(os.fstat(stream.fileno()).st_size)  # this much is allocated, however little is read
+            return stream.read(os.fstat(stream.fileno()).st_size)  # ``read`` allocates its whole argument at once
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror or error}; copy it to another disk") from error
         except MemoryError as error:
@@ -136,7 +135,7 @@ def read_first_bytes(path: Path, count: int) -> bytes:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Return whether a file begins as HDF5 files do; False if it cannot be read (its reader reports that)."""
+    """Return whether a file begins as HDF5 files do; False if it cannot be read, which its reader will report."""
     try:
         return read_first_bytes(path, len(HDF5)) == HDF5
     except (UserError, OSError):
@@ -144,7 +143,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def read_json(path: Path, check: Check, remedy: str) -> Any:
-    """Return the JSON of a regular file of at most 64 MiB, checked by ``check``.
+    """Return the JSON value in a regular file of at most 64 MiB, as the function ``check`` returns it.
 
     NaN, and a name twice in an object, are errors. Raises UserError, which ends with ``remedy``, for any fault.
     """
@@ -163,7 +162,7 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
 
 
 def may_exist(path: Path) -> bool:
-    """Return whether ``path`` exists. If the system cannot tell, return True: a later read reports the reason."""
+    """Return whether ``path`` exists; True also if the system cannot tell: a later read then reports the reason."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
 """Find and read the weights that the project ships: one file per network in ``weights/``, with its hash in SHA256SUMS.
 
-A damaged HDF5 file can load silently with wrong values. So the program hashes the content before HDF5 sees it, and HDF5
-opens exactly the bytes that were hashed.
+HDF5 can load a damaged file silently with wrong values. So the program first hashes the content of a file, and then
+HDF5 opens exactly the bytes that were hashed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def missing_weights_error(network: str, option: str = "--weights") -> UserError:
 
 
 def reference_path(weights: Path) -> Path:
-    """Return the path of the float64 reference results of these weights."""
+    """Return the path of the file with the float64 reference results for a weights file."""
     return weights.with_name(f"{weights.stem}_reference.h5")
 
 
@@ -71,7 +71,7 @@ def check_shipped_hash(path: Path, content: bytes) -> None:
 
 
 def read_verified(path: Path, content: bytes, wanted: ReadRequest) -> FileContents:
-    """Return the wanted parts of ``content``, bytes of ``path`` with a checked hash. Raises UserError."""
+    """Return the wanted parts of an HDF5 file from its bytes, whose hash has been checked. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import open_strict, read_contents
 
@@ -92,7 +92,7 @@ def read_checksums(directory: Path) -> dict[str, str]:
 
 
 def record_checksum(path: Path) -> None:
-    """Write the hash of a file into the SHA256SUMS beside it; other lines stay. Raises UserError."""
+    """Write the hash of a file into the SHA256SUMS in its folder; keep the other lines. Raises UserError."""
     sums = read_checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
     with replace_atomically(path.parent / CHECKSUMS) as temporary:
         temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

@@ -17,7 +17,7 @@ from typing import Any
 
 from app.base.errors import UserError
 
-STALE_SECONDS = 3600.0  # unchanged for so long, unfinished files of ended processes are removed
+STALE_SECONDS = 3600.0  # an unfinished file of an ended process is removed if it has not changed for so long
 
 _PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
 _OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
@@ -28,7 +28,7 @@ _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # contains a 
 def temporary_path_beside(path: Path) -> Path:
     """Return a new name in the folder of ``path`` for an unfinished file; it contains this process's id.
 
-    The first call for a folder removes the unfinished files of killed processes there.
+    The first call for a folder also removes the unfinished files that killed processes left there.
     """
     _remove_abandoned_files(path.parent.absolute())
     return path.with_name(f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}")
@@ -40,7 +40,7 @@ def _remove_abandoned_files(folder: Path) -> None:
     _swept.add(folder)
     with suppress(OSError):
         for path in folder.iterdir():
-            with suppress(OSError):  # it may be gone, or belong to another user
+            with suppress(OSError):  # the path may be gone, or belong to another user
                 if not is_abandoned(path):
                     continue
                 if path.is_dir() and not path.is_symlink():
@@ -50,7 +50,7 @@ def _remove_abandoned_files(folder: Path) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether this program may remove the path: an unfinished file that no process of this machine writes.
+    """Return whether this program may remove the path: an unfinished file of a process that has ended.
 
     The file must also be unchanged for ``STALE_SECONDS``, because its process may run on another machine or in another
     container. Raises OSError.
@@ -112,7 +112,7 @@ def rename_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
 
 
 def unwritable_error(path: Path, error: OSError) -> UserError:
-    """Return the UserError for a file that cannot be written."""
+    """Return the UserError for a file that cannot be written because of ``error``."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free some space, or choose another disk" if full else "choose a path that you can write to"
     return UserError(f"cannot write {path}: {error.strerror or error}; {remedy}")
@@ -141,13 +141,11 @@ def _rename_to_new(old: Path, new: Path) -> None:
 
 @contextmanager
 def hold_lock(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None]:
-    """Hold the lock file ``path`` while the block runs; remove it at the end.
+    """Hold a lock on the file ``path`` while the ``with`` block runs; remove the file at the end.
 
-    The system releases the locks of a process however it ends, so a lock file that a crash left does no harm. A file
-    system without locks gives no protection.
-
-    busy: function that returns the text of the error, given the id of the process that holds the lock. Raises UserError
-    with that text, or with ``remedy`` if the file cannot be written.
+    The system releases the locks of a process however it ends, so a file that a crash left locks nothing. On a file
+    system without locks there is no protection. busy: function from the id of the process that holds the lock to the
+    text of the error. Raises UserError with that text, or with ``remedy`` if the file cannot be written.
     """
     try:
         descriptor = _acquire_lock_file(path, busy)
@@ -158,7 +156,7 @@ def hold_lock(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[N
     finally:
         with suppress(OSError):
             path.unlink()
-        os.close(descriptor)  # last, because another process may otherwise open a file that is about to be removed
+        os.close(descriptor)  # after the removal, because another process could lock a file that is about to go
 
 
 def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
@@ -168,7 +166,7 @@ def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
         try:
             _lock_descriptor(descriptor, busy)
         finally:
-            os.close(descriptor)  # which unlocks it, too
+            os.close(descriptor)  # closing also unlocks
 
 
 def _lock_descriptor(descriptor: int, busy: Callable[[str], str]) -> None:
@@ -196,17 +194,17 @@ def _acquire_lock_file(path: Path, busy: Callable[[str], str]) -> int:
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
                 return descriptor
-        os.close(descriptor)  # its last holder has removed it meanwhile
+        os.close(descriptor)  # the process that held the lock has removed the file meanwhile
 
 
 def json_text(document: Mapping[str, object]) -> str:
-    """Return the document as indented JSON, each list of numbers in one line, and NaN and infinity as null."""
+    """Return the document as indented JSON, with each list of numbers in one line, and null for NaN and infinity."""
     text = json.dumps(_replace_nonfinite_numbers(document), indent=2, allow_nan=False) + "\n"
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
 
 
 def _replace_nonfinite_numbers(value: Any) -> Any:
-    """Return the value with numbers that JSON lacks replaced by null, such as an infinite margin."""
+    """Return the JSON value with null in place of each NaN and infinity."""
     if isinstance(value, Mapping):
         return {key: _replace_nonfinite_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Build a network from the chain of layers that a foreign model consists of."""
+"""Build a network from the chain of layers that a reader found in a file of another system."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass
 class FoundLayer:
-    """A layer without a name. arrays, origins: its arrays and their names in the file, by "" (weights) and "_bias"."""
+    """A layer, not named yet. arrays, origins: its arrays and their names in the file, by "" (weights) and "_bias"."""
 
     layer: Layer
     arrays: Arrays = field(default_factory=dict)
@@ -34,9 +34,10 @@ class FoundLayer:
 def assemble_network(
     found: Sequence[FoundLayer], name: str, summary: str, image: Shape, pixel_scale: float
 ) -> tuple[Network, Arrays, dict[str, str]]:
-    """Name the layers as our networks do; return the network, its arrays, and their names in the file.
+    """Give the layers default names such as conv1; return the network, its arrays, and their names in the file.
 
-    The function adds an argmax at the end, and checks the network as it checks network files. Raises BadValueError.
+    Both dictionaries have the array's name in the network as key. The network ends with an added argmax. Raises
+    BadValueError for a network that no network file may define.
     """
     names = default_names(one.layer.kind for one in found)
     named = [*zip(names, found, strict=True)]
@@ -50,9 +51,9 @@ def assemble_network(
 
 
 class Chain(Frozen):
-    """The layers of a foreign network, from the enlarged image, whose size is unknown, to the scores.
+    """The layers of another system's network, from the enlarged image, whose size is unknown, to the scores.
 
-    names: the name of each array, ours → the file's. notes: what the reader assumed.
+    names: array name in this program → name in the file. notes: what the reader assumed.
     """
 
     layers: tuple[Layer, ...]
@@ -65,9 +66,9 @@ def network_from_chain(
 ) -> Network:
     """Return the network of a chain; it enlarges images to ``size``, the height and width that the layers read.
 
-    channels: of an image. features: inputs of the first fully connected layer. Without ``size``, they determine it:
-    only one size may leave no row or column unread. Raises BadValueError, which asks for ``--size``, if none or several
-    fit.
+    channels: of an image. features: inputs of the first fully connected layer, None without one. If ``size`` is None,
+    it is the only size that gives so many features and leaves no row or column unread. Raises BadValueError, which asks
+    for ``--size``, if no size or several sizes fit.
     """
     if size is None:
         size = _unique_image_size(chain.layers, channels, features)
@@ -81,7 +82,7 @@ def network_from_chain(
 
 
 def apply_course_rules(network: Network) -> Network:
-    """Return the network with the rules by which the old reports trained their networks (``--rule course``).
+    """Return the network with the preprocessing for which mini-dnn and MXNet weights are trained (``--rule course``).
 
     Images are enlarged with zeros beyond the border, and pixels are numbers from 0 to 255.
     """
@@ -95,7 +96,7 @@ def _unique_image_size(layers: Sequence[Layer], channels: int, features: int | N
     sizes = []
     for size in range(1, MAX_SIZE + 1):
         found = _flattened_feature_count(layers, channels, size) or 0
-        if found > features:  # larger images never give fewer
+        if found > features:  # a larger image never gives fewer features
             break
         sizes += [size] if found == features else []
     whole = [size for size in sizes if not _leaves_pixels_unread(layers, channels, size)]
@@ -110,7 +111,7 @@ def _unique_image_size(layers: Sequence[Layer], channels: int, features: int | N
 
 
 def _shapes_before_layers(layers: Sequence[Layer], channels: int, size: int) -> list[Shape] | None:
-    """Return the shapes before each layer up to the first fully connected one; None if the images are too small."""
+    """Return each layer's input shape, up to the first fully connected layer; None if the images are too small."""
     shapes: list[Shape] = [(channels, size, size)]
     for layer in layers:
         if isinstance(layer, Linear):
@@ -128,7 +129,7 @@ def _flattened_feature_count(layers: Sequence[Layer], channels: int, size: int) 
 
 
 def _leaves_pixels_unread(layers: Sequence[Layer], channels: int, size: int) -> bool:
-    """Return whether a stride or a pooling leaves rows and columns unread, or reads beyond the image."""
+    """Return whether a convolution or pooling leaves rows and columns unread, or reads beyond the image."""
     for layer, shape in zip(layers, _shapes_before_layers(layers, channels, size) or (), strict=False):
         if isinstance(layer, Conv2d) and (shape[1] + 2 * layer.padding - layer.kernel) % layer.stride:
             return True

@@ -1,4 +1,4 @@
-"""Recompute the scores of an imported network to check it: in NumPy, in PyTorch, or by ONNX Runtime on the model."""
+"""Compute the scores of an imported network a second time to check it: by NumPy, PyTorch or ONNX Runtime."""
 
 import importlib.util
 from collections.abc import Callable
@@ -40,8 +40,8 @@ FUNCTIONS: dict[type[Layer], Callable[[np.ndarray], np.ndarray]] = {
 def numpy_logits(source: Source, images: np.ndarray) -> np.ndarray:
     """Return the scores before a softmax, (B, classes) float64, of images (B, C, H, W) uint8 of the network's size.
 
-    It follows the textbook formulas in the layout of a ``Source``, and shares no code with the layers' references:
-    filters (M, C, K, K) are not turned, features are flattened in C, H, W order, weights are (out, in).
+    The computation follows textbook formulas in the layout of a ``Source``, and shares no code with the layers'
+    references: filters are (M, C, K, K), features are flattened in C, H, W order, weights are (out, in).
     """
     first = source.network.layers[0]
     x = (first.reference(images, {}) if isinstance(first, Resize) else images).astype(np.float64) * source.scale
@@ -65,8 +65,8 @@ def numpy_logits(source: Source, images: np.ndarray) -> np.ndarray:
 
 
 def _convolve(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
-    kernel, stride, beyond = layer.kernel, layer.stride, (layer.padding, layer.padding)
-    x = np.pad(x, ((0, 0), (0, 0), beyond, beyond))
+    kernel, stride, padding = layer.kernel, layer.stride, (layer.padding, layer.padding)
+    x = np.pad(x, ((0, 0), (0, 0), padding, padding))
     height, width = (x.shape[2] - kernel) // stride + 1, (x.shape[3] - kernel) // stride + 1
     y = np.zeros((len(x), layer.maps, height, width))
     for p in range(kernel):
@@ -84,7 +84,7 @@ def _pool_windows(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
             starts = [at * layer.effective_stride - layer.padding for at in (i, j)]
             ends = [start + layer.window for start in starts]
             rows, columns = (slice(max(start, 0), end) for start, end in zip(starts, ends, strict=True))
-            window = x[:, :, rows, columns]  # ends where the image ends
+            window = x[:, :, rows, columns]  # without the padding
             y[:, :, i, j] = window.max(axis=(2, 3)) if layer.is_max else window.mean(axis=(2, 3))
             if isinstance(layer, AvgPool) and layer.count_padding:
                 behind = layer.padding + layer.extra_padding
@@ -95,12 +95,12 @@ def _pool_windows(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
 
 
 def torch_engine(source: Source) -> Engine | None:
-    """Return an engine that computes in float32, or None if PyTorch is not installed."""
+    """Return an engine that computes the source's network by PyTorch in float32; None if PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
 
-    def run(images: np.ndarray) -> np.ndarray:
-        import torch  # here: it takes seconds
+    def compute_logits(images: np.ndarray) -> np.ndarray:
+        import torch  # not at the top, because the import takes seconds
 
         functional = torch.nn.functional
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in source.arrays.items()}
@@ -134,15 +134,15 @@ def torch_engine(source: Source) -> Engine | None:
         found: np.ndarray = x.numpy()
         return found
 
-    return Engine(f"PyTorch {version('torch')}", run)
+    return Engine(f"PyTorch {version('torch')}", compute_logits)
 
 
-def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
-    """Return an engine that runs the model, or None if ONNX Runtime is not installed or ``batch`` is above 1,000.
+def onnx_engine(model: Any, logits: str, to_input: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
+    """Return an engine that runs the ONNX model, or None if ONNX Runtime is missing or ``batch`` is above 1,000.
 
-    logits: name of the tensor before a softmax; the model gets it as a further output. fed: function that converts
-    images (B, C, H, W) uint8 to the model's input. batch: the only number of images that the model takes; 0 if it takes
-    any.
+    logits: name of the tensor before a softmax; the model gets it as a further output. to_input: function that converts
+    images (B, C, H, W) uint8 to the model's input. batch: the only number of images that the model accepts; 0 if it
+    accepts any number.
     """
     if batch > MAX_BATCH:
         return None
@@ -155,20 +155,20 @@ def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray]
         model.graph.output.append(helper.make_tensor_value_info(logits, 1, None))
     content = model.SerializeToString()  # the model itself, twice as large, is not kept
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def compute_logits(images: np.ndarray) -> np.ndarray:
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 4
-        settings.add_session_config_entry("session.disable_prepacking", "1")  # it would copy the weights
+        settings.add_session_config_entry("session.disable_prepacking", "1")  # prepacking would copy the weights
         try:
             session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
             name = session.get_inputs()[0].name
             size = batch or len(images)
             repeated = np.arange(-(-len(images) // size) * size).reshape(-1, size) % len(images)
-            found = [session.run([logits], {name: fed(images[chunk])})[0] for chunk in repeated]
-        except Exception as error:  # ONNX Runtime has its own types for each kind of fault
+            found = [session.run([logits], {name: to_input(images[chunk])})[0] for chunk in repeated]
+        except Exception as error:  # ONNX Runtime has an exception type for each kind of fault
             raise UserError(
                 f"the model does not run in ONNX Runtime: {format_for_error(str(error))}; export it again"
             ) from None
         return np.concatenate(found)[: len(images)]
 
-    return Engine(f"ONNX Runtime {onnxruntime.__version__}", run)
+    return Engine(f"ONNX Runtime {onnxruntime.__version__}", compute_logits)

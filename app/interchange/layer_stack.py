@@ -1,4 +1,4 @@
-"""Collect the layers of a foreign model, and fold layers that only scale and shift maps into the weights of others."""
+"""Collect the layers of another system's model; fold layers that only scale and shift maps into others' weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,8 @@ from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
 from app.layers.pool import Pool
 from app.network.network import MAX_ACTIVATIONS
 
-BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0 to 255, others as from 0 to 1
+# A model that multiplies its images by less than this is assumed to read pixels from 0 to 255, otherwise from 0 to 1.
+BRIGHT = 1 / 16
 
 
 class BatchNorm(Frozen):
@@ -48,7 +49,7 @@ class BatchNorm(Frozen):
 
 
 def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights (…, maps) and bias (maps,) of a layer with a following batch normalisation, float32.
+    """Return weights (…, maps) and bias (maps,), float32, that also compute the batch normalisation after the layer.
 
     Sums are float64, rounded once. Raises BadValueError for sizes that do not fit and for a negative variance.
     """
@@ -58,9 +59,9 @@ def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNor
 def fold_affine(
     weights: np.ndarray, bias: np.ndarray | None, factor: np.ndarray, shift: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights and bias of a layer whose outputs (…, maps) are multiplied and then shifted, in float32.
+    """Return weights (…, maps) and bias (maps,), float32, that also multiply each output map and then add the shift.
 
-    Raises BadValueError for a bias of another size.
+    factor, shift: (maps,) float64. Raises BadValueError for a bias of another size.
     """
     if bias is not None and bias.shape != shift.shape:
         raise BadValueError(f"has a bias of {bias.shape} for {len(shift):,} maps; get a fresh copy")
@@ -69,12 +70,12 @@ def fold_affine(
         return (weights.astype(np.float64) * factor).astype(np.float32), shifted.astype(np.float32)
 
 
-MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of their number of weights
+MAX_AFFINE_MAPS = 1024  # of a convolution that only scales and shifts maps: it has maps · maps weights
 
 
 @dataclass
 class PendingAffine:
-    """Factor and shift of each map, (n,), that the next layer with weights will include. nodes: whence, for notes."""
+    """Factor and shift of each map, (n,), that the next layer with weights will include. nodes: their names."""
 
     factor: np.ndarray
     shift: np.ndarray
@@ -110,11 +111,11 @@ class LayerStack:
         return self._pending is not None
 
     def add_weightless(self, layer: Layer) -> None:
-        """Add a layer without weights. Raises BadValueError if the pending factor and shift cannot precede it."""
-        kept = isinstance(layer, Flatten)
+        """Add a layer without weights. Raises BadValueError if a pending factor and shift cannot be moved past it."""
+        commutes = isinstance(layer, Flatten)
         if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
-            kept = _commutes_with_pooling(layer, self._pending.factor, self._pending.shift)
-        if self._pending is not None and not kept:
+            commutes = _commutes_with_pooling(layer, self._pending.factor, self._pending.shift)
+        if self._pending is not None and not commutes:
             self.add_pending_as_convolution(f"a {layer.kind} follows")
         after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None and isinstance(layer, Flatten):
@@ -125,7 +126,7 @@ class LayerStack:
         self.shape = after
 
     def add_weighted(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
-        """Add a layer with weights "" (out, in, …), maybe "_bias"; fold the pending into both. Raises BadValueError."""
+        """Add a layer and its arrays, "" (out, in, …) and perhaps "_bias"; fold the pending factor and shift in."""
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
             self.add_pending_as_convolution("padding follows, whose zeros are not shifted")
@@ -139,7 +140,7 @@ class LayerStack:
         self.shape = after
 
     def add_affine(self, factor: np.ndarray, shift: np.ndarray, node: str) -> None:
-        """Multiply each map or feature by its factor, then add its shift, both (maps,). node: its name, for notes."""
+        """Multiply each map or feature by its factor, then add its shift, both (maps,). node: name for the notes."""
         last = self._layer_to_fold_into(factor, shift)
         if last is not None:
             weights = np.moveaxis(last.arrays[""], 0, -1)
@@ -165,13 +166,13 @@ class LayerStack:
         return None
 
     def add_pending_as_convolution(self, why: str) -> None:
-        """Add a 1 x 1 convolution for the pending factor and shift. why: for notes. Raises BadValueError."""
+        """Add the pending factor and shift as a 1 x 1 convolution. why: reason for notes. Raises BadValueError."""
         waits = self._pending
         if waits is None:
             return
         if len(self.shape) != 3:
             raise BadValueError(f"{waits.nodes[-1]} cannot be folded, because {why}; export another network")
-        if len(waits.factor) > MOST_SETTLED:
+        if len(waits.factor) > MAX_AFFINE_MAPS:
             raise BadValueError(f"{waits.nodes[-1]} cannot be folded, because {why}; export a network of fewer maps")
         self._pending = None
         with np.errstate(all="ignore"):
@@ -194,7 +195,7 @@ def _commutes_with_pooling(pool: AvgPool | MaxPool, factor: np.ndarray, shift: n
 def pad_filters_equally(filters: np.ndarray, before: int, behind: int) -> tuple[np.ndarray, int]:
     """Return filters and a padding, equal on all sides, that compute the same as ``before`` and ``behind`` rows.
 
-    Rows and columns of zeros at the other side of the filters replace the missing padding.
+    The smaller padding grows to the larger one; rows and columns of zeros in the filters make up for it.
     """
     more = (max(behind - before, 0), max(before - behind, 0))
     return (np.pad(filters, ((0, 0), (0, 0), more, more)) if any(more) else filters), max(before, behind)
@@ -211,7 +212,7 @@ def equivalent_pooling(
 ) -> Pool | None:
     """Return this project's pooling layer with the same result on maps (C, H, W); None if there is none.
 
-    pads: rows and columns before the maps, then after. ceil: round the count up. counted: a mean counts the padding.
+    pads: rows and columns before the maps, then after. ceil: round the window count up. counted: a mean counts zeros.
     """
     if (
         len(pads) != 4
@@ -248,20 +249,20 @@ def equivalent_pooling(
 
 
 def reorder_to_channels_first(rows: np.ndarray, maps: Shape) -> np.ndarray:
-    """Return rows (N, features) with the features reordered from H, W, C to C, H, W. maps: (C, H, W)."""
+    """Return ``rows`` (N, features) with the features reordered from H, W, C to C, H, W. maps: shape (C, H, W)."""
     channels, height, width = maps
     return rows.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(rows.shape)
 
 
 def _check_shape(shape: Shape) -> Shape:
-    """Return the shape of an activation. Raise BadValueError if it has more numbers than networks may have."""
+    """Return ``shape``. Raise BadValueError if an activation of this shape has more numbers than networks may have."""
     if prod(shape) > MAX_ACTIVATIONS:
         raise BadValueError(f"{prod(shape):,} numbers an image are more than {MAX_ACTIVATIONS:,}; get a fresh copy")
     return shape
 
 
 def _fold_into_next(arrays: Arrays, waits: PendingAffine) -> Arrays:
-    """Return the weights (out, in, …) and bias of a layer that include the pending scale and shift of its input."""
+    """Return weights (out, in, …) and bias that also apply the pending factor and shift ``waits`` to the input."""
     with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
         weights = arrays[""].astype(np.float64)
         inputs = (1, -1, *(1,) * (weights.ndim - 2))

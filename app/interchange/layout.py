@@ -1,4 +1,4 @@
-"""Convert arrays between the layout of a ``Source`` (filters (M, C, K, K), C, H, W features) and of weights files."""
+"""Convert arrays between the layouts of a ``Source`` (filters (M, C, K, K)) and of weights files ((K, K, C, M))."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ REMEDY = "name the file's own network with --network"
 
 
 class ConvertedArray(Frozen):
-    """An array of the weights file. before, after: shape and axis order in the source and in the file, as text."""
+    """An array for the weights file. before, after: shape and axis order in the source and in the file, as text."""
 
     name: str
     array: np.ndarray
@@ -25,12 +25,12 @@ class ConvertedArray(Frozen):
 
 
 def source_array_shapes(network: Network) -> dict[str, Shape]:
-    """Return the shape of each array of a ``Source``, by our names, including every optional bias."""
+    """Return the shape that each array has in a ``Source``, by its name in weights files; includes optional biases."""
     return {name: channels_first_shape(ours) for name, ours, _ in _expected_arrays(network)}
 
 
 def convert_arrays(source: Source) -> list[ConvertedArray]:
-    """Convert every array, in the network's order. Raises BadValueError if names or shapes do not fit the network."""
+    """Return every array in the layout of weights files, in the network's order. Raises BadValueError for a misfit."""
     network = source.network
     found: list[ConvertedArray] = []
     wanted = [*_expected_arrays(network)]
@@ -51,9 +51,9 @@ def convert_arrays(source: Source) -> list[ConvertedArray]:
 
 
 def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays of a weights file in the layout of a ``Source``, the opposite of ``convert_arrays``.
+    """Return arrays of a weights file in the layout of a ``Source``; the opposite of ``convert_arrays``.
 
-    Arrays whose names the network does not have are kept. Raises BadValueError if a shape does not fit the network.
+    The result includes arrays with names that the network lacks. Raises BadValueError for a shape that does not fit.
     """
     found = dict(arrays)
     for name, ours, flattened in _expected_arrays(network):
@@ -73,7 +73,7 @@ def channels_first_shape(shape: Shape) -> Shape:
 
 
 def _expected_arrays(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
-    """Yield each array's name and shape in a weights file; for a matrix after a Flatten also the flattened shape."""
+    """Yield each array's name, its shape in a weights file and, if a matrix reads flattened maps, the maps' shape."""
     flattened = None
     for step in network.steps:
         if isinstance(step.layer, Flatten):
@@ -91,7 +91,7 @@ def _check_array_shape(name: str, array: np.ndarray, wanted: Shape, network: Net
 
 
 def _convert_array(name: str, array: np.ndarray, flattened: Shape | None) -> ConvertedArray:
-    """Convert an array. flattened: shape (C, H, W) of the maps that a fully connected layer reads, or None."""
+    """Convert an array to the layout of weights files. flattened: shape (C, H, W) of the maps that a matrix reads."""
     orders = ("", "")
     if array.ndim == 4:
         moved, orders = array.transpose(2, 3, 1, 0), (" out,in,H,W", " H,W,in,out")

@@ -2,7 +2,7 @@
 
 All numbers are little-endian. An int32 gives the number of layers. Each layer has an int32, the number of its floats (0
 without weights), then these float32: all weights, then all biases. Eigen stores matrices by columns, so filters are (M,
-C, K, K), and fully connected weights are (out, in) over features in C, H, W order. A network gives names and shapes.
+C, K, K), and fully connected weights are (out, in) over features in C, H, W order. The user names the network.
 """
 
 from math import prod
@@ -16,14 +16,14 @@ from app.interchange.source import Cursor, ImportOptions, Source
 from app.layers import Argmax, Flatten, Resize
 
 
-def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return the arrays of a flat file, which belong to the network in ``asked``. Raises BadValueError."""
-    if asked.network is None:
+def read_source(content: bytes, options: ImportOptions) -> Source:
+    """Return the network in ``options`` with the arrays of a flat file. Raises BadValueError."""
+    if options.network is None:
         raise BadValueError("a flat dump has no names; name its network with --network, as minidnn86")
-    if asked.size is not None or asked.symbol is not None:
+    if options.size is not None or options.symbol is not None:
         raise BadValueError("a flat dump's sizes follow from --network; leave --size and --symbol out")
-    network = apply_course_rules(asked.network)
-    # mini-dnn has no layers for these; of the others, those without weights have 0 floats.
+    network = apply_course_rules(options.network)
+    # mini-dnn has no resize, flatten and argmax layers. Of its layers, those without weights have 0 floats.
     layers = [layer.name for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
     shapes = source_array_shapes(network)
     cursor = Cursor(content)
@@ -47,9 +47,10 @@ def read(content: bytes, asked: ImportOptions) -> Source:
 
 
 def _read_layer_floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
-    """Return a layer's floats, (n,) float32. sizes: number of its weights and of its biases; empty without weights."""
+    """Return a layer's floats, (n,) float32. sizes: its numbers of weights and of biases; empty without weights."""
     count = cursor.read_int("i", f"the number of floats of layer {layer}")
     if count not in (sum(sizes), *sizes[:1]):
         told = f"layer {layer} has {count:,} floats, but its network needs {sum(sizes):,}"
         raise BadValueError(f"{told}; {REMEDY}")
-    return np.frombuffer(cursor.read(4 * count, f"the {count:,} floats of layer {layer}"), "<f4").astype(np.float32)
+    content = cursor.read_bytes(4 * count, f"the {count:,} floats of layer {layer}")
+    return np.frombuffer(content, "<f4").astype(np.float32)

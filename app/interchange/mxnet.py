@@ -1,6 +1,6 @@
-"""Read networks of MXNet: a list of arrays (.params), and a symbol file beside it or a description of the network.
+"""Read MXNet's networks: the arrays from a .params file, the layers from a symbol file or the user's network.
 
-Without either, the reader assumes a network like ``fa19``, if the shapes of the arrays fit it.
+If the user gives neither, the reader assumes a network like ``fa19`` if the shapes of the arrays fit.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from app.interchange.source import ImportOptions, Source, as_float32
 from app.layers import Conv2d, Flatten, Linear, MaxPool, Softmax, Tanh
 from app.network.definitions import Network
 
-LAYERS = 4  # with weights, in the course's family
+LAYERS = 4  # layers with weights in a network like fa19
 SUMMARY = "imported from MXNet"
 WEIGHT, BIAS = "_weight", "_bias"
 ASSUMED = (
@@ -25,27 +25,27 @@ ASSUMED = (
 )
 
 
-def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return a list of arrays and its network. Raises BadValueError, and UserError for the symbol file."""
+def read_source(content: bytes, options: ImportOptions) -> Source:
+    """Return the arrays of a .params file and their network. Raises BadValueError; UserError for the symbol file."""
     notes: list[str] = []
     arrays = _strip_argument_prefixes(read_params(content), notes)
-    if asked.network is not None:
-        if asked.size is not None:
+    if options.network is not None:
+        if options.size is not None:
             raise BadValueError("the images' size follows from --network; leave --size out")
-        network = apply_course_rules(asked.network)
+        network = apply_course_rules(options.network)
         names = _match_names(network, arrays)
     else:
-        chain = _chain_from_shapes(arrays) if asked.symbol is None else read_symbol(asked.symbol)
+        chain = _chain_from_shapes(arrays) if options.symbol is None else read_symbol(options.symbol)
         names = chain.names
         notes += chain.notes
         _check_names(names, arrays)
-        network = network_from_chain(chain, asked.name, SUMMARY, *_input_sizes(chain, arrays), asked.size)
+        network = network_from_chain(chain, options.name, SUMMARY, *_input_sizes(chain, arrays), options.size)
     found = {ours: as_float32(theirs, arrays[theirs], notes) for ours, theirs in names.items()}
     return Source(network, found, names, tuple(notes))
 
 
 def _strip_argument_prefixes(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
-    """Return the arrays without ``arg:`` before their names; omit ``aux:`` arrays, with a note in ``notes``."""
+    """Return the arrays by name without the prefix ``arg:``; omit ``aux:`` arrays, and add a note to ``notes``."""
     found: dict[str, np.ndarray] = {}
     for whole, array in arrays.items():
         prefix, _, name = whole.rpartition(":")
@@ -59,7 +59,7 @@ def _strip_argument_prefixes(arrays: Mapping[str, np.ndarray], notes: list[str])
 
 
 def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise BadValueError unless the arrays have exactly the names that are the values of ``names``."""
+    """Raise BadValueError unless the values of ``names`` are exactly the keys of ``arrays``, each once."""
     remedy = f"give the network of {', '.join(map(format_for_error, sorted(arrays)[:8]))}"
     if missing := sorted(set(names.values()) - arrays.keys()):
         raise BadValueError(f"has no array {format_for_error(missing[0])}, which its network needs; {remedy}")
@@ -70,7 +70,7 @@ def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> 
 
 
 def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | None]:
-    """Return an image's channels, and the inputs of the first fully connected layer (None without one)."""
+    """Return the number of an image's channels, and of the first fully connected layer's inputs (None without one)."""
     weights = [(layer, arrays[chain.names[layer.name]]) for layer in chain.layers if layer.name in chain.names]
     for layer, array in weights:
         if array.ndim != (4 if isinstance(layer, Conv2d) else 2):
@@ -81,7 +81,7 @@ def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, i
 
 
 def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return our name → the name in the file: our name if the file has it, else the only name of that shape."""
+    """Return the network's name of each array → its name in the file: the same name, else the only one of its shape."""
     wanted = {ours: shape for ours, shape in source_array_shapes(network).items() if not ours.endswith("_bias")}
     prefixes = {ours: ours for ours in wanted}
     if any(f"{ours}{WEIGHT}" not in arrays for ours in wanted):
@@ -97,7 +97,7 @@ def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str
 
 
 def _add_bias_names(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return our array name → the name in the file, including existing biases. prefixes: layer → name in the file."""
+    """Return the array names: ours → the file's, including existing biases. prefixes: layer → its name in the file."""
     names: dict[str, str] = {}
     for ours, prefix in prefixes.items():
         names[ours] = f"{prefix}{WEIGHT}"
@@ -107,7 +107,7 @@ def _add_bias_names(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray
 
 
 def _chain_from_shapes(arrays: Mapping[str, np.ndarray]) -> Chain:
-    """Return conv, tanh, maxpool, conv, flatten, fc, tanh, fc, softmax with sizes from the arrays' shapes."""
+    """Return conv, tanh, maxpool, conv, flatten, fc, tanh, fc, softmax with the sizes that the arrays' shapes give."""
     weights = {name.removesuffix(WEIGHT): array.shape for name, array in arrays.items() if name.endswith(WEIGHT)}
     possible = permutations(weights) if len(weights) == LAYERS else ()
     orders = [order for order in possible if _layers_fit_together([weights[name] for name in order])]
@@ -131,7 +131,7 @@ def _chain_from_shapes(arrays: Mapping[str, np.ndarray]) -> Chain:
 
 
 def _layers_fit_together(shapes: list[tuple[int, ...]]) -> bool:
-    """Return whether two convolutions and two fully connected layers fit together in this order."""
+    """Return whether the shapes are those of two convolutions, then two matrices, each reading the layer before it."""
     if [len(shape) for shape in shapes] != [4, 4, 2, 2]:
         return False
     conv1, conv2, fc1, fc2 = shapes

@@ -1,12 +1,12 @@
-"""MXNet's files: lists of named arrays (.params), of both record versions, and symbols.
+"""Parse MXNet's files: lists of named arrays (.params), of both record versions, and symbols (the layers as JSON).
 
 A list is little-endian, without alignment: uint64 0x112; uint64 0; uint64 n; n records; uint64 n; n names, each a
 uint64 length and its bytes. A record: uint32 0xF993FAC9 and int32 storage type (0 dense), or uint32 0xF993FAC8 alone;
-uint32 ndim; int64 x ndim shape; int32 device type and int32 device id, which mean nothing here; int32 number type; the
-numbers, row-major. Names begin with arg: or aux:; their order is any.
+uint32 ndim; int64 x ndim shape; int32 device type and int32 device id, which are ignored; int32 number type; the
+numbers, row-major. Names begin with arg: or aux:, in any order.
 
-A symbol is a JSON list of nodes, in which every layer comes after its inputs. Settings are strings below "attrs",
-"attr" in files of 2017. The course's own convolution is an operator named New.
+A symbol is a JSON list of nodes, in which every layer comes after its inputs. Settings are strings in the object
+"attrs", named "attr" in files of 2017. The operator New is a convolution that a university course added to MXNet.
 """
 
 import re
@@ -39,12 +39,12 @@ LEAST_RECORD = 24  # bytes: version 1, one dimension, one byte of content
 MAX_DIMENSIONS = 32
 MAX_NAME = 1000
 STORAGE = {1: "row_sparse", 2: "csr"}
-# By the number of the type. Numbers without a name here, as bfloat16's 12, NumPy does not have.
+# MXNet's number of a type → NumPy's type. NumPy lacks the types of other numbers, such as 12, bfloat16.
 TYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "?"}
 
 
 def read_params(content: bytes) -> dict[str, np.ndarray]:
-    """Return every array of a list by its full name, as stored. Raises BadValueError."""
+    """Return the arrays of a .params file by their stored names, such as ``arg:conv1_weight``. Raises BadValueError."""
     cursor = Cursor(content)
     magic, reserved = cursor.read_int("Q", "its head"), cursor.read_int("Q", "its head")
     if magic != MAGIC or reserved:
@@ -83,12 +83,12 @@ def _read_array_record(cursor: Cursor, what: str) -> np.ndarray:
     shape = tuple(cursor.read_int("q", what) for _ in range(dimensions))
     if min(shape) < 1:
         raise BadValueError(f"has {what} of shape {shape}; get a fresh copy")
-    cursor.read(8, what)  # the device that it lay on
+    cursor.read_bytes(8, what)  # type and id of the device from which MXNet saved it
     number = cursor.read_int("i", what)
     if number not in TYPES:
         raise BadValueError(f"has {what} in numbers of type {number}; store it as float32 (type 0)")
     dtype = np.dtype(TYPES[number])
-    content = cursor.read(prod(shape) * dtype.itemsize, f"{what}, {prod(shape):,} numbers")
+    content = cursor.read_bytes(prod(shape) * dtype.itemsize, f"{what}, {prod(shape):,} numbers")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
@@ -97,7 +97,7 @@ def _read_array_name(cursor: Cursor, what: str) -> str:
     if not 0 < length <= MAX_NAME:
         raise BadValueError(f"has {what} of {length:,} bytes; 1 to {MAX_NAME:,} are read, rename it")
     try:
-        name = bytes(cursor.read(length, what)).decode("utf-8")
+        name = bytes(cursor.read_bytes(length, what)).decode("utf-8")
     except UnicodeDecodeError:
         raise BadValueError(f"has {what} that is not text in UTF-8; get a fresh copy") from None
     if not name.isprintable():
@@ -106,9 +106,9 @@ def _read_array_name(cursor: Cursor, what: str) -> str:
 
 
 MAX_NODES = 1000
-MOST = 10**6  # maps, units
+MOST = 10**6  # maps or units of a layer
 ACT_TYPES = ("relu", "tanh", "sigmoid")
-LONGEST = 10_000  # characters of a setting: nodes may carry anything there
+LONGEST = 10_000  # characters of a setting; a file may contain any settings
 _INPUT = list_check(whole_number_check(0, MAX_NODES - 1), 2)  # node, output, version
 _NODE = object_check(
     {
@@ -182,7 +182,7 @@ def _order_nodes(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]
 
 
 class _LayerList:
-    """The layers that were read so far, with default names, and the names of their arrays in the file."""
+    """The layers read so far, with default names. names: array name in this program → name in the file."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
@@ -193,19 +193,19 @@ class _LayerList:
         """Return whether the activations are already flattened."""
         return any(isinstance(layer, Flatten) for layer in self.layers)
 
-    def add(self, kind: type[Layer], *values: Any) -> str:
+    def add_layer(self, kind: type[Layer], *values: Any) -> str:
         """Add a layer with a default name and return the name. values: the layer's fields after its name."""
         name = default_names([*(layer.kind for layer in self.layers), kind.kind])[-1]
         self.layers.append(kind(name, *values))
         return name
 
     def add_weighted(self, kind: type[Layer], values: list[Any], settings: Settings, arrays: list[str]) -> None:
-        """Add a layer with weights and, unless ``no_bias`` is set, a bias. arrays: names of both in the file."""
+        """Add a layer with weights and, unless ``no_bias`` is true, a bias. arrays: names of both in the file."""
         bias = settings.get("no_bias", "False") not in ("True", "true", "1")
         if len(arrays) != 1 + bias:
             needed = "weights and a bias" if bias else "weights alone"
             raise BadValueError(f"has {len(arrays)} arrays as inputs, but needs {needed}")
-        name = self.add(kind, *values, bias)
+        name = self.add_layer(kind, *values, bias)
         self.names |= dict(zip((name, f"{name}_bias"), arrays, strict=False))
 
     def add_convolution(self, settings: Settings, arrays: list[str]) -> None:
@@ -218,7 +218,7 @@ class _LayerList:
         self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), *sizes], settings, arrays)
 
     def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
-        """Add ``New``, the old reports' convolution. Without ``no_bias``, it has a bias if it has two arrays."""
+        """Add a convolution for the operator ``New``. If ``no_bias`` is not set, it has a bias if it has two arrays."""
         self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
     def add_fully_connected(self, settings: Settings, arrays: list[str]) -> None:
@@ -231,7 +231,7 @@ class _LayerList:
         kind = settings.get("act_type", "")
         if kind not in ACT_TYPES:
             raise BadValueError(f"act_type {format_for_error(kind)} is none of {', '.join(ACT_TYPES)}")
-        self.add(ACTIVATIONS[kind])
+        self.add_layer(ACTIVATIONS[kind])
 
     def add_pooling(self, settings: Settings, arrays: list[str]) -> None:
         _require_defaults(settings, {"global_pool": "False", "pad": "(0, 0)", "count_include_pad": "True"})
@@ -240,11 +240,11 @@ class _LayerList:
             found = f"{format_for_error(kind)} pooling, {format_for_error(convention)}"
             raise BadValueError(f"{found}: max and avg are read, valid and full")
         window, stride = _parse_square_pair(settings, "kernel"), _parse_square_pair(settings, "stride", 1)
-        self.add(POOLINGS[kind], window, None if stride == window else stride, convention == "full")
+        self.add_layer(POOLINGS[kind], window, None if stride == window else stride, convention == "full")
 
     def add_flatten(self, settings: Settings, arrays: list[str]) -> None:
         if not self.is_flattened:
-            self.add(Flatten)
+            self.add_layer(Flatten)
 
 
 OPERATORS: dict[str, Callable[[_LayerList, Settings, list[str]], object]] = {
@@ -254,13 +254,13 @@ OPERATORS: dict[str, Callable[[_LayerList, Settings, list[str]], object]] = {
     "Pooling": _LayerList.add_pooling,
     "Flatten": _LayerList.add_flatten,
     "FullyConnected": _LayerList.add_fully_connected,
-    "SoftmaxOutput": lambda built, *_: built.add(Softmax),
-    "softmax": lambda built, *_: built.add(Softmax),
+    "SoftmaxOutput": lambda built, *_: built.add_layer(Softmax),
+    "softmax": lambda built, *_: built.add_layer(Softmax),
 }
 
 
 def _require_defaults(settings: Settings, values: Settings) -> None:
-    """Raise BadValueError for a setting with another value than the only supported one in ``values``."""
+    """Raise BadValueError unless each setting has its only supported value. values: setting → that value."""
     for key, value in values.items():
         found = settings.get(key, value)
         if found.replace(" ", "").lower() not in (value.replace(" ", "").lower(), "none", "()"):
@@ -275,7 +275,7 @@ def _parse_count(settings: Settings, key: str) -> int:
 
 
 def _parse_square_pair(settings: Settings, key: str, otherwise: int | None = None) -> int:
-    """Return the number in a pair of equal numbers such as "(5, 5)". otherwise: value without the setting."""
+    """Return the number in a setting of two equal numbers such as "(5, 5)". otherwise: result without the setting."""
     found = settings.get(key, "()")
     if found == "()" and otherwise is not None:
         return otherwise

@@ -1,7 +1,7 @@
-"""Match a file's named arrays to a network, and read the description that this program's exports contain.
+"""Match the named arrays of NPZ, safetensors and PyTorch files to a network; read descriptions in exported files.
 
-Names follow one of two conventions, each with its layout: ``conv1`` and ``conv1_bias`` are ours, as in weights files;
-``conv1.weight`` and ``conv1.bias`` are PyTorch's.
+Names follow one of two conventions, each with its layout: ``conv1`` and ``conv1_bias`` as in this program's weights
+files, or ``conv1.weight`` and ``conv1.bias`` as in PyTorch.
 """
 
 import json
@@ -33,11 +33,11 @@ from app.network.toml import network_toml, parse_network
 from app.network.weights import LEAST_SCALE, MOST_SCALE
 
 MAX_ARRAYS = 10_000
-KEYS = ("classes", "class_names", "labels", "names", "id2label")  # of metadata, where names of classes stand
+KEYS = ("classes", "class_names", "labels", "names", "id2label")  # metadata keys that may hold the class names
 
 
 class Description(Frozen):
-    """What an exported file contains besides its arrays. input_scale: factor for pixel bytes before the first layer."""
+    """The network, class names and scale of pixel bytes (``input_scale``) that an exported file contains."""
 
     network: Network
     input_scale: float
@@ -64,7 +64,7 @@ class NamedArrays(Frozen):
 
 
 class NoNetworkError(BadValueError):
-    """The file names no network. guess: the only network that fits the shapes of its arrays, or None."""
+    """Neither the file nor the user names a network. guess: the only network that fits the arrays' shapes, or None."""
 
     def __init__(self, guess: Network | None) -> None:
         self.guess = guess
@@ -97,33 +97,33 @@ def parse_description(content: str) -> Description:
     return Description(parse_network(found["definition"], "its definition"), found["input_scale"], classes)
 
 
-def match_to_network(named: NamedArrays, asked: ImportOptions) -> Source:
-    """Return the arrays with the names of the network in ``asked``, or of the described one. Raises BadValueError."""
-    if asked.size is not None or asked.symbol is not None:
+def match_to_network(named: NamedArrays, options: ImportOptions) -> Source:
+    """Return the network in ``options``, else the file's own, and the arrays under its names. Raises BadValueError."""
+    if options.size is not None or options.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
     if odd := [name for name in named.arrays if not name.isprintable()]:
         raise BadValueError(f"names an array {format_for_error(odd[0])}; rename it")
     about = named.description
-    network = asked.network or (about.network if about else None)
+    network = options.network or (about.network if about else None)
     notes = [*named.notes]
     torch_names = any(name.rpartition(".")[2] in (WEIGHT, BIAS) for name in named.arrays)
     given = fold_batch_norms(named.arrays, notes) if torch_names else named.arrays
     if network is None:
-        raise NoNetworkError(guess_network(given, asked.name) if torch_names else None)
+        raise NoNetworkError(guess_network(given, options.name) if torch_names else None)
     origins = _torch_array_names(network, given) if torch_names else {name: name for name in given}
     arrays = {name: as_float32(origin, given[origin], notes) for name, origin in origins.items()}
     if not torch_names:
         arrays = to_channels_first(network, arrays)
-    classes = about.classes if about else class_names(named.metadata, network, notes)
+    classes = about.classes if about else parse_class_names(named.metadata, network, notes)
     scale, unchanged = about.input_scale if about else None, not torch_names
     source = Source(network, arrays, origins, tuple(notes), unchanged=unchanged, input_scale=scale, classes=classes)
     return replace(source, engine=torch_engine(source)) if torch_names else source
 
 
 def _torch_array_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the name that PyTorch gives to each of our arrays: ours → PyTorch's.
+    """Return array name in the network → name in the file, such as ``conv1`` → ``conv1.weight``.
 
-    PyTorch's names begin with our layers' names; other names are accepted if the shapes fit in exactly one way.
+    A prefix in the file is the name of its layer, or any other if the shapes fit in exactly one way.
     """
     weights: dict[str, str] = {}
     biases: dict[str, str] = {}
@@ -147,7 +147,7 @@ def _torch_array_names(network: Network, arrays: Mapping[str, np.ndarray]) -> di
 
 
 def _layer_prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
-    """Return the prefix of each layer's names: its own name if the file has it, else the only one of its shape."""
+    """Return layer → prefix of its names in the file: the layer's name, else the only prefix with its shape."""
     # PyTorch's array for each layer with weights is (M, C, K, K) or (out, in).
     wanted = {name: shape for name, shape in source_array_shapes(network).items() if not name.endswith("_bias")}
     if shapes.keys() == wanted.keys():
@@ -166,11 +166,10 @@ def _layer_prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, 
     return found
 
 
-def class_names(metadata: Mapping[str, str], network: Network, notes: list[str]) -> tuple[str, ...] | None:
+def parse_class_names(metadata: Mapping[str, str], network: Network, notes: list[str]) -> tuple[str, ...] | None:
     """Return the class names in the metadata, under the first of ``KEYS`` that exists; None if there are none.
 
-    They are a JSON list, or an object from numbers to names. Any other value, or a number of names other than the
-    network's outputs, gives None and a note in ``notes``.
+    The names are a JSON list, or an object such as {"0": "Bag"}. Anything else gives None and a note in ``notes``.
     """
     key = next((key for key in KEYS if key in metadata), None)
     if key is None:
@@ -190,6 +189,6 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
 
 
 def torch_key(name: str) -> str:
-    """Return PyTorch's name: ``conv1`` → ``conv1.weight``, ``conv1_bias`` → ``conv1.bias``."""
+    """Return PyTorch's name of an array: ``conv1`` → ``conv1.weight``, ``conv1_bias`` → ``conv1.bias``."""
     layer = name.removesuffix("_bias")
     return f"{layer}.{WEIGHT if layer == name else BIAS}"

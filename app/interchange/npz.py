@@ -1,4 +1,4 @@
-"""Read and write NPZ files, zip archives of NumPy arrays, without pickle and within limits of size."""
+"""Read and write NPZ files, which are zip archives of NPY files, without pickle and within limits of size."""
 
 import io
 import sys
@@ -26,7 +26,7 @@ COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy wr
 
 
 class Header(NamedTuple):
-    """The header of an NPY file. order: ``C`` by rows or ``F`` by columns. offset: position of the data in bytes."""
+    """The header of an NPY file. order: ``C``, by rows, or ``F``, by columns. offset: position of the data in bytes."""
 
     shape: tuple[int, ...]
     order: Literal["C", "F"]
@@ -39,9 +39,9 @@ class Header(NamedTuple):
             raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
 
 
-def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return an NPZ file's arrays with the names of the asked or described network. Raises BadValueError."""
-    return match_to_network(read_npz(content), asked)
+def read_source(content: bytes, options: ImportOptions) -> Source:
+    """Return an NPZ file's arrays and network, as ``match_to_network`` finds them. Raises BadValueError."""
+    return match_to_network(read_npz(content), options)
 
 
 def read_npz(content: bytes) -> NamedArrays:
@@ -56,8 +56,8 @@ def read_arrays(
 ) -> dict[str, np.ndarray]:
     """Return arrays of an NPZ file, read-only, by name. max_bytes: limit of the unpacked size of all members.
 
-    wanted: function that returns the names to read (default: all), given the headers; it may raise an error before
-    anything but headers is unpacked. Raises BadValueError for damage, and for arrays of objects, which are pickles.
+    wanted: function from all headers by name to the names to read (default: all); it is called, and may raise an error,
+    before any data is unpacked. Raises BadValueError for damage, and for arrays of objects, which are pickles.
     """
     with open_zip(content, max_bytes) as archive:
         members: dict[str, zipfile.ZipInfo] = {}
@@ -79,12 +79,12 @@ def read_arrays(
 
 @contextmanager
 def open_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive. Its faults, also those found within the block, raise BadValueError.
+    """Open a zip archive for a ``with`` block. Raises BadValueError for a damaged archive, also in the block.
 
-    More than MAX_ARRAYS members, and members that declare more than ``max_bytes`` together, are faults, too.
+    Also raises BadValueError for more than MAX_ARRAYS members, and for more than ``max_bytes`` of unpacked data.
     """
     try:
-        # As many entries as its directory has, and only by chance more: opening the archive makes an object of each.
+        # Each entry of the directory has this signature. Opening the archive would create an object for each.
         if (count := content.count(b"PK\x01\x02")) > MAX_ARRAYS:
             raise BadValueError(f"holds {count:,} arrays; at most {MAX_ARRAYS:,} are read: store less in it")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -104,7 +104,7 @@ def build_npz_bytes(named: NamedArrays) -> bytes:
     """Return the content of an NPZ file; equal arguments give equal bytes."""
     arrays = dict(named.arrays)
     if named.description is not None:
-        arrays[DESCRIPTION] = np.array(named.description.json.encode())  # as text, any four bytes would be a character
+        arrays[DESCRIPTION] = np.array(named.description.json.encode())  # NumPy stores str as UTF-32, bytes as they are
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -114,7 +114,7 @@ def build_npz_bytes(named: NamedArrays) -> bytes:
 
 
 def _decode_string_array(array: np.ndarray) -> str:
-    """Return the text of an array with one UTF-8 string of bytes."""
+    """Return the text of an array that consists of one byte string in UTF-8; '' for any other array."""
     try:
         return bytes(array.item()).decode("utf-8") if array.dtype.kind == "S" else ""
     except ValueError:  # several strings, or no UTF-8
@@ -126,7 +126,7 @@ def unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int =
     content = memoryview(bytearray(min(most, member.file_size)))
     filled = 0
     with archive.open(member) as stream:
-        # In blocks: ``read`` would unpack the whole stream, and only then cut it.
+        # In blocks, because ``read`` would unpack the whole stream and then cut it.
         while block := stream.read(min(BLOCK_BYTES, len(content) - filled)):
             content[filled : filled + len(block)] = block
             filled += len(block)
@@ -147,7 +147,7 @@ def read_array(name: str, content: bytes | memoryview) -> np.ndarray:
 def read_header(name: str, start: bytes | memoryview) -> Header:
     """Return the header of an NPY file. name: what errors call the array.
 
-    start: at least the first ``MAX_HEADER_BYTES`` of the file, or all of it. Raises BadValueError for damage, for data
+    start: the first ``MAX_HEADER_BYTES`` or more of the file, or all of it. Raises BadValueError for damage, for data
     that is neither numeric nor text, and for arrays of objects, which are pickles.
     """
     stream = io.BytesIO(start)
@@ -156,7 +156,7 @@ def read_header(name: str, start: bytes | memoryview) -> Header:
         if version not in _HEADERS:
             raise ValueError(f"version {version} of the format")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            warnings.simplefilter("ignore")  # the warning about headers that Python 2 wrote
             shape, in_columns, dtype = _HEADERS[version](stream)
     except Exception as error:  # NumPy parses the header as Python, which fails in many ways
         raise BadValueError(f"{name} is no array: {format_for_error(str(error))}; save it again") from None

@@ -14,60 +14,53 @@ from app.interchange.onnx_weightless import NO_PADS
 from app.layers import Flatten, Shape
 from app.network.network import CHANNELS
 
-UINT8 = 2  # TensorProto's type
+UINT8 = 2  # TensorProto's number of the type
 CHAIN = "export one chain of layers, from the images to the scores"
-# These may change no number.
+# Operators that are left out if they do not change the numbers.
 RENAMING = ("Cast", "Dropout", "Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
-LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
+LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # operators that may follow a LogSoftmax
 READ_PADDED = ("AveragePool", "Cast", "Conv", "Identity", "MaxPool", "Pad", "Transpose")
 WITH_CONSTANTS = (
     *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Max", "Mul", "Pad"),
     *("PRelu", "ReduceMax", "ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
 )
-READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
-    "Add": OnnxLayers.read_affine,
-    "ArgMax": OnnxLayers.read_argmax,
-    "AveragePool": OnnxLayers.read_pooling,
-    "BatchNormalization": OnnxLayers.read_batch_norm,
-    "Cast": OnnxLayers.read_cast,
-    "Clip": OnnxLayers.read_clip,
-    "Conv": OnnxLayers.read_convolution,
-    "Div": OnnxLayers.read_affine,
-    "Dropout": OnnxLayers.read_no_op,
-    "Flatten": OnnxLayers.read_flatten,
-    "Gemm": OnnxLayers.read_matrix_product,
-    "GlobalAveragePool": OnnxLayers.read_global_pooling,
-    "GlobalMaxPool": OnnxLayers.read_global_pooling,
-    "Identity": OnnxLayers.read_no_op,
-    "LeakyRelu": OnnxLayers.read_leaky_relu,
-    "LogSoftmax": OnnxLayers.read_softmax,
-    "MatMul": OnnxLayers.read_matrix_product,
-    "Max": OnnxLayers.read_maximum,
-    "MaxPool": OnnxLayers.read_pooling,
-    "Mul": OnnxLayers.read_affine,
-    "PRelu": OnnxLayers.read_leaky_relu,
-    "Pad": OnnxLayers.read_pad,
-    "ReduceMax": OnnxLayers.read_mean,
-    "ReduceMean": OnnxLayers.read_mean,
-    "Relu": OnnxLayers.read_activation_function,
-    "Reshape": OnnxLayers.read_reshape,
-    "Sigmoid": OnnxLayers.read_activation_function,
-    "Softmax": OnnxLayers.read_softmax,
-    "Squeeze": OnnxLayers.read_squeeze,
-    "Sub": OnnxLayers.read_affine,
-    "Tanh": OnnxLayers.read_activation_function,
-    "Transpose": OnnxLayers.read_transpose,
-    "Unsqueeze": OnnxLayers.read_unsqueeze,
+Reader = Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]
+READERS: Mapping[str, Reader] = {
+    operator: reader
+    for reader, operators in {
+        OnnxLayers.read_affine: ("Add", "Div", "Mul", "Sub"),
+        OnnxLayers.read_argmax: ("ArgMax",),
+        OnnxLayers.read_pooling: ("AveragePool", "MaxPool"),
+        OnnxLayers.read_batch_norm: ("BatchNormalization",),
+        OnnxLayers.read_cast: ("Cast",),
+        OnnxLayers.read_clip: ("Clip",),
+        OnnxLayers.read_convolution: ("Conv",),
+        OnnxLayers.read_no_op: ("Dropout", "Identity"),
+        OnnxLayers.read_flatten: ("Flatten",),
+        OnnxLayers.read_matrix_product: ("Gemm", "MatMul"),
+        OnnxLayers.read_global_pooling: ("GlobalAveragePool", "GlobalMaxPool"),
+        OnnxLayers.read_leaky_relu: ("LeakyRelu", "PRelu"),
+        OnnxLayers.read_softmax: ("LogSoftmax", "Softmax"),
+        OnnxLayers.read_maximum: ("Max",),
+        OnnxLayers.read_pad: ("Pad",),
+        OnnxLayers.read_reduction: ("ReduceMax", "ReduceMean"),
+        OnnxLayers.read_activation_function: ("Relu", "Sigmoid", "Tanh"),
+        OnnxLayers.read_reshape: ("Reshape",),
+        OnnxLayers.read_squeeze: ("Squeeze",),
+        OnnxLayers.read_transpose: ("Transpose",),
+        OnnxLayers.read_unsqueeze: ("Unsqueeze",),
+    }.items()
+    for operator in operators
 }
 
 
 class OnnxGraph(OnnxLayers):
-    """The layers of a graph, from the images to the scores.
+    """The layers of a graph that is one chain from the images to the scores. Raises BadValueError for any other graph.
 
-    input_name, batch, input_shape, reads_bytes: name, batch size (0 if any), shape (C, H, W) and type of the images.
-    fed_shape: shape of an image as the model reads it. logits: name of the last activation before a softmax.
-    Raises BadValueError for any other graph.
+    input_name, batch, input_shape: name, batch size (0 if any) and shape (C, H, W) of the images. reads_bytes: whether
+    they are uint8, not floats. fed_shape: shape of an image as the model reads it. logits: name of the last activation
+    before a softmax.
     """
 
     def __init__(self, graph: Any, opset: int) -> None:
@@ -99,60 +92,60 @@ class OnnxGraph(OnnxLayers):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
 
     def drop_arrays(self) -> None:
-        """Free the constants and weights, so that they are not kept twice once a source contains them."""
+        """Free the constants and weights, when a ``Source`` has copies of them."""
         self.constants.drop_all()
         self.stack.found.clear()
 
     def to_model_shape(self, images: np.ndarray) -> np.ndarray:
-        """Return images (N, C, H, W) in the shape that the model reads."""
+        """Return images (N, C, H, W) in the shape that the model reads, such as (N, H, W, C)."""
         return images.transpose(0, 2, 3, 1) if self._fed_last else images.reshape(-1, *self.fed_shape)
 
     def _read_node(self, node: Node) -> None:
         if node.operator not in (*READERS, *KEEPING, *OF_SMALL, "Constant", "Shape"):
             known = f"known are {', '.join(sorted(READERS))}"
-            raise node.fault("has an operator that cannot be imported", known)
+            raise node.error("has an operator that cannot be imported", known)
         if len(node.outputs) != 1:
-            raise node.fault(f"has {len(node.outputs)} outputs", CHAIN)
+            raise node.error(f"has {len(node.outputs)} outputs", CHAIN)
         reads = [name for name in node.inputs if name]
         if node.operator == "Shape" and len(reads) == 1 and reads[0] in self._shapes:
             sizes = [self.batch or -1, *self._shapes[reads[0]]]  # -1: any number, as in a Reshape
-            part = slice(node.take("start", 0), node.take("end", len(sizes)))
-            self.constants.define(node.outputs[0], np.array(sizes[part], np.int64))
+            part = slice(node.take_attribute("start", 0), node.take_attribute("end", len(sizes)))
+            self.constants.define_constant(node.outputs[0], np.array(sizes[part], np.int64))
         elif self.constants.has_all(reads):
-            self.constants.fold(node)
+            self.constants.fold_node(node)
             return
         elif node.operator in ("Cast", "Identity") and set(reads) <= self._labels:
-            node.take("to", 0)
+            node.take_attribute("to", 0)
             self._labels.add(node.outputs[0])
         elif node.operator not in READERS:
-            raise node.fault("computes with activations", CHAIN)
+            raise node.error("computes with activations", CHAIN)
         else:
             self._read_activation_node(node, [name for name in reads if name not in self._at])
         node.check_all_taken()
 
     def _read_activation_node(self, node: Node, constants: list[str]) -> None:
-        """Read a node that computes the next activation from the previous one. constants: names of its other inputs."""
+        """Convert a node that reads the previous activation. constants: names of its other inputs."""
         commutes = node.operator in ("Add", "Div", "Max", "Mul", "Sub")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
         if not reads_last or self._labels or not self.constants.has_all(constants):
-            raise node.fault("does not read the layer before it and constants only", CHAIN)
+            raise node.error("does not read the layer before it and constants only", CHAIN)
         if constants and node.operator not in WITH_CONSTANTS:
-            raise node.fault(f"has {len(constants)} inputs too many", "export it again")
+            raise node.error(f"has {len(constants)} inputs too many", "export it again")
         if self.logarithms and node.operator not in LABELS_KEPT:
-            raise node.fault("stands behind a LogSoftmax", CHAIN)
+            raise node.error("stands behind a LogSoftmax", CHAIN)
         if self.stack.channels_last and node.operator in CHANNELS_FIRST:
-            raise node.fault("reads maps (N,H,W,C) as (N,C,H,W)", "export it again")
+            raise node.error("reads maps (N,H,W,C) as (N,C,H,W)", "export it again")
         if self.pads_ahead != NO_PADS and node.operator not in READ_PADDED:
-            raise node.fault("stands behind a Pad", "only a convolution or pooling can follow it")
+            raise node.error("stands behind a Pad", "only a convolution or pooling can follow it")
         known = len(self.stack.found)
         try:
             READERS[node.operator](self, node, [self.constants[name] for name in constants], constants)
         except UserError as error:
-            raise node.fault(f"does not fit ({error})", "export another network") from None
+            raise node.error(f"does not fit ({error})", "export another network") from None
         if node.operator == "ArgMax":
             self._labels = {node.outputs[0]}
             return
-        # A node that does not change the numbers renames the activation.
+        # The output of a node that does not change the numbers is another name of the activation.
         same = len(self.stack.found) == known and node.operator in RENAMING
         self._at = {*(self._at if same else ()), node.outputs[0]}
         if self.pads_ahead == NO_PADS:
@@ -173,9 +166,9 @@ def _read_image_input(images: Any) -> tuple[int, Shape, bool]:
 
 
 def _image_shape(read: Shape) -> Shape:
-    """Return the (C, H, W) of an image. read: its shape as the model reads it, perhaps (H, W, C), (H, W) or (H·W,).
+    """Return the shape (C, H, W) of an image that the model reads as ``read``: also (H, W, C), (H, W) or (H·W,).
 
-    Raises BadValueError if the pixels do not form a square.
+    Raises BadValueError if H·W pixels do not form a square.
     """
     side = isqrt(read[0])
     if len(read) == 1 and side**2 != read[0]:

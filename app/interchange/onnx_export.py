@@ -1,4 +1,4 @@
-"""Export a network and its weights as an ONNX model, which computes scores and labels from the bytes of images."""
+"""Export a network and its weights as an ONNX model that computes scores and labels from the bytes of images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from app.layers import Activation, Argmax, AvgPool, Conv2d, Flatten, Layer, Leak
 from app.layers.pool import Pool
 from app.network.foreign import DESCRIPTION
 
-OPSET, IR_VERSION = 17, 8  # of 2022: every engine released since then runs such models
+OPSET, IR_VERSION = 17, 8  # versions of 2022, which every engine released since then supports
 PRODUCER = "lenet5-inference"
 IMAGES, SCORES, LABELS = "images", "scores", "labels"  # the model's input and outputs
 OPERATORS = {"relu": "Relu", "relu6": "Clip", "tanh": "Tanh", "sigmoid": "Sigmoid"}
-LIMITS = {"Clip": {"minimum": np.float32(0), "maximum": np.float32(6)}}  # constants that an operator takes
+LIMITS = {"Clip": {"minimum": np.float32(0), "maximum": np.float32(6)}}  # operator → its constant inputs by name
 
 
 def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype: str = "uint8") -> Any:
@@ -31,9 +31,9 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
     helper, types = onnx.helper, onnx.TensorProto
     pixels = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     network = description.network
-    graph = _Graph(helper, onnx.numpy_helper, description.input_scale, to_channels_first(network, arrays))
+    graph = _GraphBuilder(helper, onnx.numpy_helper, description.input_scale, to_channels_first(network, arrays))
     for step in network.steps:
-        graph.add(step.layer, step.in_shape)
+        graph.add_layer(step.layer, step.in_shape)
     last = {SCORES: (types.FLOAT, ["N", graph.classes]), LABELS: (types.INT64, ["N"])}
     model = helper.make_model(
         helper.make_graph(
@@ -51,8 +51,8 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
     return model
 
 
-class _Graph:
-    """The nodes and constants of the model; layers are added one by one."""
+class _GraphBuilder:
+    """The nodes and constants of an ONNX graph, to which layers are added one by one."""
 
     def __init__(self, helper: Any, numpy_helper: Any, scale: float, arrays: Mapping[str, np.ndarray]) -> None:
         self.nodes: list[Any] = []
@@ -62,8 +62,8 @@ class _Graph:
         self._scale: float | None = scale  # None once it is applied
         self._at = IMAGES
 
-    def add(self, layer: Layer, shape: Shape) -> None:
-        """Add a layer. shape: (C, H, W) or (features,) of its input."""
+    def add_layer(self, layer: Layer, shape: Shape) -> None:
+        """Add the nodes of a layer. shape: (C, H, W) or (features,) of its input. Raises BadValueError."""
         if self._scale is not None and not layer.keeps_bytes:
             self._add_node("Cast", "images/floats", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)))
             self._add_node("Mul", "images/scaled", **{"images/scale": np.float32(self._scale)})
@@ -97,7 +97,7 @@ class _Graph:
                 raise BadValueError(f"layer {layer.name} ({layer.kind}) has no form in ONNX; leave it out")
 
     def _add_resize(self, layer: Resize, shape: Shape) -> None:
-        """Add an enlargement: an integer matrix product along each axis, exact in int32, and one division."""
+        """Add nodes that enlarge images: an integer matrix product along each axis, exact in int32, and a division."""
         name = layer.name
         down, across = (_interpolation_weights(layer, length) for length in shape[1:])
         self._add_node("Cast", f"{name}/int32", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.int32)))
@@ -115,9 +115,9 @@ class _Graph:
         self._add_node(operator, layer.name, **arrays, **attributes)
 
     def _add_pooling(self, layer: Pool, shape: Shape) -> None:
-        """Add a pooling; padding at the end completes the last windows, because ONNX's ceil_mode may add windows.
+        """Add a pooling node. Padding at the end replaces ONNX's ceil_mode, which may add windows.
 
-        A mean that counts the layer's padding must not count this one: a multiplication corrects the divisor.
+        A mean that counts the layer's padding must not count the added one: a Mul node corrects the divisor.
         """
         margins = layer.window_overhangs(shape)
         attributes: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class _Graph:
             self._add_node("Mul", f"{layer.name}/counted", **{f"{layer.name}/factors": np.float32(1 / shares)})
 
     def _add_node(self, operator: str, output: str, **attributes: Any) -> None:
-        """Add a node that reads the last one's output. Arrays among the attributes become constant inputs."""
+        """Add a node that reads the previous node's output. Arrays among the attributes become constant inputs."""
         constants = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray | np.generic)}
         for name, value in constants.items():
             self._add_constant(name, value)

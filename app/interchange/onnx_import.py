@@ -12,7 +12,7 @@ from app.interchange.chain import assemble_network
 from app.interchange.engines import onnx_engine
 from app.interchange.layer_stack import BRIGHT
 from app.interchange.layout import convert_arrays, source_array_shapes
-from app.interchange.named_arrays import class_names, parse_description, torch_key
+from app.interchange.named_arrays import parse_class_names, parse_description, torch_key
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
 from app.interchange.onnx_values import load_external_data, tensor_array
@@ -24,21 +24,21 @@ from app.network.network import PIXEL_SCALE
 OLDEST_OPSET = 13
 
 
-def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return the network and arrays of an ONNX model; its graph defines the network. Raises BadValueError."""
-    if asked != ImportOptions():
+def read_source(content: bytes, options: ImportOptions) -> Source:
+    """Return the network that an ONNX model's graph defines, and its arrays. Raises BadValueError."""
+    if options != ImportOptions():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parse_model(content)
-    del content  # the model is as large
+    del content  # free the memory: the parsed model needs as much
     opset = _check_model_features(model)
-    load_external_data(model, asked.path)
+    load_external_data(model, options.path)
     exported = _exported_source(model)
     if exported is not None:
         ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
         return replace(exported, engine=onnx_engine(model, logits, lambda images: images))
     chain = OnnxGraph(model.graph, opset)
-    source = _build_source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
+    source = _build_source(chain, options.name, {one.key: one.value for one in model.metadata_props})
 
     def convert_images(images: np.ndarray) -> np.ndarray:
         """Return images in the model's dtype and range: uint8, or float32 from 0 to 255 or from 0 to 1."""
@@ -59,7 +59,7 @@ def _parse_model(content: bytes) -> Any:
     except DecodeError as error:
         raise BadValueError(f"is no ONNX model: {format_for_error(str(error))}; get a fresh copy") from None
     for name in _names_in_model(model):
-        if not isinstance(name, str) or not name.isprintable():  # what is no UTF-8 arrives as bytes
+        if not isinstance(name, str) or not name.isprintable():  # protobuf gives a name that is not UTF-8 as bytes
             raise BadValueError(f"contains the name {format_for_error(name)}; get a fresh copy")
     return model
 
@@ -76,7 +76,7 @@ def _names_in_model(model: Any) -> Iterator[Any]:
 
 
 def _check_model_features(model: Any) -> int:
-    """Return the opset. Raises BadValueError for an unknown one, and for functions and sparse weights."""
+    """Return the model's opset. Raises BadValueError for an unknown opset, and for functions and sparse weights."""
     versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
     newest = require_onnx().defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
@@ -92,7 +92,7 @@ def _check_model_features(model: Any) -> int:
 
 
 def _exported_source(model: Any) -> Source | None:
-    """Return the network and arrays of a model that ``export`` wrote and nobody changed; otherwise None."""
+    """Return the network and arrays of a model that ``main.py export`` wrote; None for other and changed models."""
     texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION and isinstance(one.value, str)]
     if not texts:
         return None
@@ -109,27 +109,27 @@ def _exported_source(model: Any) -> Source | None:
 
 
 def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
-    """Return the network and arrays of a graph. name: name of the network, as exporters name all graphs alike."""
+    """Return the network, named ``name``, and the arrays of a graph. metadata: of the model, may have class names."""
     found, notes = chain.stack.found, chain.stack.notes
     for one in found:
         one.arrays = {end: as_float32(one.origins.get(end, ""), array, notes) for end, array in one.arrays.items()}
     scale = _pixel_scale(chain, notes)
     network, arrays, origins = assemble_network(found, name, "imported from an ONNX model", chain.input_shape, scale)
-    classes = class_names(metadata, network, notes)
+    classes = parse_class_names(metadata, network, notes)
     return Source(network, arrays, origins, tuple(notes), classes=classes)
 
 
 def _byte_factor(chain: OnnxGraph) -> float:
-    """Return the factor from bytes to the pixels that the model reads: 1 if they are from 0 to 255, else 1/255.
+    """Return the factor from bytes to the pixels that the model reads: 1 for pixels from 0 to 255, 1/255 for 0 to 1.
 
-    For floats, the range follows from the factor by which the model multiplies them.
+    A model that reads bytes, or multiplies its images by less than BRIGHT, reads pixels from 0 to 255.
     """
     bright = chain.contrast is not None and chain.contrast < BRIGHT
     return 1.0 if chain.reads_bytes or bright else PIXEL_SCALE
 
 
 def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
-    """Return the network's factor for pixel bytes, which follows from the graph's constants and image type."""
+    """Return the network's factor for pixel bytes, which follows from the model's own scale and type of images."""
     unit, factor = _byte_factor(chain), 1.0 if chain.factor is None else chain.factor
     if unit != 1:
         scaled = "does not scale" if chain.contrast is None else f"scales by {chain.contrast:.3g}"

@@ -1,4 +1,4 @@
-"""Convert single nodes of an ONNX graph to layers. The readers check every attribute, and refuse unknown ones.
+"""Convert nodes of an ONNX graph to layers; nodes with unknown attributes are errors.
 
 onnx_weightless.py converts nodes without weights.
 """
@@ -13,15 +13,15 @@ from app.interchange.onnx_values import Constants, Node
 from app.interchange.onnx_weightless import NO_PADS, WeightlessLayers
 from app.layers import Conv2d, Linear, Shape
 
-FLOAT = 1  # TensorProto's type
+FLOAT = 1  # TensorProto's number of the type
 
 
 class OnnxLayers(WeightlessLayers):
-    """The layers to which the nodes so far were converted.
+    """Converts one node after another to layers, which ``stack`` collects.
 
-    floats: whether the activations are floats, or still bytes. factor: number by which the images are multiplied first;
-    None if there is none. contrast: the largest such number for any map. left_out: names of nodes without effect, by
-    operator.
+    batch: images of a batch, 0 for any number. floats: whether the activations are floats, or still bytes. factor:
+    number by which the model multiplies the images; None without one. contrast: the same, or the largest such number if
+    maps have different ones. left_out: labels of nodes without effect, by operator.
     """
 
     def __init__(self, constants: Constants, batch: int, shape: Shape, floats: bool) -> None:
@@ -32,31 +32,31 @@ class OnnxLayers(WeightlessLayers):
         self.contrast: float | None = None
         self.left_out: dict[str, list[str]] = {}
 
-    # Readers of one node. ``values``: its constant inputs; ``names``: their names.
+    # Each method converts one node. values: the node's constant inputs. names: their names.
 
     def read_convolution(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if len(values) not in (1, 2) or values[0].ndim != 4 or values[0].shape[2] != values[0].shape[3]:
-            raise node.fault("has filters that are not square, or no constants", "export another network")
+            raise node.error("has filters that are not square, or no constants", "export another network")
         maps, channels, kernel, _ = values[0].shape
         for name, only in {"group": 1, "dilations": [1, 1]}.items():
-            node.require_attribute(name, only)
-        node.require_attribute("kernel_shape", [kernel, kernel])
-        stride = node.uniform_attribute("strides", 1)
+            node.take_allowed_attribute(name, only)
+        node.take_allowed_attribute("kernel_shape", [kernel, kernel])
+        stride = node.take_equal_pair("strides", 1)
         pads = node.take_padding(self.stack.shape[1:], kernel, stride)
         pads = [one + other for one, other in zip(pads, self.pads_ahead, strict=True)] if len(pads) == 4 else pads
         self.pads_ahead = NO_PADS
         if len(pads) != 4 or pads[0] != pads[1] or pads[2] != pads[3] or not 0 <= min(pads) <= max(pads) < 2 * kernel:
-            raise node.fault(f"has pads {pads[:8]}", "only equal padding of height and width can be imported")
+            raise node.error(f"has pads {pads[:8]}", "only equal padding of height and width can be imported")
         filters, padding = pad_filters_equally(values[0], pads[0], pads[2])
         if filters is not values[0]:
             self.stack.notes.append(f"{node.label}: its filters get zeros, to be padded by {padding} on all sides")
         if channels != self.stack.shape[0]:
-            raise node.fault(f"has filters of {channels:,} channels for {self.stack.shape[0]:,}", "get a fresh copy")
+            raise node.error(f"has filters of {channels:,} channels for {self.stack.shape[0]:,}", "get a fresh copy")
         layer = Conv2d("", maps, filters.shape[2], stride, padding)
         self._add_weighted_layer(node, layer, filters, values[1:], names)
 
     def read_pad(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.require_attribute("mode", b"constant")
+        node.take_allowed_attribute("mode", b"constant")
         pads = [int(size) for size in values[0].ravel()[:9]] if values else []
         still, sides = ((0, 3), (1, 2)) if self.stack.channels_last else ((0, 1), (2, 3))
         if (
@@ -65,7 +65,7 @@ class OnnxLayers(WeightlessLayers):
             or len(values) > 2
             or any(value.any() for value in values[1:])
         ):
-            raise node.fault("pads with other than zeros around height and width", "export another network")
+            raise node.error("pads with other than zeros around height and width", "export another network")
         more = [pads[at + end] for end in (0, 4) for at in sides]
         self.pads_ahead = [one + other for one, other in zip(self.pads_ahead, more, strict=True)]
 
@@ -73,16 +73,16 @@ class OnnxLayers(WeightlessLayers):
         most, transposed = 1, 0
         if node.operator == "Gemm":
             for name, only in {"alpha": 1.0, "beta": 1.0, "transA": 0}.items():
-                node.require_attribute(name, only)
-            most, transposed = 2, node.require_attribute("transB", 0, 1)
+                node.take_allowed_attribute(name, only)
+            most, transposed = 2, node.take_allowed_attribute("transB", 0, 1)
         if not 1 <= len(values) <= most or values[0].ndim != 2:
-            raise node.fault("does not multiply features by a constant matrix", "export another network")
+            raise node.error("does not multiply features by a constant matrix", "export another network")
         weights = values[0] if transposed else values[0].T
         if self._reordered is not None and weights.shape[1] == prod(self._reordered):
             weights, self._reordered = reorder_to_channels_first(weights, self._reordered), None
         if self.stack.shape != weights.shape[1:]:
             shape = self.stack.shape
-            raise node.fault(f"has a matrix for {weights.shape[1]:,} features, not {shape}", "get a fresh copy")
+            raise node.error(f"has a matrix for {weights.shape[1]:,} features, not {shape}", "get a fresh copy")
         self._add_weighted_layer(node, Linear("", len(weights)), weights, values[1:], names)
 
     def _add_weighted_layer(
@@ -95,17 +95,17 @@ class OnnxLayers(WeightlessLayers):
         self.stack.add_weighted(layer, arrays, dict(zip(("", "_bias"), names, strict=False)))
 
     def read_affine(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Read a node that adds or multiplies constants: a bias, the scale of the pixels, or a normalisation."""
+        """Convert a node that adds or multiplies constants: a bias, the scale of the pixels, or a normalisation."""
         self._check_floats(node)
         if len(values) != 1 or values[0].dtype.kind != "f":
-            raise node.fault("computes with other than one constant of floats", "export another network")
+            raise node.error("computes with other than one constant of floats", "export another network")
         value = values[0].astype(np.float64)
         with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
             value = np.reciprocal(value) if node.operator == "Div" else -value if node.operator == "Sub" else value
         multiplies = node.operator in ("Div", "Mul")
         constant_first = node.inputs[0] in names
         if constant_first and node.operator == "Div":
-            raise node.fault("divides by an activation", "export another network")
+            raise node.error("divides by an activation", "export another network")
         if multiplies and value.size == 1 and self.stack.has_no_weights and not self.stack.has_pending and value > 0:
             self._update_contrast(value)
             self.factor = value.item() * (1 if self.factor is None else self.factor)
@@ -124,12 +124,14 @@ class OnnxLayers(WeightlessLayers):
 
     def read_batch_norm(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         self._check_floats(node)
-        node.require_attribute("training_mode", 0)
-        node.take("momentum", 0.9)
+        node.take_allowed_attribute("training_mode", 0)
+        node.take_attribute("momentum", 0.9)
         if len(values) != 4:
-            raise node.fault("has no four constants", "export the network in evaluation mode")
+            raise node.error("has no four constants", "export the network in evaluation mode")
         scale, shift, mean, variance = values
-        norm = BatchNorm(format_for_error(node.name), scale, shift, mean, variance, node.take("epsilon", 1e-5))
+        norm = BatchNorm(
+            format_for_error(node.name), scale, shift, mean, variance, node.take_attribute("epsilon", 1e-5)
+        )
         count = self.stack.shape[0]
         self._add_affine(node, *(self._value_per_map(node, one, count, 1) for one in norm.factor_and_shift(count)))
 
@@ -151,69 +153,68 @@ class OnnxLayers(WeightlessLayers):
             value = value.reshape(1, count)
             return reorder_to_channels_first(value, self._reordered)[0] if self._reordered is not None else value[0]
         if value.size != 1:
-            raise node.fault(
+            raise node.error(
                 f"has a constant of shape {value.shape[:8]}", f"only one for each of {count:,} can be folded"
             )
         return np.full(count, value.item(), value.dtype)
 
     def read_flatten(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.require_attribute("axis", 1, -len(self.stack.shape))
+        node.take_allowed_attribute("axis", 1, -len(self.stack.shape))
         self._flatten()
 
     def read_reshape(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        copies = not node.require_attribute("allowzero", 0, 1)
+        copies = not node.take_allowed_attribute("allowzero", 0, 1)
         shape, wanted = self.stack.shape_in_model, [int(size) for size in values[0].ravel()[:9]] if values else []
         batch = [-1, *([0] if copies else []), *([self.batch] if self.batch else [])]
         rest = [shape[at] if size == 0 and copies and at < len(shape) else size for at, size in enumerate(wanted[1:])]
         if rest.count(-1) == 1 and 0 not in rest:
             rest[rest.index(-1)] = prod(shape) // -prod(rest)
         if not rest or wanted[0] not in batch or min(rest) < 1 or prod(rest) != prod(shape):
-            raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
+            raise node.error("gives another shape than (N, features)", "flatten the maps of each image")
         channels, *sides = self.stack.shape
         moved = (channels, *sides) if self.stack.channels_last else (*sides, channels)
         if len(rest) == 3 and tuple(rest) == moved != shape and 1 in (channels, prod(sides)):
             self.stack.channels_last = not self.stack.channels_last
         elif tuple(rest) != shape:
             if max(rest) != prod(shape):
-                raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
+                raise node.error("gives another shape than (N, features)", "flatten the maps of each image")
             self._flatten()
 
     def read_squeeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         axes, shape = self._reduction_axes(node, values), self.stack.shape
         if 0 in axes or (len(shape) == 3 and ((3 if self.stack.channels_last else 1) in axes or shape[1:] != (1, 1))):
-            raise node.fault("does not leave (N, features)", "flatten the maps of each image")
+            raise node.error("does not leave (N, features)", "flatten the maps of each image")
         self._flatten()
 
     def read_unsqueeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Read a node that adds the channel axis to images (N, H, W); the shapes in ``stack`` always have this axis."""
+        """Convert a node that adds the channel axis to images (N, H, W); shapes in ``stack`` always have this axis."""
         axes = self._reduction_axes(node, values)
         if self.stack.found or self.stack.shape[0] != 1 or axes not in ([1], [3]):
-            raise node.fault("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")
-
+            raise node.error("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")
         self.stack.channels_last = axes == [3]
 
     def read_transpose(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         wanted = [0, 3, 1, 2] if self.stack.channels_last else [0, 2, 3, 1]
-        if node.take("perm", [0]) != wanted or len(self.stack.shape) != 3:
-            raise node.fault("does not exchange (N,C,H,W) and (N,H,W,C)", "export another network")
+        if node.take_attribute("perm", [0]) != wanted or len(self.stack.shape) != 3:
+            raise node.error("does not exchange (N,C,H,W) and (N,H,W,C)", "export another network")
         self.stack.channels_last = not self.stack.channels_last
 
     def read_cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        if node.take("to", 0) != FLOAT:
-            raise node.fault("gives no floats", "cast the images to float only")
-        node.require_attribute("saturate", 1)
+        if node.take_attribute("to", 0) != FLOAT:
+            raise node.error("gives no floats", "cast the images to float only")
+        node.take_allowed_attribute("saturate", 1)
         if self.floats:
             self._skip_node(node)
         self.floats = True
 
     def _check_floats(self, node: Node) -> None:
         if not self.floats:
-            raise node.fault("computes with bytes", "cast the images to float before it")
+            raise node.error("computes with bytes", "cast the images to float before it")
 
     def read_no_op(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.take("seed", 0)
+        node.take_attribute("seed", 0)
         if any(value.dtype == bool and value.any() for value in values):
-            raise node.fault("is in training mode", "export the network in evaluation mode")
+            raise node.error("is in training mode", "export the network in evaluation mode")
         self._skip_node(node)
 
     def _skip_node(self, node: Node) -> None:

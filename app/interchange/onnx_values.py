@@ -1,4 +1,4 @@
-"""Read constants and nodes of an ONNX graph, and the file beside a model that stores its numbers, within limits."""
+"""Read constants and attributes of an ONNX graph, and files beside a model that store its numbers, within limits."""
 
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -11,11 +11,11 @@ from app.files.checks import BadValueError, format_for_error
 from app.files.reading import may_exist, read_file
 from app.interchange.source import MAX_FILE_BYTES
 
-TYPES = (1, 2, 6, 7, 9, 10, 11)  # of TensorProto: float, uint8, int32, int64, bool, float16, double
+TYPES = (1, 2, 6, 7, 9, 10, 11)  # TensorProto's numbers of float, uint8, int32, int64, bool, float16, double
 DOMAINS = ("", "ai.onnx")
 TOGETHER = "save the model with its data in one file, or in a file of a plain name in the same folder"
-# Operators that keep the number of elements are computed on any constant, the others on small ones only: an array of
-# the size of its inputs' product would take all memory.
+# Operators that keep the number of elements are computed on constants of any size, the others on up to SMALL elements:
+# their results can be as large as the product of their inputs' sizes.
 KEEPING = ("Cast", "Identity", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze")
 OF_SMALL = ("Add", "Concat", "ConstantOfShape", "Div", "Gather", "Mul", "Slice", "Sqrt", "Sub")
 SMALL = 64
@@ -23,7 +23,7 @@ VALUES = ("value_float", "value_floats", "value_int", "value_ints")
 
 
 def tensor_array(tensor: Any, name: str) -> np.ndarray:
-    """Return the numbers of a TensorProto. Raises BadValueError for external or damaged data and other types."""
+    """Return the numbers of a TensorProto. Raises BadValueError for external or damaged data and unknown types."""
     from onnx import TensorProto, numpy_helper
 
     name = format_for_error(name)
@@ -44,11 +44,11 @@ def tensor_array(tensor: Any, name: str) -> np.ndarray:
 
 
 def load_external_data(model: Any, path: Path | None) -> None:
-    """Load the numbers that a model stores in other files into the model. path: file of the model, or None.
+    """Copy the numbers that a model stores in other files into the ModelProto. path: file of the model, or None.
 
-    Raises BadValueError for files outside the model's folder, for links and for the model itself, and for ranges that
-    leave their file or overlap: no byte is used twice, so a model takes no more memory than its files. Raises UserError
-    as ``read_file`` does.
+    Raises BadValueError for files outside the model's folder, for links and for the model itself. Also raises it for
+    ranges that overlap or leave their file, so that a model takes no more memory than its files. Raises UserError as
+    ``read_file`` does.
     """
     ranges: dict[str, list[tuple[int, int, Any]]] = {}
     contents: dict[str, memoryview] = {}
@@ -76,7 +76,7 @@ def _external_tensors(graph: Any) -> Iterator[Any]:
 
 
 def _read_external_file(path: Path | None, name: str, location: Any, most: int) -> bytes:
-    """Return the content of a file beside the model, of at most ``most`` bytes. name: name of the array, for errors."""
+    """Return the content of a file beside the model, of at most ``most`` bytes. name: of the array, for errors."""
     shown = format_for_error(location)
     plain = isinstance(location, str) and location.isprintable() and location not in ("", ".", "..")
     if path is None or not plain or "/" in location or "\\" in location:
@@ -98,7 +98,7 @@ def _parse_count(name: str, text: Any) -> int:
 
 
 def _assign_ranges(location: str, content: memoryview, ranges: list[tuple[int, int, Any]]) -> None:
-    """Give each tensor its range of the content. ranges: (begin, end, tensor) in bytes, in ascending order."""
+    """Copy a range of the content into each tensor. ranges: (begin, end, tensor) in bytes, in ascending order."""
     before = 0
     for start, end, tensor in ranges:
         if start < before:
@@ -111,7 +111,7 @@ def _assign_ranges(location: str, content: memoryview, ranges: list[tuple[int, i
 
 
 class Node:
-    """A node: its operator, inputs and outputs. Its reader takes the attributes one by one."""
+    """A node of a graph: its operator, inputs and outputs. Methods remove the attributes that they return."""
 
     def __init__(self, node: Any) -> None:
         from onnx import helper
@@ -123,21 +123,21 @@ class Node:
         try:
             self._attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         except ValueError as error:
-            raise self.fault(f"has a damaged attribute: {format_for_error(str(error))}", "get a fresh copy") from None
+            raise self.error(f"has a damaged attribute: {format_for_error(str(error))}", "get a fresh copy") from None
 
-    def fault(self, what: str, remedy: str) -> BadValueError:
-        """Return an error that names this node, what is wrong with it, and the remedy."""
+    def error(self, what: str, remedy: str) -> BadValueError:
+        """Return an error that names this node. what: what is wrong with it, beginning with a verb."""
         return BadValueError(f"{self.label} {what}; {remedy}")
 
     @property
     def label(self) -> str:
-        """Return the node's name and operator."""
+        """Return the node's name and operator as text."""
         return f"node {format_for_error(self.name)} ({format_for_error(self.operator)[1:-1]})"
 
-    def take(self, name: str, default: Any) -> Any:
+    def take_attribute(self, name: str, default: Any) -> Any:
         """Remove and return an attribute, or the default. Raises BadValueError if its type is not that of the default.
 
-        A default of None permits any type. ``check_all_taken`` refuses attributes that no reader has taken.
+        A default of None permits any type. ``check_all_taken`` later refuses attributes that nobody has taken.
         """
         found = self._attributes.pop(name, default)
         if default is None:
@@ -145,28 +145,28 @@ class Node:
         if isinstance(default, list) and isinstance(found, Iterable) and not isinstance(found, bytes):
             found = list(found)
         if type(found) is not type(default):
-            raise self.fault(f"has a wrong attribute {name}", "export it again")
+            raise self.error(f"has a wrong attribute {name}", "export it again")
         return found
 
-    def require_attribute(self, name: str, *allowed: Any) -> Any:
-        """Return an attribute that must have one of these values; the first is the default. Raises BadValueError."""
-        found = self.take(name, allowed[0])
+    def take_allowed_attribute(self, name: str, *allowed: Any) -> Any:
+        """Take an attribute that must have one of these values; the first is the default. Raises BadValueError."""
+        found = self.take_attribute(name, allowed[0])
         if found not in allowed:
             known = " or ".join(format_for_error(str(value)) for value in allowed)
-            raise self.fault(f"has {name} {format_for_error(str(found))}", f"only {known} can be imported")
+            raise self.error(f"has {name} {format_for_error(str(found))}", f"only {known} can be imported")
         return found
 
-    def uniform_attribute(self, name: str, default: int) -> int:
-        """Return the number that a list attribute has twice. Raises BadValueError if they differ."""
-        found = self.take(name, [default] * 2)
+    def take_equal_pair(self, name: str, default: int) -> int:
+        """Take an attribute that is a list of two equal numbers; return the number. Raises BadValueError."""
+        found = self.take_attribute(name, [default] * 2)
         if len(found) != 2 or len(set(found)) != 1:
-            raise self.fault(f"has {name} {found[:8]}", "only 2 equal numbers can be imported")
+            raise self.error(f"has {name} {found[:8]}", "only 2 equal numbers can be imported")
         return int(found[0])
 
     def take_padding(self, sizes: tuple[int, ...], kernel: int, stride: int) -> list[int]:
-        """Return what ``pads`` and ``auto_pad`` add to an image (H, W): rows and columns before, then after it."""
-        auto = self.require_attribute("auto_pad", b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
-        pads: list[int] = self.take("pads", [0] * 4)
+        """Take ``pads`` and ``auto_pad`` of an input (H, W); return rows and columns before it, then after it."""
+        auto = self.take_allowed_attribute("auto_pad", b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
+        pads: list[int] = self.take_attribute("pads", [0] * 4)
         if auto in (b"NOTSET", b"VALID") or stride < 1:
             return [0] * 4 if auto == b"VALID" else pads
         total = [max(-size % stride + kernel - stride, 0) for size in sizes]
@@ -174,15 +174,15 @@ class Node:
         return [*less, *more] if auto == b"SAME_UPPER" else [*more, *less]
 
     def check_all_taken(self) -> None:
-        """Raise BadValueError if a reader has not taken an attribute."""
+        """Raise BadValueError if an attribute is left that nobody has taken: the program does not know it."""
         if self._attributes:
-            raise self.fault(
+            raise self.error(
                 f"has the attribute {format_for_error(min(self._attributes))}", "this program does not know it"
             )
 
 
 class Constants:
-    """The constant arrays of a graph by name; each is read at its first use. opset: version of the operators."""
+    """The constant arrays of a graph by name; each is decoded at its first use. opset: version of the operators."""
 
     def __init__(self, graph: Any, opset: int) -> None:
         self._tensors = {one.name: one for one in graph.initializer}
@@ -197,34 +197,34 @@ class Constants:
             self._arrays[name] = tensor_array(self._tensors[name], name)
         return self._arrays[name]
 
-    def define(self, name: str, array: np.ndarray) -> None:
+    def define_constant(self, name: str, array: np.ndarray) -> None:
         """Add a constant array."""
         self._arrays[name] = array
 
     def drop_all(self) -> None:
-        """Drop all constants."""
+        """Drop all constants, to free their memory."""
         self._tensors, self._arrays = {}, {}
 
     def has_all(self, names: Iterable[str]) -> bool:
         """Return whether all of these names are constants."""
         return all(name in self for name in names)
 
-    def fold(self, node: Node) -> None:
+    def fold_node(self, node: Node) -> None:
         """Compute a node whose inputs are all constants; its output becomes a constant. Raises BadValueError."""
         if node.operator == "Constant":
-            self.define(node.outputs[0], _constant_value(node))
+            self.define_constant(node.outputs[0], _constant_value(node))
             return
         arrays = {name: self[name] for name in node.inputs if name}
         if node.operator == "ConstantOfShape" and any(
             not 0 <= prod(array.tolist()) <= SMALL for array in arrays.values()
         ):
-            raise node.fault("makes a large constant", "export it with constant folding")
+            raise node.error("makes a large constant", "export it with constant folding")
         small = all(array.size <= SMALL and array.ndim <= 8 for array in arrays.values())
         if not (node.operator in KEEPING or (node.operator in OF_SMALL and small)) or not arrays:
-            raise node.fault("computes with constants only", "export it with constant folding")
-        self.define(node.outputs[0], self._evaluate(node, arrays))
+            raise node.error("computes with constants only", "export it with constant folding")
+        self.define_constant(node.outputs[0], self._evaluate_node(node, arrays))
 
-    def _evaluate(self, node: Node, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    def _evaluate_node(self, node: Node, arrays: dict[str, np.ndarray]) -> np.ndarray:
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
@@ -236,19 +236,19 @@ class Constants:
             with np.errstate(all="ignore"):
                 (found,) = ReferenceEvaluator(model).run(None, arrays)
             array = np.asarray(found)
-        except Exception as error:  # it has no errors of its own
+        except Exception as error:  # ReferenceEvaluator raises any type
             reason = format_for_error(str(error).partition("\n")[0])
-            raise node.fault(f"cannot be computed: {reason}", "export it again") from None
+            raise node.error(f"cannot be computed: {reason}", "export it again") from None
         if array.dtype.kind not in "biuf":
-            raise node.fault("gives no numbers", "export it again")
+            raise node.error("gives no numbers", "export it again")
         return array
 
 
 def _constant_value(node: Node) -> np.ndarray:
-    tensor = node.take("value", None)
-    found = [tensor, *(node.take(name, None) for name in VALUES)]
+    tensor = node.take_attribute("value", None)
+    found = [tensor, *(node.take_attribute(name, None) for name in VALUES)]
     if sum(one is not None for one in found) != 1:
-        raise node.fault("has not one value", "export it again")
+        raise node.error("has not one value", "export it again")
     node.check_all_taken()
     if tensor is not None:
         return tensor_array(tensor, node.outputs[0])

@@ -14,17 +14,17 @@ from app.network.foreign import DESCRIPTION
 FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
-def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return a safetensors file's arrays with the names of the asked or described network. Raises BadValueError."""
-    return match_to_network(read_safetensors(content), asked)
+def read_source(content: bytes, options: ImportOptions) -> Source:
+    """Return a safetensors file's arrays and network, as ``match_to_network`` finds them. Raises BadValueError."""
+    return match_to_network(read_safetensors(content), options)
 
 
 def read_safetensors(content: bytes) -> NamedArrays:
-    """Return all arrays but counters. Raises BadValueError for damage and other types, and without the library."""
+    """Return all arrays but batch counters. Raises BadValueError for damage and other types, or without the library."""
     library = _import_safetensors()
     try:
         tensors = library.deserialize(content)
-        # The library gives no metadata of bytes in memory. It has checked the header; its length stands before it.
+        # The library does not return the metadata. It has checked the JSON header, which begins with its length.
         header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode("utf-8"))
     except (library.SafetensorError, BadValueError) as error:
         raise BadValueError(f"is no valid safetensors file: {format_for_error(str(error))}; get a fresh copy") from None

@@ -1,10 +1,10 @@
-"""Define the content of a foreign file, which every reader returns, and check its numbers.
+"""Define ``Source``, the result of every reader of another system's files; choose the reader; check the numbers.
 
-To add a format, write ``app/interchange/<format>.py`` with a function ``read(content, asked) -> Source``, and add a row
+To add a format, write ``app/interchange/<format>.py`` with a function ``read_source(content, options)``, and add a row
 to ``FORMATS`` in app/network/foreign.py. The reader raises BadValueError for every fault; the text is one line that
-begins with a verb, or with the name of an array, and ends with a remedy. ``read`` in this module puts the path in front
-of the text and checks the numbers. The command does everything else: it converts arrays to the weights file's layout
-(layout.py), checks shapes, compares scores and writes the file.
+begins with a verb, or with the name of an array, and ends with a remedy. ``read_source_file`` puts the path in front of
+the text and checks the numbers. ``main.py import`` does everything else: it converts arrays to the weights file's
+layout (layout.py), checks shapes, compares scores and writes the file.
 """
 
 import importlib
@@ -22,18 +22,18 @@ from app.files.reading import START_BYTES, read_file, recognise_file_kind
 from app.network.definitions import Network
 from app.network.foreign import FORMATS, ForeignFormat
 
-# Between these, the largest of a network's weights is plausible. Floats in the wrong byte order spread over the whole
-# range of float32, 1e-38 to 1e38.
+# Plausible range of the largest absolute weight. Floats in the wrong byte order spread over the whole range of float32,
+# 1e-38 to 1e38.
 PLAUSIBLE = (1e-6, 1e6)
-# Of a file, unpacked and with its data beside it, and of its numbers as float32. The comparison of scores doubles them,
-# and the file's own engine keeps the file: import takes up to seven times as much, less than 1 GB.
+# Limit of a file's size, unpacked and with the data files beside it, and of its numbers as float32. Import needs up to
+# seven times as much memory, less than 1 GB, because it compares scores and keeps the file for its engine.
 MAX_FILE_BYTES = 96 << 20
 
 
 def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
-    """Return an array of any float type as native float32; add a note to ``notes`` if it had another type.
+    """Return an array of a float type as native float32; add a note to ``notes`` if it had another float type.
 
-    Raises BadValueError for other types, and for values beyond float32's range.
+    Raises BadValueError, which names ``name``, for other types, and for values beyond float32's range.
     """
     kind, size = array.dtype.name, array.dtype.itemsize
     if array.dtype.kind != "f" or size > 8:
@@ -67,7 +67,7 @@ def _are_plausible(arrays: Iterable[np.ndarray]) -> bool:
 
 
 class Cursor:
-    """Reads integers and blocks of bytes one after another from little-endian content, and never beyond its end."""
+    """A position in little-endian content; each method reads from it and moves it, never beyond the end."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -79,12 +79,12 @@ class Cursor:
         return len(self._content) - self._at
 
     def read_int(self, kind: str, what: str) -> int:
-        """Read one integer; ``kind`` is its format in the module struct. Raises BadValueError, which names ``what``."""
-        value: int = struct.unpack(f"<{kind}", self.read(struct.calcsize(f"<{kind}"), what))[0]
+        """Read one integer of a format of the module ``struct``. Raises BadValueError, naming ``what``."""
+        value: int = struct.unpack(f"<{kind}", self.read_bytes(struct.calcsize(f"<{kind}"), what))[0]
         return value
 
-    def read(self, count: int, what: str) -> memoryview:
-        """Read ``count`` bytes. Raises BadValueError, which names ``what``, if fewer are left."""
+    def read_bytes(self, count: int, what: str) -> memoryview:
+        """Read ``count`` bytes. Raises BadValueError, naming ``what``, if fewer are left."""
         if not 0 <= count <= self.bytes_left:
             raise BadValueError(
                 f"ends within {what}: {self.bytes_left:,} of {count:,} bytes are left; get a fresh copy"
@@ -99,11 +99,11 @@ class Cursor:
 
 
 class ImportOptions(Frozen):
-    """Options that the user gave for the file; None if not given. A reader refuses options that it does not use.
+    """Options of ``main.py import``; None if not given. A reader refuses options that it does not use.
 
-    network: network whose layers the arrays belong to. symbol: an MXNet symbol file. size: height and width of the
-    images that the layers read. name: name for a network that the file does not name. path: path of the file. The user
-    does not give name and path, so comparisons ignore them.
+    network: the network of the arrays. symbol: an MXNet symbol file. size: height and width of the images that the
+    layers read. The command derives the other two from the file, so comparisons ignore them: name, for a network that
+    the file does not name, and path of the file.
     """
 
     network: Network | None = None
@@ -114,7 +114,7 @@ class ImportOptions(Frozen):
 
 
 class Engine(Frozen):
-    """An engine that runs the foreign file itself. name: its name and version.
+    """Another implementation that computes the scores of a file's network. name: its name and version.
 
     logits: function from images (B, C, H, W) uint8, of the size that the network reads, to the scores before a softmax,
     (B, classes).
@@ -125,13 +125,13 @@ class Engine(Frozen):
 
 
 class Source(Frozen):
-    """A network and its arrays in the layout of this class.
+    """The network and arrays that a reader found in another system's file.
 
-    arrays: finite float32, named as in our weights files: filters (M, C, K, K), fully connected weights (out, in) over
-    features in C, H, W order, biases <layer>_bias (out,). origins: our name → the name in the file, if it has one.
-    notes: what the reader converted, assumed or omitted, one sentence each. engine: None if only NumPy can check the
-    import. unchanged: whether the file already has the layout of weights files. input_scale, classes: factor for pixel
-    bytes and names of the classes; None if the file has none.
+    arrays: finite float32, by name in this program's weights files: filters (M, C, K, K), fully connected weights (out,
+    in) over features in C, H, W order, biases <layer>_bias (out,). origins: array name → name in the file, if it has
+    one. notes: what the reader converted, assumed or omitted, one sentence each. engine: None if only NumPy can check
+    the import. unchanged: whether the file already has the layout of weights files. input_scale, classes: factor for
+    pixel bytes and names of the classes; None if the file has none.
     """
 
     network: Network
@@ -149,13 +149,13 @@ class Source(Frozen):
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
 
 
-def read(path: Path, asked: ImportOptions) -> tuple[str, Source]:
-    """Read a foreign file; return the name of its format and its content. Raises UserError for every fault."""
+def read_source_file(path: Path, options: ImportOptions) -> tuple[str, Source]:
+    """Read another system's file; return the name of its format and its content. Raises UserError for every fault."""
     content = read_file(path, MAX_FILE_BYTES)
     found = _choose_format(path, content[:START_BYTES])
     try:
         reader = importlib.import_module(f"{__package__}.{found.module}")
-        source: Source = reader.read(content, replace(asked, path=path))
+        source: Source = reader.read_source(content, replace(options, path=path))
         check_numbers(source.arrays)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
@@ -163,7 +163,7 @@ def read(path: Path, asked: ImportOptions) -> tuple[str, Source]:
 
 
 def _choose_format(path: Path, start: bytes) -> ForeignFormat:
-    """Return the format of a file, from its first bytes ``start`` or else from its suffix."""
+    """Return the format that a file's first bytes, ``start``, or else its suffix tell. Raises UserError for none."""
     kind, name = recognise_file_kind(start), path.name.lower()
     found = next((row for row in FORMATS if (row.kind == kind if kind else name.endswith(row.ending))), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""Read PyTorch's state dicts. PyTorch unpickles them in its mode for weights only, which executes nothing in them."""
+"""Read PyTorch's state dicts. PyTorch unpickles them in its weights-only mode, which executes no code in them."""
 
 import io
 import re
@@ -16,17 +16,17 @@ from app.interchange.source import MAX_FILE_BYTES, ImportOptions, Source
 from app.interchange.torch_arrays import COUNTER
 
 REMEDY = "save it with torch.save(model.state_dict(), ...)"
-NESTED = ("model_state_dict", "state_dict", "model")  # where training scripts keep it, beside the optimiser's
-SAFE = (2, 6)  # before, weights_only could be tricked into running code (CVE-2025-32434)
+NESTED = ("model_state_dict", "state_dict", "model")  # keys of the state dict in training scripts' checkpoints
+SAFE = (2, 6)  # older versions can run code in spite of weights_only (CVE-2025-32434)
 
 
-def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return the arrays of a state dict, and the network in ``asked`` that they belong to. Raises BadValueError."""
-    return match_to_network(read_state_dict(content), asked)
+def read_source(content: bytes, options: ImportOptions) -> Source:
+    """Return a state dict's arrays and network, as ``match_to_network`` finds them. Raises BadValueError."""
+    return match_to_network(read_state_dict(content), options)
 
 
 def read_state_dict(content: bytes) -> NamedArrays:
-    """Return the tensors, except counters, of a file that ``torch.save(model.state_dict(), ...)`` wrote.
+    """Return the tensors, except batch counters, of a file that ``torch.save(model.state_dict(), ...)`` wrote.
 
     Raises BadValueError without PyTorch, for damage, and for anything but dense float tensors: it could run code.
     """
@@ -42,7 +42,7 @@ def read_state_dict(content: bytes) -> NamedArrays:
         raise BadValueError(f"is not safe to read with PyTorch {torch.__version__}: {pip_install_command('torch')}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of storages' old form
+            warnings.simplefilter("ignore")  # the warning about an old form of storages
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))

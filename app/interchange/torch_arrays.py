@@ -1,4 +1,4 @@
-"""Infer what a file of PyTorch's arrays does not contain: the network, and the positions of batch normalisations."""
+"""Infer what a state dict of PyTorch does not contain: the network, and the positions of batch normalisations."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from app.network.network import PIXEL_SCALE, Network, default_names
 from app.network.toml import NAME, network_toml, parse_network
 
 WEIGHT, BIAS, MEAN, VARIANCE = "weight", "bias", "running_mean", "running_var"
-COUNTER = ".num_batches_tracked"  # whole numbers that only training reads
-EPSILON = 1e-5  # PyTorch's default; the arrays do not tell it
-MOST_CONVOLUTIONS = 6  # of a network that is guessed: each may have a pooling behind it or not
-SIZES = {1: (28,), 3: (28, 32)}  # of images, by their channels
+COUNTER = ".num_batches_tracked"  # suffix of a batch normalisation's counter of batches, which only training reads
+EPSILON = 1e-5  # PyTorch's default; a state dict does not contain it
+MOST_CONVOLUTIONS = 6  # of a network to guess: each may have a pooling after it, so there are 2⁶ combinations
+SIZES = {1: (28,), 3: (28, 32)}  # channels → possible heights and widths of images
 ELSEWHERE = "export the model to ONNX, which says where it stands"
 
 
 def fold_batch_norms(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
-    """Return the arrays with each batch normalisation folded into the layer before it; add notes to ``notes``.
+    """Return the arrays with each batch normalisation folded into the layer before it, and add notes to ``notes``.
 
-    arrays: by PyTorch's names, in the order of the model's layers. Raises BadValueError if no layer fits.
+    arrays: by PyTorch's names, in the order of the state dict. Raises BadValueError if no layer fits.
     """
     found = {name: array for name, array in arrays.items() if not name.endswith(COUNTER)}
     norms = [name.removesuffix(f".{MEAN}") for name in found if name.endswith(f".{MEAN}")]
@@ -52,7 +52,7 @@ def fold_batch_norms(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict
 
 
 def _layers_before_norms(norms: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return each batch normalisation's layer: the one of the same number (conv1, bn1), else the previous one."""
+    """Return normalisation → layer before it: that of the same number (conv1, bn1), else the previous one."""
     prefixes = list(dict.fromkeys(name.rpartition(".")[0] for name in arrays))
     weights = {prefix: arrays[f"{prefix}.{WEIGHT}"] for prefix in prefixes if f"{prefix}.{WEIGHT}" in arrays}
     weighted = [prefix for prefix, array in weights.items() if array.ndim in (2, 4) and prefix not in norms]
@@ -81,7 +81,7 @@ def _layers_before_norms(norms: Sequence[str], arrays: Mapping[str, np.ndarray])
 
 
 def _numbered_prefix(prefix: str) -> str:
-    """Return a prefix whose last word is reduced to its number: ``features.bn1`` → ``features.1``; or ""."""
+    """Return the prefix with its last word reduced to the number: ``features.bn1`` → ``features.1``; '' without one."""
     found = re.fullmatch(r"(.*\.)?[A-Za-z_]+(\d+)", prefix)
     return "" if found is None else f"{found[1] or ''}{found[2]}"
 
@@ -89,8 +89,8 @@ def _numbered_prefix(prefix: str) -> str:
 def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None:
     """Return the only network of convolutions, then matrix products, with these shapes; None unless it is unique.
 
-    Images are 28 x 28, colour images also 32 x 32. A ReLU follows each layer but the last. A 2 x 2 maximum pooling may
-    follow a convolution. Padding keeps the size in every convolution, in the first one, or in none.
+    It is assumed that images are 28 x 28 (colour images also 32 x 32), and that a ReLU follows each layer but the last.
+    A 2 x 2 maximum pooling may follow a convolution. Padding keeps the size in all convolutions, the first one or none.
     """
     shapes = {key.rpartition(".")[0]: array.shape for key, array in arrays.items() if key.endswith(f".{WEIGHT}")}
     if not _is_chain(list(shapes.values())):
@@ -100,7 +100,7 @@ def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None
 
 
 def _is_chain(shapes: list[Shape]) -> bool:
-    """Return whether the shapes are square filters, then matrices, each of which reads the previous outputs."""
+    """Return whether the shapes are square filters, then matrices, each with as many inputs as the last has outputs."""
     convolutions = [shape for shape in shapes if len(shape) == 4]
     products = [shape for shape in shapes if len(shape) == 2]
     return (
@@ -114,7 +114,7 @@ def _is_chain(shapes: list[Shape]) -> bool:
 
 
 def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Network]:
-    """Yield the networks whose first matrix product reads as many features as its matrix has columns."""
+    """Yield the networks of these shapes, with every image size, padding and pooling that gives the matrix's inputs."""
     kernels = [shape[2] for shape in shapes.values() if len(shape) == 4]
     features = next(shape[1] for shape in shapes.values() if len(shape) == 2)
     same, none = [kernel // 2 for kernel in kernels], [0] * len(kernels)
@@ -128,12 +128,12 @@ def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Networ
             before = next(step.in_shape for step in network.steps if isinstance(step.layer, Linear))
             if prod(before) == features:
                 yield parse_network(network_toml(network), "its network")
-        except UserError:  # a window that is larger than its image
+        except UserError:  # a window is larger than its input
             continue
 
 
 def _guess_layers(shapes: Mapping[str, Shape], paddings: Sequence[int], pools: Sequence[bool]) -> tuple[Layer, ...]:
-    """Return the layers; a layer has its name in the file if that name is valid in a network."""
+    """Return the layers of these shapes by prefix. pools: whether a pooling follows, of each convolution."""
     layers: list[Layer] = []
     names: dict[int, str] = {}
     convolutions = 0

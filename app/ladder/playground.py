@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.ladder.pictures import ExtraPage
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, Relu
 from app.network.graph import Graph, load_network
-from data_tools.fashion_mnist import Split, find_directory, open_split
+from data_tools.fashion_mnist import Split, find_split_directory, open_split
 
 NETWORK = "lenet5"
 SAMPLES = 100  # test images in the page
@@ -59,7 +59,7 @@ def playground_page(samples: Split | None) -> ExtraPage:
 
 def find_samples() -> Split | None:
     """Return the test images of a local directory, or None if there is none. Raises UserError for damaged files."""
-    directory = find_directory("test")
+    directory = find_split_directory("test")
     return None if directory is None else open_split("test", directory)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.engine.request import UNLABELLED, LabelledImages
 from app.network.graph import Graph
-from data_tools.dataset import Dataset, load_fashion_mnist, load_files, unread_fashion_mnist
+from data_tools.dataset import Dataset, load_fashion_mnist, load_files, placeholder_fashion_mnist
 
 
 def load_images(
@@ -28,7 +28,7 @@ def load_images(
         if wanted.labels is not None and not unlabelled:
             raise UserError("--labels FILE needs --data FILE; Fashion-MNIST has its own labels")
         split = wanted.split or "test"
-        announced = unread_fashion_mnist(split)
+        announced = placeholder_fashion_mnist(split)
         graph_for_images(graph, announced)
         check(announced)
         data = load_fashion_mnist(split, wanted.data_dir, allocate)

@@ -19,7 +19,7 @@ from app.network.verdicts import Accuracy, Agreement, compare_labels, judge_answ
 from app.network.weights import Weights
 from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
-from data_tools.fashion_mnist import start_reading
+from data_tools.fashion_mnist import start_reading_split
 
 RECHECKED = 1000  # images to recompute if no reference labels are stored
 DEFAULT_BATCH = 10_000
@@ -32,7 +32,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     """
     # Load.
     if request.images.data is None:
-        start_reading(request.images.split or "test", request.images.data_dir)
+        start_reading_split(request.images.split or "test", request.images.data_dir)
     with exit_on_interrupt():
         graph, weights = load_network(request.network.network, request.network.weights)
         watch.lap("weights")

@@ -13,23 +13,23 @@ class Caller(TypedDict):
     precision: Precision
     setting: Annotated[str, "PyTorch's fastest setting"]
     ms: Annotated[Quantiles | None, "from the call to its return, every call with other images than the last"]
-    changed: Annotated[Count | None, "labels, of all checked ones, that are not the engine's"]
-    unsteady: Annotated[Count, "timed calls with other labels than at the check"]
+    changed: Annotated[Count | None, "number of checked labels that differ from those of this program's engine"]
+    unsteady: Annotated[Count, "number of timed calls whose labels differ from those at the check"]
     reason: Annotated[str, "why there are no times, else empty"]
 
 
 class Call(TypedDict):
     """The times of all engines for one kind of call, and their ratios."""
 
-    name: Annotated[str, "as `--only` takes it"]
-    what: Annotated[str, "the images and the answer"]
+    name: Annotated[str, "name of the kind, for `--only`"]
+    what: Annotated[str, "what is passed and returned"]
     images: Positive
     precision: Precision
     callers: list[Caller]
-    best: Annotated[str | None, "the fastest peer in the same precision"]
-    ratio: Annotated[Amount | None, "its median ÷ ours; below 1, ours lost"]
-    tf32_ratio: Annotated[Amount | None, "the same of the fastest peer in tf32, where ours is fp32x"]
-    wrong: Annotated[bool, "our labels were not the engine's (exit code 1)"]
+    best: Annotated[str | None, "fastest engine of PyTorch in the same precision"]
+    ratio: Annotated[Amount | None, "its median ÷ ours; below 1, ours is slower"]
+    tf32_ratio: Annotated[Amount | None, "if ours is fp32x: median of PyTorch's fastest engine in tf32 ÷ ours"]
+    wrong: Annotated[bool, "whether `Classifier` gave other labels than the main job's engine (exit code 1)"]
 
 
 class Calls(TypedDict):
@@ -41,5 +41,5 @@ class Calls(TypedDict):
     network: str
     device: Card
     software: Annotated[dict[str, str], "package → version"]
-    rounds: Annotated[Positive, "turns of each caller"]
+    rounds: Annotated[Positive, "number of rounds; each round measures every engine once"]
     rows: list[Call]

@@ -1,4 +1,4 @@
-"""Define the documents of ``classify`` and ``predict``: counts, speeds, receipts of stored results, measured costs."""
+"""Define the JSON documents of ``classify`` and ``predict``: counts, speeds, hashes of results, measured costs."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -20,11 +20,11 @@ LIMITS = ("disk", "decompression", "bus", "kernels", "compute")
 
 
 class Shards(TypedDict):
-    """Number of shards that `classify` classified, kept from an earlier run or could not read."""
+    """Number of shards (input files) that this run classified, that an earlier run classified, and unreadable ones."""
 
-    classified: Annotated[Count, "by this run"]
-    kept: Annotated[Count, "by an earlier run, checked by --resume"]
-    unreadable: Annotated[list[str], "why each of the others cannot be read"]
+    classified: Annotated[Count, "shards classified by this run"]
+    kept: Annotated[Count, "shards classified by an earlier run, whose results `--resume` has checked"]
+    unreadable: Annotated[list[str], "for each shard that cannot be read, the reason"]
 
 
 class Rates(TypedDict):
@@ -54,8 +54,8 @@ class Device(Rates):
     """Images, speed and seconds per activity of one GPU or group of CPU cores."""
 
     host: str
-    device: Annotated[str, "such as `cuda:0`, or `cpu:0-3`, its cores"]
-    name: Annotated[str, "of the card or processor"]
+    device: Annotated[str, "such as `cuda:0`, or `cpu:0-3` for the cores 0 to 3"]
+    name: Annotated[str, "name of the card or processor"]
     arithmetic: str
     lanes: Annotated[Positive, "threads that read, and on a CPU compute"]
     limit: Annotated[str, OneOf(LIMITS), "what took most of the lanes' time"]
@@ -73,12 +73,12 @@ class Classify(TypedDict):
     ]
     out: Annotated[str, "folder of the results"]
     shards: Shards
-    images: Annotated[Count, "in the results, those kept too"]
-    compared: Annotated[Count, "images of shards with labels to compare with"]
-    correct: Annotated[Count | None, "of those compared; null if there are none"]
+    images: Annotated[Count, "images in all results, including those of earlier runs"]
+    compared: Annotated[Count, "images of shards that have labels"]
+    correct: Annotated[Count | None, "correct answers among those compared; null if there are none"]
     accuracy: Annotated[Share | None, "correct ÷ compared"]
-    seconds: Annotated[Amount, "from the first read to the last label in its file, without the start of devices"]
-    writing_seconds: Annotated[Amount, "of these, for writing results and checksums, beside the devices' work"]
+    seconds: Annotated[Amount, "from the first read until the last label is in its file, without the start of devices"]
+    writing_seconds: Annotated[Amount, "part of this time spent on writing results and checksums while devices work"]
     classified: Annotated[Classified | None, "what this run classified; null if earlier runs had finished all"]
     devices: list[Device]
 
@@ -91,7 +91,7 @@ class Identity(TypedDict):
     """The network, weights and precision that computed the results; a change in any of them may change the results."""
 
     network: Annotated[Text, "its name"]
-    weights: Annotated[Sha256, "of the file of weights"]
+    weights: Annotated[Sha256, "SHA-256 of the weights file"]
     precision: Annotated[Text, "the arithmetic"]
     classes: Annotated[int, Range(1, 1 << 20), "logits of an image"]
 
@@ -99,8 +99,8 @@ class Identity(TypedDict):
 class Results(TypedDict):
     """The SHA-256 of each result file of a shard."""
 
-    labels: Annotated[Sha256, "of NAME.labels.npy"]
-    logits: NotRequired[Annotated[Sha256, "of NAME.logits.npy, with --logits"]]
+    labels: Annotated[Sha256, "SHA-256 of NAME.labels.npy"]
+    logits: NotRequired[Annotated[Sha256, "SHA-256 of NAME.logits.npy, with `--logits`"]]
 
 
 class Receipt(TypedDict):
@@ -108,13 +108,11 @@ class Receipt(TypedDict):
 
     schema: Literal["lenet5-inference/receipt/1"]
     shard: Annotated[str, "the file of the images"]
-    size: Annotated[int, Range(0, MOST), "its bytes"]
+    size: Annotated[int, Range(0, MOST), "its size in bytes"]
     mtime_ns: Annotated[int, Range(-MOST, MOST), "when it was last written, in ns since 1970"]
     first: Annotated[int, Range(0, MOST), "number of the first image that was classified"]
-    images: Annotated[int, Range(1, MOST), "how many were classified"]
-    correct: Annotated[
-        Annotated[int, Range(0, MOST)] | None, "labels that are right; null if the true ones are unknown"
-    ]
+    images: Annotated[int, Range(1, MOST), "number of images that were classified"]
+    correct: Annotated[Annotated[int, Range(0, MOST)] | None, "correct labels; null if the true labels are unknown"]
     identity: Identity
     sha256: Results
 
@@ -125,12 +123,12 @@ OpenSeconds = TypedDict(
 
 
 class Cluster(TypedDict):
-    """Speed of a number of Dask workers in answering pieces of work that contain no images."""
+    """Speed at which Dask workers answer requests that contain no images, for one number of workers."""
 
     workers: Positive
-    labels: Annotated[Positive, "labels in the answer to a piece"]
-    pieces: Positive
-    pieces_per_s: AboveZero
+    labels: Annotated[Positive, "labels in each answer"]
+    pieces: Annotated[Positive, "number of requests"]
+    pieces_per_s: Annotated[AboveZero, "requests answered per second"]
 
 
 class ClassifyCosts(TypedDict):
@@ -161,9 +159,9 @@ class Goal(TypedDict):
     """A required figure beside the measured one."""
 
     what: str
-    asked: AboveZero
+    asked: Annotated[AboveZero, "the required figure"]
     measured: float
-    unit: Annotated[str, "empty for a ratio, of which at least `asked` is wanted; of others at most"]
+    unit: Annotated[str, "empty for a ratio, which must be at least `asked`; other figures must be at most `asked`"]
 
 
 class Scale(TypedDict):
@@ -173,7 +171,7 @@ class Scale(TypedDict):
     date: str
     cpu: Processor
     runs: Annotated[list[Run], "in the order in which they were made"]
-    goals: Annotated[list[Goal], "figures that were asked for"]
+    goals: Annotated[list[Goal], "required figures beside the measured ones"]
 
 
 class Predict(TypedDict):
@@ -183,36 +181,36 @@ class Predict(TypedDict):
     network: str
     precision: Precision
     device: str
-    why_cpu: Annotated[str | None, "why auto took the CPU; null if it did not"]
-    images: Annotated[Positive, "classified"]
+    why_cpu: Annotated[str | None, "why `--device auto` chose the CPU; null if it did not"]
+    images: Annotated[Positive, "images classified"]
     seconds: Amount
-    pictures: Annotated[Count, "files of pictures; arrays are not counted"]
-    unreadable: Annotated[Count, "pictures"]
-    negated: Annotated[Count, "pictures"]
+    pictures: Annotated[Count, "number of picture files; arrays are not counted"]
+    unreadable: Annotated[Count, "pictures that cannot be read"]
+    negated: Annotated[Count, "pictures in which dark and light were exchanged"]
     animated: Annotated[Count, "pictures of which the first frame is classified"]
     blank: Annotated[Count, "pictures of one colour"]
     doubtful: Annotated[Count, "pictures with a note"]
-    brightness: Annotated[Amount, "mean of all pixels, of 255"]
-    note: Annotated[str | None, "on the brightness; null if it is usual"]
+    brightness: Annotated[Amount, "mean of all pixels, from 0 to 255"]
+    note: Annotated[str | None, "remark on an unusual brightness, else null"]
     written: list[str]
 
 
 Answer = TypedDict(
     "Answer",
     {
-        "path": Annotated[str, "as it was given"],
+        "path": Annotated[str, "path of the picture, as given"],
         "label": Annotated[int, Range(0, 255)],
         "class": NotRequired[
-            Annotated[str, "left out if the weights name no classes; unsure below `--min-confidence`"]
+            Annotated[str, "left out if the weights name no classes; `unsure` below `--min-confidence`"]
         ],
         "probability": Annotated[Share | None, "null if it is no number"],
         "note": Annotated[str, "why the answer is doubtful; empty if it is not"],
     },
-)  # a line of JSON for a picture (`predict -`); options add columns: docs/predict.md
+)  # a line of JSON for a picture (`predict -`); options add fields: docs/predict.md
 
 
 class Unreadable(TypedDict):
     """A line of JSON for a picture that cannot be read (`predict -`)."""
 
-    path: Annotated[str, "as it was given"]
+    path: Annotated[str, "path of the picture, as given"]
     error: Annotated[str, "one line, with a remedy"]

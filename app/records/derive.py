@@ -41,13 +41,13 @@ class Pattern(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """Constrain a string to one of the words of a constant. (Words written in the type itself are a Literal.)"""
+    """Constrain a string to one of the words of a constant. (For words that the type itself lists, use Literal.)"""
 
     words: tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """A field or an item: its type without ``Annotated``, its description ('' without one) and its constraint."""
+    """The parts of a type: the type without ``Annotated``, its description ('' without one) and constraint or None."""
 
     kind: Any
     description: str
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 def split_annotated_type(hint: Any) -> Part:
-    """Return a type's parts: its bare type, and the description and constraint that ``Annotated`` adds."""
+    """Return the parts of ``hint``: its bare type, and the description and constraint that ``Annotated`` adds."""
     kind, *notes = get_args(hint) if get_origin(hint) is Annotated else [hint]
     texts = ["", *(note for note in notes if isinstance(note, str))]
     limits = [None, *(note for note in notes if not isinstance(note, str))]
@@ -69,17 +69,16 @@ def split_annotated_type(hint: Any) -> Part:
 
 
 def record_fields(record: Any) -> dict[str, Any]:
-    """Return the names and types of a TypedDict's fields; fields of its bases come first."""
+    """Return the types of a TypedDict's fields by name, without ``NotRequired``; fields of its bases come first."""
     hints = record.__annotations__.items()
     return {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints}
 
 
 @cache
 def document_types() -> dict[str, Any]:
-    """Return the type of each document by name. If several records share a name, the type is their union.
+    """Return the type of each document by name, sorted. If several records share a name, the type is their union.
 
-    Each record of this package with a field ``schema`` is a document; in
-    ``lenet5-inference/report/1`` its name is ``report``.
+    Each record of this package with a field ``schema`` is a document: ``report`` with ``lenet5-inference/report/1``.
     """
     found: dict[str, Any] = {}
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
@@ -95,8 +94,8 @@ def document_types() -> dict[str, Any]:
 def check_for_type(hint: Any) -> Check:
     """Return a function that checks a JSON value against a type.
 
-    The function returns the value unchanged, or raises BadValueError that names the place of the fault. The checks
-    inside it turn lists into tuples and integers into floats.
+    The function returns the value unchanged, or raises BadValueError that names the faulty field. (The checks of
+    app/files/checks.py convert lists to tuples and integers to floats; their results are not used.)
     """
     check = _build_check(hint)
 
@@ -146,7 +145,7 @@ def _build_value_check(kind: Any, limit: Any) -> Check:
 
 
 def _build_union_check(kinds: list[Any]) -> Check:
-    """Return the check for one of several records; its errors refer to the record with the most fields in common."""
+    """Return a check for one of several records; its errors refer to the record that differs in the fewest fields."""
 
     def check_nearest(value: Any) -> Any:
         names = value.keys() if isinstance(value, dict) else set()

@@ -1,4 +1,4 @@
-"""Define the document of ``evaluate``: a network's accuracy, confusions, calibration, and comparison with another."""
+"""Define the JSON document of ``evaluate``: a network's accuracy, calibration, and comparison with another network."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -24,10 +24,10 @@ class Macro(TypedDict):
 
 
 class Calibration(TypedDict):
-    """Distance between the answers' probabilities and the shares of right answers, in 15 equally wide bins."""
+    """Difference between mean probability and share of right answers, in 15 equally wide bins of probability."""
 
-    expected_error: Annotated[Share, "mean distance, weighted by the answers in the bin"]
-    greatest_error: Annotated[Share, "distance of the worst bin"]
+    expected_error: Annotated[Share, "mean difference, weighted by the answers in the bin"]
+    greatest_error: Annotated[Share, "difference in the worst bin"]
 
 
 class ClassAnswers(TypedDict):
@@ -38,7 +38,7 @@ class ClassAnswers(TypedDict):
     correct: Count
     precision: Annotated[Share | None, "correct ÷ predicted; null if nothing was predicted"]
     recall: Annotated[Share | None, "correct ÷ support; null without images"]
-    f1: Annotated[Share | None, "2 · correct ÷ (support + predicted); null without both"]
+    f1: Annotated[Share | None, "2 · correct ÷ (support + predicted); null if both are 0"]
 
 
 class Bin(TypedDict):
@@ -97,10 +97,10 @@ class McNemar(TypedDict):
     """McNemar's test of two networks on the same images."""
 
     both_right: Count
-    only_first: Annotated[Count, "only the first is right"]
-    only_second: Annotated[Count, "only the other is right"]
+    only_first: Annotated[Count, "images on which only the first network is right"]
+    only_second: Annotated[Count, "images on which only the other network is right"]
     both_wrong: Count
-    p_value: Annotated[Share, "two-sided: how likely so uneven a count is if both are equally good"]
+    p_value: Annotated[Share, "two-sided: probability of counts at least as uneven if both networks are equally good"]
     test: Test
 
 
@@ -109,27 +109,27 @@ class Change(TypedDict):
 
     image: Annotated[Count, "index, from 0"]
     label: Annotated[Label | None, "null without labels"]
-    answer: Annotated[Label, "of the first"]
-    other: Annotated[Label, "of the other"]
+    answer: Annotated[Label, "answer of the first network"]
+    other: Annotated[Label, "answer of the other network"]
 
 
 class ClassChanges(TypedDict):
     """Numbers of answers that name one class, for both networks."""
 
-    answers: Annotated[Count, "answers of the first"]
+    answers: Annotated[Count, "answers of the first network"]
     other_answers: Count
-    left: Annotated[Count, "answers of the first that the other changed"]
-    came: Annotated[Count, "answers of the other that the first does not give"]
+    left: Annotated[Count, "images that only the first network assigns to the class"]
+    came: Annotated[Count, "images that only the other network assigns to the class"]
 
 
 class OtherNetwork(EvaluatedNetwork):
-    """Comparison with the network of `--against`, written by `evaluate`."""
+    """Comparison of the first network with the network of `--against`."""
 
     answers: Annotated[Summary | None, "null without labels"]
     mcnemar: Annotated[McNemar | None, "null without labels"]
     changed: Annotated[Count, "images with another answer"]
     changes: Annotated[list[Change], "the first 1,000 of them"]
-    moves: Annotated[list[list[Count]], "images by the first's answer (rows) and the other's (columns)"]
+    moves: Annotated[list[list[Count]], "images by the first network's answer (rows) and the other's (columns)"]
     classes: Annotated[list[ClassChanges], "by label"]
 
 

@@ -1,4 +1,4 @@
-"""Define the documents about kernels: the registry, resources, instructions, verdicts of ``check``, ladder times."""
+"""Define the JSON documents of ``kernels``, ``check``, ``learn`` and ``ladder``: files, resources, verdicts, times."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict, final
 
@@ -8,23 +8,21 @@ from app.records.parts import Amount, Card, Count, Date, Dtype, Peaks, Positive
 
 
 class Kernel(TypedDict):
-    """One kernel of the registry: its file, types, limits, tunables and idea."""
+    """One kernel: its file, number types, limits, parameters and idea."""
 
     operation: str
-    step: Annotated[Count, "of the ladder"]
+    step: Annotated[Count, "number in the operation's ladder of kernels"]
     name: str
-    since: NotRequired[
-        Annotated[str | None, "name of the kernel of this operation that it continues; null: the first of a line"]
-    ]
+    since: NotRequired[Annotated[str | None, "name of the kernel that it improves; null: it starts from none"]]
     file: str
     dtypes: Annotated[list[str], Length(1)]
     min_arch: str
-    pools: Annotated[bool, "can pool in the same kernel"]
-    automatic: Annotated[bool, "`auto` may take it for any number of images"]
-    system: Annotated[str, "where the idea is from"]
+    pools: Annotated[bool, "whether the kernel can also pool"]
+    automatic: Annotated[bool, "whether `auto` may choose it for any number of images"]
+    system: Annotated[str, "origin of the idea"]
     summary: str
     limits: str
-    tunables: Annotated[dict[str, list[int]], "parameter → values that sweep tries"]
+    tunables: Annotated[dict[str, list[int]], "compile-time parameter → values that `sweep` tries"]
 
 
 class TrainingKernel(TypedDict):
@@ -54,7 +52,7 @@ class Function(CompiledForLayer):
 class Resources(Function):
     """Registers, memory (in bytes) and occupancy of one compiled kernel function."""
 
-    threads: Annotated[Positive, "of a block"]
+    threads: Annotated[Positive, "threads of a block"]
     registers: Count
     static_shared: Count
     dynamic_shared: Count
@@ -62,8 +60,8 @@ class Resources(Function):
     stack: Count
     spill_stores: Count
     spill_loads: Count
-    blocks: Annotated[Count, "at once on a multiprocessor"]
-    occupancy: Amount
+    blocks: Annotated[Count, "blocks that fit on a multiprocessor at once"]
+    occupancy: Annotated[Amount, "their threads ÷ the multiprocessor's most"]
 
 
 @final
@@ -92,20 +90,20 @@ class Kernels(TypedDict):
 
     schema: Literal["lenet5-inference/kernels/1"]
     kernels: list[Kernel]
-    training: Annotated[list[TrainingKernel], "kernels of train"]
+    training: Annotated[list[TrainingKernel], "kernels that `train` launches"]
 
 
 class CompiledKernels(Kernels):
     """Registers, shared memory and spills of each compiled kernel (`kernels --resources --json FILE`)."""
 
-    arch: Annotated[str, "compiled for"]
+    arch: Annotated[str, "GPU architecture of the compilation"]
     resources: list[Resources | NoResources]
 
 
 class DisassembledKernels(Kernels):
     """Number of instructions by kind in the hottest loop of each kernel (`kernels --instructions --json FILE`)."""
 
-    arch: Annotated[str, "compiled for"]
+    arch: Annotated[str, "GPU architecture of the compilation"]
     instructions: list[Instructions]
 
 
@@ -116,10 +114,10 @@ class Shape(TypedDict):
     """Verdict on a kernel's results for one shape."""
 
     shape: str
-    types: Annotated[str, "of the images, if another, and of the products"]
+    types: Annotated[str, "number types of the products and, if another, of the images"]
     images: Positive
     verdict: Verdict
-    reason: Annotated[str | None, "the first mistake, or why it was not tried; null if right"]
+    reason: Annotated[str | None, "the first wrong output, or why the shape was not tried; null if right"]
 
 
 class Place(TypedDict):
@@ -138,13 +136,13 @@ class Check(TypedDict):
     operation: Annotated[str, OneOf(("conv", "gemm", "pool"))]
     kernel: str
     source: Annotated[str, "file of the kernel"]
-    device: Annotated[str, "a GPU's name, or the processor"]
+    device: Annotated[str, "name of the GPU or of the processor"]
     shapes: Annotated[list[Shape], Length(1)]
-    places: NotRequired[Annotated[list[Place], "the kernel among the steps, the fastest predicted first (`--counts`)"]]
+    places: NotRequired[Annotated[list[Place], "with `--counts`: this and the shipped kernels by predicted time"]]
 
 
 class Exercise(TypedDict):
-    """One exercise of `learn`, and how far the learner is."""
+    """One exercise of `learn`: whether it is solved, and how many hints were shown."""
 
     number: Positive
     name: str
@@ -155,7 +153,7 @@ class Exercise(TypedDict):
 
 
 class Learn(TypedDict):
-    """All exercises, or the one that was copied or has a hint (`learn --json FILE`; `learn check` writes `check`)."""
+    """All exercises, or the one that was copied or hinted at (`learn --json FILE`; `learn check` writes `check`)."""
 
     schema: Literal["lenet5-inference/learn/1"]
     exercises: list[Exercise]
@@ -166,37 +164,38 @@ Bound = Annotated[str, OneOf(("arithmetic", "issue", "loads", "memory", "constan
 
 
 class StepLayer(TypedDict):
-    """Predicted and measured time of one step on one layer."""
+    """Predicted and measured time of one kernel of the ladder on one layer."""
 
-    item: Annotated[str, "layer"]
-    predicted_ms: Annotated[Amount, "no kernel with the step's counts can be faster"]
+    item: Annotated[str, "the layer"]
+    predicted_ms: Annotated[Amount, "shortest possible time of a kernel with so many operations and loads"]
     bound: Bound
     slots: Annotated[
         str,
         OneOf(("executed", "loop", "formula")),
-        "the issue slots are all that the hardware counted, those of the hottest loop, or by formula",
+        "where the number of instructions is from: `executed`, a hardware counter; `loop`, the machine code of the "
+        "hottest loop; `formula`, the step's formula",
     ]
     ms: Amount | None
 
 
 class Step(TypedDict):
-    """One step of the ladder, with its predicted and measured times."""
+    """One kernel of the ladder, with its predicted and measured times."""
 
     operation: Annotated[str, OneOf(("conv", "gemm"))]
     step: Count
     name: str
-    since: Annotated[str | None, "name of the step that it continues; null: the first of a line"]
+    since: Annotated[str | None, "name of the kernel that it improves; null: it starts from none"]
     dtype: Dtype
     idea: Annotated[str, "in a few words"]
     layers: list[StepLayer]
-    predicted_ms: Annotated[Amount | None, "the layers' sum; null unless it serves all of its kind"]
+    predicted_ms: Annotated[Amount | None, "the layers' sum; null unless it computes all layers of its operation"]
     ms: Annotated[Amount | None, "the layers' sum; null unless all were timed"]
     bound: Bound | None
     reason: Annotated[str, "why a layer has no time, else empty"]
 
 
 class Ladder(TypedDict):
-    """Every step of the ladder with predicted and measured times (`ladder --json FILE`)."""
+    """Every kernel of the ladder with predicted and measured times (`ladder --json FILE`)."""
 
     schema: Literal["lenet5-inference/ladder/1"]
     network: str
@@ -205,7 +204,7 @@ class Ladder(TypedDict):
     images: Positive
     settings: Settings
     peaks: Peaks
-    tables: Annotated[list[Table], "a table for each layer alone"]
-    totals: Annotated[list[Total], "the convolutions alone, added up"]
+    tables: Annotated[list[Table], "one table for each layer"]
+    totals: Annotated[list[Total], "sums over the convolutions"]
     steps: Annotated[list[Step], "in the order of the ladders"]
     notes: list[str]

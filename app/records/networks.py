@@ -1,4 +1,4 @@
-"""Define the documents about networks: layers and sizes, launches, accuracy, imports, exports and trainings."""
+"""Define the JSON documents of ``networks``, ``graph``, ``accuracy``, ``import``, ``export`` and ``train``."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -11,14 +11,14 @@ class Layer(TypedDict):
 
     name: str
     kind: str
-    settings: Annotated[dict[str, Any], "the kind's own settings, without those at their default"]
+    settings: Annotated[dict[str, Any], "settings of this kind of layer that differ from the default"]
     output: Annotated[list[Positive], "shape without the batch"]
 
 
 class PromisedAccuracy(TypedDict):
     """Number of correct answers that a shipped weights file promises."""
 
-    weights: Annotated[str, "file"]
+    weights: Annotated[str, "name of the file"]
     images: Positive
     correct: Count
 
@@ -31,7 +31,7 @@ class ListedNetwork(TypedDict):
     input: InputShape
     layers: Annotated[list[Layer], Length(1)]
     parameters: Count
-    flops: Annotated[Count, "an image"]
+    flops: Annotated[Count, "FLOPs per image"]
     accuracy: Annotated[PromisedAccuracy | None, "what the shipped weights promise"]
 
 
@@ -49,8 +49,8 @@ class GraphLayer(TypedDict):
     kind: str
     output: Annotated[list[Positive], "shape without the batch; empty: a label"]
     parameters: Count
-    flops: Annotated[Count, "an image"]
-    activation_bytes: Annotated[Count, "an image"]
+    flops: Annotated[Count, "FLOPs per image"]
+    activation_bytes: Annotated[Count, "bytes per image"]
 
 
 class Launch(TypedDict):
@@ -58,10 +58,10 @@ class Launch(TypedDict):
 
     layers: list[str]
     kernel: str
-    reads: Annotated[str, "a buffer"]
-    writes: list[str]
-    flops: Annotated[Count, "an image"]
-    bytes: Annotated[Count, "read and written for each further image, without weights"]
+    reads: Annotated[str, "name of the buffer that it reads"]
+    writes: Annotated[list[str], "names of the buffers that it writes"]
+    flops: Annotated[Count, "FLOPs per image"]
+    bytes: Annotated[Count, "bytes read and written for each further image, without weights"]
 
 
 class Graph(TypedDict):
@@ -71,20 +71,20 @@ class Graph(TypedDict):
     network: str
     input: InputShape
     layers: list[GraphLayer]
-    architecture: Annotated[str, "of the GPU that the launches are for"]
+    architecture: Annotated[str, "architecture of the GPU for which the launches are planned"]
     fused: Annotated[bool, "whether one kernel may compute several layers"]
     launches: list[Launch]
 
 
 class NetworkAccuracy(TypedDict):
-    """Number of correct answers of one network in one precision, beside the system's report."""
+    """Number of correct answers of one network in one precision, beside the figures of its original report."""
 
     network: str
     precision: Precision | None
     correct: Annotated[dict[str, Count], "number of first images → correct answers"]
-    passed: Annotated[bool | None, "null where the network has no shipped weights"]
-    verdict: Annotated[str, "of agreement and answers"]
-    reported: Annotated[dict[str, Amount], "number of first images → share of correct answers in the system's report"]
+    passed: Annotated[bool | None, "null if the network has no shipped weights"]
+    verdict: Annotated[str, "on the labels' agreement with the reference and on the number of correct answers"]
+    reported: Annotated[dict[str, Amount], "number of first images → share of correct answers in the original report"]
 
 
 class Accuracy(TypedDict):
@@ -99,9 +99,9 @@ class ImportedArray(TypedDict):
     """One array that `import` read, and where it is stored in the weights file."""
 
     name: str
-    name_there: Annotated[str, "in the file; empty without names"]
+    name_there: Annotated[str, "name in the file; empty if the file has no names"]
     before: Annotated[str, "shape and layout in the file"]
-    after: Annotated[str, "in the weights file"]
+    after: Annotated[str, "shape and layout in the weights file"]
 
 
 class Enlargement(TypedDict):
@@ -115,15 +115,15 @@ class Import(TypedDict):
     """The arrays and network that an import found in a file, and the weights file it wrote (`import --json FILE`)."""
 
     schema: Literal["lenet5-inference/import/1"]
-    file: Annotated[str, "that was read"]
+    file: Annotated[str, "file that was read"]
     format: str
     arrays: list[ImportedArray]
     network: str
     notes: list[str]
-    enlarged: Annotated[Enlargement | None, "to which size images are enlarged first, if they are"]
-    pixel_scale: Annotated[Amount, "of bytes 0 to 255"]
-    difference: Annotated[Amount, "largest one of the logits of 64 random images"]
-    engine: Annotated[str | None, "that computed the file's own logits; null: NumPy"]
+    enlarged: Annotated[Enlargement | None, "null if images are not enlarged"]
+    pixel_scale: Annotated[Amount, "factor for bytes from 0 to 255"]
+    difference: Annotated[Amount, "largest difference of the logits of up to 64 random images"]
+    engine: Annotated[str | None, "engine that computed the file's own logits; null: NumPy"]
     written: Annotated[str, "weights file"]
 
 
@@ -132,21 +132,21 @@ class ExportedArray(TypedDict):
 
     name: str
     written_as: Annotated[str, "name in the file"]
-    shape: Annotated[list[Positive], "here"]
+    shape: Annotated[list[Positive], "shape in the weights file"]
 
 
 class Export(TypedDict):
     """The file that an export wrote, and the arrays in it (`export --json FILE`)."""
 
     schema: Literal["lenet5-inference/export/1"]
-    weights: Annotated[str, "file that was read"]
+    weights: Annotated[str, "weights file that was read"]
     network: str
     format: Annotated[str, OneOf(("onnx", "safetensors", "npz"))]
     arrays: list[ExportedArray]
     input: InputShape
     classes: Positive
-    pixel_scale: Annotated[Amount, "of bytes 0 to 255"]
-    written: Annotated[str, "file"]
+    pixel_scale: Annotated[Amount, "factor for bytes from 0 to 255"]
+    written: Annotated[str, "file that was written"]
     bytes: Positive
 
 
@@ -161,15 +161,15 @@ class Settings(TypedDict):
     l2: Amount
     smoothing: Amount
     dropout: Annotated[list[tuple[str, Amount]], "layer and share of its inputs that are dropped"]
-    shift: Annotated[Count, "largest shift, pixels"]
+    shift: Annotated[Count, "largest random shift in pixels"]
     flip: bool
     biases: Annotated[list[str], "layers that have a bias"]
-    storage: Annotated[str, "type of the weights in their file"]
+    storage: Annotated[str, "number type of the weights in their file"]
     network: str
     definition: Annotated[str, "the network as TOML"]
     seed: Count
     images: Count
-    validation: Annotated[Count, "images held out"]
+    validation: Annotated[Count, "images held out for validation"]
     data: Annotated[str, "SHA-256 of the images and labels"]
     start: Annotated[str, "SHA-256 of the weights file that it starts from; empty for random weights"]
     teacher: Annotated[str, "SHA-256 of the teacher's weights file; empty without one"]
@@ -178,9 +178,9 @@ class Settings(TypedDict):
 class Epoch(TypedDict):
     """Loss and accuracy after one epoch of training."""
 
-    loss: Annotated[Amount, "of the images as altered, while the weights changed"]
+    loss: Annotated[Amount, "mean over the augmented images of the epoch, each before its update"]
     accuracy: Amount
-    validation_loss: Annotated[Amount, "of the images held out"]
+    validation_loss: Annotated[Amount, "loss of the images held out"]
     validation_accuracy: Amount
     seconds: Amount
 
@@ -192,6 +192,6 @@ class Train(TypedDict):
     settings: Settings
     workers: Positive
     epochs: list[Epoch]
-    best_epoch: Annotated[Count, "counted from 1; 0 before the first"]
+    best_epoch: Annotated[Count, "epoch of the stored weights, from 1; 0: the weights before the first epoch"]
     weights: WeightsFile
     test_correct: Annotated[dict[str, Count], "number of first test images → correct answers"]

@@ -1,4 +1,4 @@
-"""Define the documents of ``doctor``, ``cache``, ``precompile`` and ``compare``."""
+"""Define the JSON documents of ``doctor``, ``cache``, ``precompile`` and ``compare``."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -14,7 +14,7 @@ class Finding(TypedDict):
     area: Area
     name: str
     value: str
-    needed_for: Annotated[str, "what does not work without it; empty where nothing is missing"]
+    needed_for: Annotated[str, "what does not work without it; empty if nothing is missing"]
     remedy: str
     missing: bool
 
@@ -27,8 +27,10 @@ class Doctor(TypedDict):
 
 
 class CachedFiles(TypedDict):
+    """Number, size and age of the cached files of one kind."""
+
     kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings", "learn progress"]
-    folder: Annotated[str, "within the cache"]
+    folder: Annotated[str, "folder within the cache"]
     files: Count
     bytes: Count
     oldest_s: Annotated[Amount | None, "seconds since the last change; null without files"]
@@ -51,8 +53,8 @@ class Precompile(TypedDict):
     network: str
     architecture: str
     precisions: Annotated[list[RequestedPrecision], Length(1)]
-    kernels: Annotated[Count, "that the main job needs"]
-    compiled: Annotated[Count, "of them; the others were in the cache"]
+    kernels: Annotated[Count, "number of kernels that the main job needs"]
+    compiled: Annotated[Count, "number of these that were compiled; the others were in the cache"]
     seconds: Amount
 
 
@@ -60,8 +62,8 @@ class Difference(TypedDict):
     """A setting or property of the machine that differs between the documents before and after."""
 
     name: str
-    before: Annotated[list[Any], Length(1), "the distinct values of this side"]
-    after: Annotated[list[Any], Length(1)]
+    before: Annotated[list[Any], Length(1), "distinct values in the documents before"]
+    after: Annotated[list[Any], Length(1), "distinct values in the documents after"]
 
 
 Unit = Literal["ms", "s"]
@@ -74,7 +76,7 @@ class ComparedRow(TypedDict):
     unit: Unit
     before: Annotated[AboveZero, "median; of several documents, the geometric mean of their medians"]
     after: AboveZero
-    percent: Annotated[float, "by how much the time grew"]
+    percent: Annotated[float, "growth of the time in percent"]
     interval: Annotated[
         Annotated[list[float], Length(2, 2)] | None,
         "95 % interval of percent, for all rows together; null for too few samples",
@@ -82,13 +84,13 @@ class ComparedRow(TypedDict):
     verdict: Annotated[
         str,
         OneOf(("slower", "faster", "slower run", "faster run", "same", "unknown")),
-        "`slower run` and `faster run`: of one document per side, which tell of two runs only",
+        "`slower run`, `faster run`: one document per side, so that only these two runs differ for certain",
     ]
-    failed: Annotated[bool, "slower by over fail_above percent"]
+    failed: Annotated[bool, "whether the row is slower by over `fail_above` percent"]
 
 
 class OmittedRow(TypedDict):
-    """A row that is missing from some of the documents."""
+    """A row that some of the compared documents lack."""
 
     name: str
     before: Annotated[Count, "number of documents that have it"]
@@ -100,15 +102,15 @@ class Compare(TypedDict):
 
     schema: Literal["lenet5-inference/compare/2"]
     of: Annotated[str, "schema of all documents"]
-    before: Annotated[list[str], Length(1), "files, one on each side, or two or more on each"]
-    after: Annotated[list[str], Length(1)]
+    before: Annotated[list[str], Length(1), "files of the documents before: one, or at least two"]
+    after: Annotated[list[str], Length(1), "files of the documents after: one, or at least two"]
     noise: Annotated[
         Literal["runs", "samples"],
-        "what the intervals know: how far runs lie apart (several documents per side), or the noise of the samples "
-        "within a run",
+        "source of the intervals: how much runs differ (several documents per side), or how much the samples within a "
+        "run differ",
     ]
     fail_above: Annotated[Amount | None, "percent"]
-    differences: Annotated[list[Difference], "of machine, settings and software"]
+    differences: Annotated[list[Difference], "differences of machine, settings and software"]
     rows: Annotated[list[ComparedRow], Length(1)]
     left_out: Annotated[list[OmittedRow], "rows that some document lacks"]
-    failed: Annotated[list[str], "rows that are slower by over fail_above percent"]
+    failed: Annotated[list[str], "rows that are slower by over `fail_above` percent"]

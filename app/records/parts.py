@@ -1,4 +1,4 @@
-"""Define types that several documents share: ranges of numbers, patterns of text, records of machine and weights."""
+"""Define types that several JSON documents share: ranges of numbers, patterns of text, facts on machine and weights."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -19,7 +19,7 @@ Samples = Annotated[list[Amount], "every run in order, in the unit of the median
 Parameters = Annotated[dict[str, int], "a kernel's compile-time parameters by name"]
 
 Precision = Annotated[str, OneOf(PRECISIONS)]
-RequestedPrecision = Annotated[str, OneOf(("auto", *PRECISIONS)), "as asked for"]
+RequestedPrecision = Annotated[str, OneOf(("auto", *PRECISIONS)), "as requested"]
 Split = Annotated[str, OneOf(("test", "train"))]
 Dtype = Annotated[str, OneOf(tuple(SHORT))]
 
@@ -58,7 +58,7 @@ class Network(TypedDict):
 
 
 class WeightsFile(TypedDict):
-    """Path and SHA-256 of a weights file."""
+    """A weights file: its path, and the SHA-256 of its content."""
 
     path: str
     sha256: str
@@ -67,7 +67,7 @@ class WeightsFile(TypedDict):
 class Weights(WeightsFile):
     """A weights file, whether a checksum confirms it, and how it was trained."""
 
-    vouched: Annotated[bool, "a checksum confirms them: the file's own or that in SHA256SUMS"]
+    vouched: Annotated[bool, "whether a checksum confirms the weights: that in the file or that in SHA256SUMS"]
     recipe: Annotated[str | None, "how they were trained"]
 
 
@@ -77,6 +77,6 @@ class Peaks(TypedDict):
     tflops: Annotated[
         dict[str, AboveZero],
         "one per family of instructions: `float32` (multiply-adds), `tfloat32`, `float16` (`mma.sync`; absent below "
-        "sm_80), `float16 hfma2` (two halves a register), `float16 wgmma` (warpgroups; sm_90 alone)",
+        "sm_80), `float16 hfma2` (two float16 in a register), `float16 wgmma` (warpgroups; only on sm_90)",
     ]
-    gbytes_per_s: Annotated[AboveZero, "a copy within device memory, counted as read and written"]
+    gbytes_per_s: Annotated[AboveZero, "bytes that a copy within device memory reads and writes, per second"]

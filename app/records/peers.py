@@ -1,4 +1,4 @@
-"""Define the documents of ``bench --peers``: times of this program and of other systems, and their best settings."""
+"""Define the JSON documents of ``bench --peers``: times of this program, PyTorch and JAX, and their best settings."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -22,8 +22,10 @@ class Quantiles(TypedDict):
 
 
 class Row(TypedDict):
+    """Times of one engine in one precision, and how many of its labels are right."""
+
     engine: Engine
-    setting: Annotated[str, "how the peer ran; of ours, empty, or `dense`: 2:4 sparse weights ran on dense kernels"]
+    setting: Annotated[str, "how PyTorch or JAX ran; for ours empty, or `dense`: sparse weights ran on dense kernels"]
     precision: Precision
     on_card_ms: Annotated[
         Quantiles | None,
@@ -37,23 +39,25 @@ class Row(TypedDict):
     unsteady: Annotated[Count, "timed runs with other labels than the first"]
     note: str
     reason: Annotated[str, "why there are no times, else empty"]
-    correct: Annotated[Count | None, "labels of the timed runs, as of the next two"]
-    changed: Annotated[Count | None, "labels that are not the float64 reference's"]
-    largest_margin: Annotated[Amount | None, "largest float64 margin of those that differ"]
-    wrong: Annotated[bool, "our labels broke the accuracy rule or were unsteady (exit code 1)"]
+    correct: Annotated[Count | None, "correct labels of the timed runs"]
+    changed: Annotated[Count | None, "labels of the timed runs that differ from the float64 reference's"]
+    largest_margin: Annotated[Amount | None, "largest float64 margin (best logit minus the second) of these labels"]
+    wrong: Annotated[bool, "whether our labels differed too much or were unsteady (exit code 1)"]
 
 
 class FastestPeer(TypedDict):
-    setting: Annotated[str, "the fastest peer's"]
-    ratio: Annotated[Amount, "its median ÷ ours; below 1, ours lost"]
+    """The fastest setting of PyTorch and JAX, and its time relative to ours."""
+
+    setting: Annotated[str, "its setting"]
+    ratio: Annotated[Amount, "its median ÷ ours; below 1, ours is slower"]
 
 
 class Ratio(TypedDict):
-    """Our times in one precision relative to the peers' times."""
+    """Times of PyTorch and JAX relative to ours in one precision."""
 
     precision: Precision
-    setting: NotRequired[Annotated[str, "of our row; missing if empty"]]
-    against: Annotated[Precision, "the peers' precision"]
+    setting: NotRequired[Annotated[str, "setting of our row; missing if empty"]]
+    against: Annotated[Precision, "precision of PyTorch and JAX"]
     on_card_ms: FastestPeer | None
     end_to_end_ms: FastestPeer | None
     reason: Annotated[str, "why there is no ratio, else empty"]
@@ -63,32 +67,32 @@ class Comparison(TypedDict):
     """Times of all engines for one network and batch size."""
 
     network: str
-    digest: Annotated[Sha256, "of the network's computation"]
-    images: Annotated[Positive, "per batch"]
+    digest: Annotated[Sha256, "SHA-256 of the network's layers"]
+    images: Annotated[Positive, "images per batch"]
     rows: list[Row]
-    ratios: Annotated[list[Ratio], "one per row of ours that ran"]
+    ratios: Annotated[list[Ratio], "one for each of our rows that has times"]
 
 
 class Peers(TypedDict):
-    """Times of this program and of the best settings of PyTorch and JAX, in turn on one card (`bench --peers`)."""
+    """Times of this program and of PyTorch and JAX at their best settings, on one card (`bench --peers`)."""
 
     schema: Literal["lenet5-inference/peers/2"]
     date: Date
     command: Annotated[str, "what measures this again"]
     device: Card
     software: Software
-    rounds: Annotated[Positive, "turns of each engine"]
+    rounds: Annotated[Positive, "number of rounds; each round measures every engine once"]
     comparisons: list[Comparison]
-    notes: Annotated[list[str], "systems without rows, and why"]
+    notes: Annotated[list[str], "which systems have no rows, and why"]
 
 
 class Search(TypedDict):
-    """Times of all settings of a peer for one network, precision and batch size. Each setting is tried once."""
+    """Times of all settings of PyTorch or JAX for one network, precision and batch size."""
 
     network: str
-    digest: Annotated[Sha256, "of the network's computation"]
+    digest: Annotated[Sha256, "SHA-256 of the network's layers"]
     precision: Precision
-    images: Annotated[Positive, "per batch"]
+    images: Annotated[Positive, "images per batch"]
     engine: Engine
     software: Software
     ms: Annotated[dict[str, Medians], "setting → medians of a few runs, on the card and end to end"]

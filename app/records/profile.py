@@ -1,4 +1,4 @@
-"""Define the documents of ``profile``: times of kernels, copies and API calls, a timeline, and hardware counters."""
+"""Define the JSON documents of ``profile``: times of kernels, copies and API calls, a timeline, hardware counters."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -57,7 +57,7 @@ class Call(TypedDict):
     name: str
     calls: PerRun
     total_ms: PerRun
-    share: Annotated[Amount, "of the host's time"]
+    share: Annotated[Amount, "share of the host's time"]
     average_us: Amount
     max_us: Amount
 
@@ -80,11 +80,11 @@ class StampedEndToEnd(TypedDict):
     """Median end-to-end times in ms, without and with time stamps in the first kernel."""
 
     plain: Amount
-    stamped: Annotated[Amount, "compiled to leave stamps"]
+    stamped: Annotated[Amount, "with the first kernel compiled to store time stamps"]
 
 
 class Images(TypedDict):
-    """Number of images that all multiprocessors have requested, staged and computed at the times ``us``."""
+    """Number of images that all multiprocessors have requested, staged and computed, at each time in ``us`` (µs)."""
 
     us: Annotated[list[Amount], Length(2)]
     requested: Counts
@@ -96,14 +96,14 @@ class Timeline(TypedDict):
     """Start and end of each phase of the first kernel's warpgroups, in µs since the first one started."""
 
     kernel: str
-    layers: Annotated[str, "of that kernel"]
+    layers: Annotated[str, "layers that this kernel computes"]
     images_are: Annotated[str, "how images reach the card"]
     end_to_end_ms: StampedEndToEnd
     on_card_ms: Annotated[Amount, "the whole pass, images on the card, without stamps"]
     raw_copy_ms: Annotated[Amount, "one copy of the images' bytes"]
     mhz: Annotated[Amount, "clock of the multiprocessors"]
-    multiprocessor: Annotated[Count, "the one with the median time"]
-    warpgroups: Annotated[list[list[Phase]], Length(1), "of that multiprocessor: the phases of each, in order"]
+    multiprocessor: Annotated[Count, "number of the multiprocessor with the median time"]
+    warpgroups: Annotated[list[list[Phase]], Length(1), "phases of each warpgroup of this multiprocessor, in order"]
     images: Images
 
 
@@ -111,18 +111,18 @@ class Profile(TypedDict):
     """Times of the main job's kernels, copies and API calls, and hardware counters (`profile --json FILE`)."""
 
     schema: Literal["lenet5-inference/profile/1"]
-    weights: Annotated[str, "path"]
+    weights: Annotated[str, "path of the weights file"]
     device: Card
     network: str
-    images: Annotated[str, "where they are from"]
+    images: Annotated[str, "source of the images"]
     batch: Positive
     precision: RequestedPrecision
     settings: Settings
     end_to_end_ms: EndToEnd
-    rows: Annotated[list[Row], "a kernel or a copy each, the costliest first"]
+    rows: Annotated[list[Row], "one row for each kernel and copy, the longest total time first"]
     overlap: Overlap
     api: Annotated[list[Call], "calls of CUDA's API"]
-    trace: Annotated[str | None, "the timeline's file"]
+    trace: Annotated[str | None, "file of the trace"]
     counters: Annotated[list[Counter], "hardware counters, in percent"]
     counters_note: Annotated[str | None, "why there are no counters"]
     timeline: NotRequired[Annotated[Timeline | None, "with `--timeline`, else null"]]
@@ -152,10 +152,10 @@ class StepCounts(TypedDict):
 
 
 class StepRow(TypedDict):
-    """Hardware counters of one step of the ladder on one layer."""
+    """Hardware counters of one kernel of the ladder on one layer."""
 
     operation: str
-    name: Annotated[str, "the step"]
+    name: Annotated[str, "name of the kernel"]
     dtype: Dtype
     images: Positive
     layer: str
@@ -164,7 +164,7 @@ class StepRow(TypedDict):
 
 
 class Counters(TypedDict):
-    """Hardware counters of every step of the ladder (`profile --every-step --json FILE`)."""
+    """Hardware counters of every kernel of the ladder (`profile --every-step --json FILE`)."""
 
     schema: Literal["lenet5-inference/counters/1"]
     date: Date

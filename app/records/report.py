@@ -1,4 +1,4 @@
-"""Define the document of the main job: verdicts, times of layers and of the whole run, start-up, memory and power."""
+"""Define the JSON report of the main job: verdicts, times of layers and of the whole run, start-up, memory, power."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -11,7 +11,7 @@ class Data(TypedDict):
 
     source: str
     split: Annotated[Split | None, "`test` or `train` if the images are verified Fashion-MNIST"]
-    dtype: Annotated[str, "as copied to the device"]
+    dtype: Annotated[str, "number type of the images as they are copied to the device"]
 
 
 class GpuSettings(TypedDict):
@@ -21,7 +21,7 @@ class GpuSettings(TypedDict):
     chunk: Positive
     images: Annotated[
         Literal["read by the first kernel", "copied at once", "copied in chunks"],
-        "`read by the first kernel`, over the bus; `copied at once`; or `copied in chunks`",
+        "how the images reach the GPU: `read by the first kernel` over the bus, `copied at once` or `copied in chunks`",
     ]
     fused: bool
     runs: Positive
@@ -38,12 +38,12 @@ class CpuSettings(TypedDict):
 
 
 class Difference(TypedDict):
-    """One image whose label is not the reference's."""
+    """One image whose label differs from that of the float64 reference."""
 
-    index: Annotated[Count, "which image"]
+    index: Annotated[Count, "number of the image, from 0"]
     label: Count
-    reference: Annotated[Count, "the reference's label"]
-    margin: Annotated[Amount | None, "float64 best logit minus the second; null if infinite"]
+    reference: Annotated[Count, "label of the reference"]
+    margin: Annotated[Amount | None, "the reference's best logit minus the second; null if infinite"]
     excused: Annotated[
         bool,
         "the margin is a near-tie: below 64 roundings of the magnitudes that the image's logits sum, 4 in tf32, 8 in "
@@ -57,7 +57,7 @@ class Agreement(TypedDict):
     passed: bool
     verdict: Annotated[str, "why, in a sentence"]
     reference: Annotated[str, "what the labels are compared with"]
-    compared: Annotated[Count, "how many"]
+    compared: Annotated[Count, "number of labels compared"]
     near_ties_allowed: Annotated[
         Count,
         "the number that may differ: 0.1 % of the images in fp32 and fp32x, 1 % in tf32, fp16 and int8, and always one",
@@ -68,7 +68,7 @@ class Agreement(TypedDict):
 class Accuracy(TypedDict):
     """Whether the number of correct answers reaches what the weights file promises and `--min-accuracy` demands."""
 
-    passed: Annotated[bool | None, "null where neither demands any"]
+    passed: Annotated[bool | None, "null if neither demands a number"]
     verdict: Annotated[str, "why, in a sentence"]
     warning: Annotated[
         str,
@@ -78,21 +78,21 @@ class Accuracy(TypedDict):
     correct: Annotated[Count | None, "null without labels"]
     total: Annotated[Count, "all images, repeated passes counted"]
     expected: Annotated[Count | None, "correct answers that the weights file promises for its own network, if any"]
-    least: Annotated[Amount | None, "the share that `--min-accuracy` demands, or null"]
+    least: Annotated[Amount | None, "share of correct answers that `--min-accuracy` demands, or null"]
 
 
 class Layer(TypedDict):
-    """Median time and rates of one node of the plan."""
+    """Median time and rates of one kernel launch, for a layer and the layers fused into it."""
 
     name: Annotated[str, "the layer, with those fused into it"]
-    kernel: Annotated[str, "its variant"]
+    kernel: Annotated[str, "name of the kernel"]
     images: Positive
     ms: Annotated[Amount, "median"]
     spread_ms: Annotated[Amount | None, "90th minus 10th percentile"]
     gflop: Amount
     tflops: Amount
-    gbytes_per_s: Annotated[Amount, "arguments counted once"]
-    share: Annotated[Amount | None, "of the sum of all layers"]
+    gbytes_per_s: Annotated[Amount, "bytes of inputs, weights and outputs, each counted once, per second"]
+    share: Annotated[Amount | None, "share of the sum of all layers' times"]
     samples: NotRequired[Samples]
 
 
@@ -127,13 +127,13 @@ class Pipeline(TypedDict):
     """Time of copies, kernels and their overlap in one traced run (``main_job.statistics.pipeline_usage``)."""
 
     span_ms: Amount
-    h2d_ms: Annotated[Amount, "time in which at least one was running, as of the next two"]
-    kernels_ms: Amount
-    d2h_ms: Amount
+    h2d_ms: Annotated[Amount, "time in which at least one copy to the device was running"]
+    kernels_ms: Annotated[Amount, "time in which at least one kernel was running"]
+    d2h_ms: Annotated[Amount, "time in which at least one copy to the host was running"]
     overlap: Annotated[Amount, "time in which a copy and a kernel ran together ÷ copy time"]
-    kernel_share: Annotated[Amount, "of the span, as the next two"]
-    copy_share: Amount
-    idle_share: Amount
+    kernel_share: Annotated[Amount, "`kernels_ms` ÷ span"]
+    copy_share: Annotated[Amount, "time in which at least one copy was running ÷ span"]
+    idle_share: Annotated[Amount, "time in which neither a copy nor a kernel was running ÷ span"]
     enqueue_share: Annotated[Amount, "time in which the host was enqueueing ÷ span"]
     limit: Literal["compute", "copy", "enqueue"]
 
@@ -172,14 +172,14 @@ class Power(TypedDict):
     """Energy and power that the GPU takes while it classifies the batch again and again."""
 
     seconds: Amount
-    images: Annotated[Positive, "classified meanwhile"]
-    joules: Annotated[Amount, "of the whole card"]
+    images: Annotated[Positive, "number of images classified in this time"]
+    joules: Annotated[Amount, "energy of the whole card"]
     watts: Amount
     microjoules_per_image: Amount
     source: Annotated[
         Literal["energy counter", "power samples"],
-        "`energy counter`: NVML's total energy in millijoules, from one of its steps to another; `power samples`: the "
-        "mean of the readings, where the card has no counter",
+        "`energy counter`: NVML's counter of energy, read just after two of its updates; `power samples`: the mean of "
+        "power readings, if the card has no counter",
     ]
     sm_clock_mhz: Clock | None
 
@@ -192,7 +192,7 @@ class Report(TypedDict):
     network: Network
     weights: Weights
     data: Data
-    precision: Annotated[Precision, "the coarsest that any layer used"]
+    precision: Annotated[Precision, "the coarsest precision that any layer used"]
     batch: Annotated[Positive, "images classified"]
     settings: GpuSettings | CpuSettings
     passed: Annotated[bool, "false if one of the two verdicts below failed; the exit code follows it"]
@@ -202,11 +202,11 @@ class Report(TypedDict):
     layers: Annotated[
         list[Layer],
         Length(1),
-        "per node of the plan (on the CPU per layer), without transfers. On the CPU: the time of all threads ÷ their "
-        "number; ONNX Runtime gives one time, in the one row `whole graph`, and no `op_times`",
+        "one row per kernel launch (on the CPU per layer), without transfers. On the CPU: the time of all threads ÷ "
+        "their number; ONNX Runtime gives one time, in the one row `whole graph`, and no `op_times`",
     ]
-    op_times: Annotated[list[Layer], "the same for each convolution and its bias alone, output unpooled"]
-    on_card_ms: Annotated[OnCardTimes | None, "kernels of the whole pass, `images` images on the card, one chunk"]
+    op_times: Annotated[list[Layer], "the same for each convolution with only its bias, without pooling"]
+    on_card_ms: Annotated[OnCardTimes | None, "one pass of all kernels over `images` images that are on the card"]
     raw_copy_ms: Annotated[
         Times | None,
         "only the copy of the same images' bytes from page-locked memory to the card, in one piece; null on the CPU, "
@@ -215,18 +215,18 @@ class Report(TypedDict):
     compare: Annotated[ComparedPrecision | None, "the same batch in the precision that `--compare` names, else null"]
     pipeline: Annotated[Pipeline | None, "one traced run of the batch copied in chunks; null with `--cycle`"]
     power: NotRequired[
-        Annotated[Power | None, "with `--power`: while the batch is repeated for five seconds, by NVML; else null"]
+        Annotated[Power | None, "with `--power`: measured by NVML while the batch is repeated for 5 s; else null"]
     ]
-    end_to_end_ms: Annotated[Times, "host clock, device idle, from the call to readable labels with transfers"]
+    end_to_end_ms: Annotated[Times, "host clock, from the call, with the device idle, to readable labels on the host"]
     images_per_s: Annotated[Amount, "`batch` ÷ median end-to-end time"]
     device_memory_bytes: Annotated[Count, "device memory of the pipeline's buffers and weights"]
     peak_device_memory_bytes: Annotated[
         Count,
-        "the same with the larger buffers of the measurements, without the driver's context",
+        "the same at its largest, during the measurements; without the driver's context",
     ]
-    one_off_ms: Annotated[StartUp, "start-up by part; a part that did not happen is absent"]
+    one_off_ms: Annotated[StartUp, "time of each step of the start-up; a step that did not happen is absent"]
     once_ms: Annotated[Amount, "their sum: from the start of the process until the first image can be classified"]
-    once_own_ms: Annotated[Amount, "the same without `numpy`, `cupy` and `context`"]
+    once_own_ms: Annotated[Amount, "this sum without `numpy`, `cupy` and `context`"]
     command_ms: Annotated[Amount, "from the start of the process until the report was made, all measurements included"]
     limit: Annotated[str, "what limits the run, with the shares that show it"]
     notes: Annotated[

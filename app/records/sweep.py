@@ -1,4 +1,4 @@
-"""Define the documents of ``sweep``: times by kernel parameters or streams, and the tuning tables of ``auto``."""
+"""Define the JSON documents of ``sweep``: times by kernel parameters or streams, and the tuning tables of ``auto``."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -13,7 +13,7 @@ class Point(TypedDict):
     ms: Annotated[Amount, "median"]
     spread_ms: Amount | None
     tflops: Amount
-    error_share: Annotated[Amount, "worst error ÷ what is allowed"]
+    error_share: Annotated[Amount, "largest error ÷ the allowed error"]
     samples: NotRequired[Samples]
 
 
@@ -35,7 +35,7 @@ class WrongPoint(TypedDict):
 class SkippedPoint(WrongPoint):
     """A combination of parameters that could not run, and how many others failed for the same reason."""
 
-    count: Annotated[Positive, "points skipped for that reason"]
+    count: Annotated[Positive, "number of combinations skipped for this reason"]
 
 
 class SweptLayer(TypedDict):
@@ -48,10 +48,10 @@ class SweptLayer(TypedDict):
     default_ms: Amount | None
     best: Parameters | None
     best_ms: Amount | None
-    gain: Annotated[Amount | None, "the default's time ÷ the best"]
-    auto: Annotated[AutoChoice | None, "what `auto` took before"]
+    gain: Annotated[Amount | None, "time of the default ÷ best time"]
+    auto: Annotated[AutoChoice | None, "what `auto` chose before the sweep"]
     skipped: list[SkippedPoint]
-    wrong: Annotated[list[WrongPoint], "points that computed wrong results"]
+    wrong: Annotated[list[WrongPoint], "combinations with wrong results"]
 
 
 class Sweep(TypedDict):
@@ -63,11 +63,11 @@ class Sweep(TypedDict):
     operation: str
     variant: Annotated[str, "the kernel"]
     precision: Precision
-    fused: Annotated[bool, "with the layers that follow"]
+    fused: Annotated[bool, "whether the kernel also computed the layers that follow"]
     images: Positive
-    finished: Annotated[Count, "points of the grid, however they ended"]
+    finished: Annotated[Count, "combinations that were tried, with whatever result"]
     total: Count
-    tuning_table: Annotated[str | None, "the file that the best points went to"]
+    tuning_table: Annotated[str | None, "file in which the best parameters were stored"]
     notes: list[str]
     layers: list[SweptLayer]
 
@@ -77,9 +77,9 @@ class PipelinePoint(TypedDict):
 
     streams: Positive
     chunk: Positive
-    ms: Annotated[Amount | None, "median; null where it does not fit"]
+    ms: Annotated[Amount | None, "median; null if memory is too small"]
     p90_ms: NotRequired[Amount | None]
-    overlap: NotRequired[Annotated[Amount, "share of copy time behind kernels"]]
+    overlap: NotRequired[Annotated[Amount, "time in which a copy and a kernel ran together ÷ copy time"]]
     samples: NotRequired[Samples]
 
 
@@ -98,7 +98,7 @@ class PipelineSweep(TypedDict):
     points: list[PipelinePoint]
     best: PipelinePoint | None
     default: PipelinePoint | None
-    gain: Annotated[Amount | None, "the default's time ÷ the best"]
+    gain: Annotated[Amount | None, "time of the default ÷ best time"]
 
 
 class Tuned(TypedDict):
@@ -114,4 +114,4 @@ class Tuning(TypedDict):
 
     schema: Literal["lenet5-inference/tuning/1"]
     card: Annotated[str, "as CUDA names it"]
-    entries: Annotated[dict[str, dict[str, Tuned]], "problem → kernel → its best"]
+    entries: Annotated[dict[str, dict[str, Tuned]], "layer, as shape and types → kernel → its best parameters"]

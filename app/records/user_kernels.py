@@ -1,4 +1,4 @@
-"""Define the record of a user's kernel, and the ranking of such records."""
+"""Define the JSON documents about users' kernels: the record of a timed kernel, and the ranking of such records."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -11,18 +11,18 @@ Author = Annotated[str, Length(most=100), "as given by `--author`, else empty"]
 
 
 class Source(TypedDict):
-    """A kernel's file, by its content."""
+    """The file of a user's kernel, identified by its content."""
 
     file: KernelFile
-    sha256: Annotated[Sha256, r"of the file, with line ends as `\n`"]
-    like: Annotated[str | None, "row whose arguments and launch it takes (`as`)"]
+    sha256: Annotated[Sha256, r"SHA-256 of the file, with line ends as `\n`"]
+    like: Annotated[str | None, "name of the kernel whose arguments and launch it shares (option `--as`)"]
 
 
 class KernelRecord(TypedDict):
     """A user's kernel that was right, with the report on the run that timed it (`bench FILE.cu --record FILE`)."""
 
     schema: Literal["lenet5-inference/kernel-record/1"]
-    version: Annotated[str, "of this program"]
+    version: Annotated[str, "version of this program"]
     nvrtc: Annotated[str, "version of the run-time compiler"]
     author: Author
     source: Source
@@ -30,21 +30,21 @@ class KernelRecord(TypedDict):
 
 
 class HandedIn(TypedDict):
-    """A record of a source."""
+    """A record that somebody handed in for a kernel."""
 
-    record: Annotated[str, "its file"]
+    record: Annotated[str, "file of the record"]
     file: KernelFile
     author: Author
 
 
 class RankedKernel(TypedDict):
-    """The place of a source, by the fastest of its records."""
+    """The rank of a kernel and the figures of its fastest record."""
 
-    place: Positive
-    sha256: Annotated[Sha256, "of the source"]
-    handed_in: Annotated[list[HandedIn], "all records of this source, the fastest first, whose figures these are"]
-    beside: Annotated[bool, "the source lies beside that record, as NAME.cu beside NAME.json"]
-    row: Annotated[TimedRow, "of its report"]
+    place: Annotated[Positive, "the rank, from 1"]
+    sha256: Annotated[Sha256, "SHA-256 of the kernel's file"]
+    handed_in: Annotated[list[HandedIn], "all records of this kernel, the fastest first"]
+    beside: Annotated[bool, "whether the kernel's file is beside the fastest record: NAME.cu beside NAME.json"]
+    row: Annotated[TimedRow, "the kernel's row in that record"]
     beats: Annotated[list[str], "steps that were slower in the same run, the fastest first"]
     behind: Annotated[list[str], "steps that were as fast or faster, the fastest first"]
     date: Date
@@ -54,7 +54,7 @@ class RankedKernel(TypedDict):
 class RankedProblem(TypedDict):
     """The kernels that were timed on one layer with equally many images, on one model of card."""
 
-    problem: Annotated[str, "as in tuning tables: family, shape and number types"]
+    problem: Annotated[str, "layer as in tuning tables: kind of kernel, shape and number types"]
     dtype: Dtype
     images: Positive
     l2: Annotated[str, OneOf(("cold", "warm"))]
@@ -64,7 +64,7 @@ class RankedProblem(TypedDict):
 
 
 class Unranked(TypedDict):
-    """A file without a place, and why."""
+    """A file that could not be ranked, and why."""
 
     record: str
     reason: str

@@ -23,7 +23,7 @@ from data_tools.fashion_mnist import SPLITS
 class CacheKind(Frozen):
     """A kind of cached files. folder: its folder in the cache. names: pattern of file names.
 
-    made_again: whether the program can make these files again; ``--clear`` removes only such files.
+    made_again: whether the program can create these files again; ``--clear`` removes only such files.
     """
 
     name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings", "learn progress"]
@@ -36,17 +36,17 @@ DATA = "|".join(re.escape(file.name) for files in SPLITS.values() for file in fi
 KINDS = (
     CacheKind("compiled kernels", "kernels", re.compile(r"[0-9a-f]{64}\.cubin"), made_again=True),
     CacheKind("Fashion-MNIST", "fashion-mnist", re.compile(rf"(?:{DATA})(?:\.gz)?"), made_again=True),
-    # Measured by the user:
+    # measurements of the user
     CacheKind("tuning tables", "tuning", re.compile(r"\w+\.json"), made_again=False),
     CacheKind("peer settings", "peers", re.compile(r"\w+\.json"), made_again=False),
-    # The user's exercises:
+    # the user's exercises
     CacheKind("learn progress", "learn", re.compile(r"progress\.json"), made_again=False),
 )
 COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("age", left=True)]
 
 
 def cache(request: CacheRequest) -> int:
-    """List the files by kind, or remove those that the program can make again. Return 0. Raises UserError."""
+    """List the cached files by kind, or remove those that the program can create again. Return 0. Raises UserError."""
     document: Cache = {
         "schema": "lenet5-inference/cache/1",
         "folder": str(cache_dir()),
@@ -58,7 +58,7 @@ def cache(request: CacheRequest) -> int:
 
 
 def as_text(document: Cache, width: int) -> str:
-    """Return the document as text: a row for each kind of file."""
+    """Return the list of files as text: a row for each kind."""
     kinds = document["kinds"]
     files, nbytes = sum(kind["files"] for kind in kinds), sum(kind["bytes"] for kind in kinds)
     what = "removed from" if document["cleared"] else "in"
@@ -100,7 +100,7 @@ def _cached_files(kind: CacheKind) -> Iterator[tuple[Path, os.stat_result]]:
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}; check its permissions") from None
     for path in paths:
-        with suppress(OSError):  # another process may remove it meanwhile
+        with suppress(OSError):  # another process may remove the file meanwhile
             if kind.names.fullmatch(path.name) or is_abandoned(path):
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode):
@@ -108,7 +108,7 @@ def _cached_files(kind: CacheKind) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def clear_cache() -> list[CachedFiles]:
-    """Remove the files that the program can make again; return the removed ones. Raises UserError."""
+    """Remove the files that the program can create again; return their number and size by kind. Raises UserError."""
     removed = [found for kind, found in zip(KINDS, cache_contents(), strict=True) if kind.made_again]
     for path in (path for _, paths in removed for path in paths):
         if (reason := why_untrusted(path)) is not None:

@@ -1,4 +1,4 @@
-"""Run ``main.py doctor``: print what a bug report needs, and what is missing for which feature."""
+"""Run ``main.py doctor``: print facts about the machine for a bug report, and what is missing for which feature."""
 
 import ctypes
 import importlib.metadata
@@ -40,7 +40,7 @@ def doctor(request: DoctorRequest) -> int:
 
 
 def as_text(document: Doctor, width: int) -> str:
-    """Return the document as text: a block for each area, then what is missing with its remedy."""
+    """Return the findings as text: a block for each area, then each missing thing with its remedy."""
     lines: list[str] = []
     for area, found in groupby(document["findings"], key=itemgetter("area")):
         lines += [area, *fields([(one["name"], one["value"]) for one in found], width)]
@@ -72,7 +72,7 @@ def gpu_findings() -> Iterator[Finding]:
 
 
 def _driver_versions() -> str | None:
-    """Return the versions of the driver and of its CUDA as text; None without a driver."""
+    """Return the version of the driver and its newest CUDA as text; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -121,7 +121,7 @@ def _compiler_finding() -> Finding:
 
 
 def _headers_finding() -> Finding:
-    """Return whether CUDA's headers exist, which only CuPy's own kernels (in ``bench``'s checks) include."""
+    """Return the finding on CUDA's headers, which only CuPy's own kernels (in ``bench``'s checks) include."""
     found = next(_header_paths(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", pip_install_command("cuda")
@@ -130,7 +130,7 @@ def _headers_finding() -> Finding:
 
 
 def _header_paths() -> Iterator[Path]:
-    """Yield the possible paths of the header in packages and toolkits."""
+    """Yield the existing paths of the header HEADER in installed packages and CUDA toolkits."""
     for name in RUNTIMES:
         with suppress(importlib.metadata.PackageNotFoundError):
             files = importlib.metadata.files(name) or ()

@@ -21,7 +21,7 @@ from app.terminal.text import Column, fields, paragraph, table
 
 
 def export(request: ExportRequest) -> int:
-    """Read the weights, convert and write them, and report. Return 0. Raises UserError, and then writes nothing."""
+    """Read the weights, convert and write them, print a report. Return 0. Raises UserError, and then writes nothing."""
     ending = request.out.suffix.lower()
     if ending not in WRITERS:
         hint = did_you_mean_hint(ending, WRITERS)
@@ -57,7 +57,7 @@ def export(request: ExportRequest) -> int:
 
 
 def as_text(document: Export, width: int) -> str:
-    """Return the document as text."""
+    """Return the report as text."""
     columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
     rows = [[one["name"], one["written_as"], format_shape(tuple(one["shape"]))] for one in document["arrays"]]
     onnx, sizes = document["format"] == "onnx", ", ".join(map(str, document["input"]))
@@ -91,7 +91,7 @@ def _encode_npz(description: Description, arrays: Arrays) -> bytes:
     return build_npz_bytes(NamedArrays(arrays, description))
 
 
-# Ending → writer: the description and the arrays of a weights file → the content. Raises BadValueError.
+# Suffix → function that returns the file's content, given the description and the arrays of a weights file.
 WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
     ".onnx": _encode_onnx,
     ".safetensors": _encode_safetensors,
@@ -100,5 +100,5 @@ WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
 
 
 def exported_array_name(ending: str, name: str) -> str:
-    """Return the name that one of our arrays gets in a file with the suffix ``ending``."""
+    """Return the name of the array ``name`` in a file with the suffix ``ending``, such as ``.npz``."""
     return name if ending == ".npz" else torch_key(name)

@@ -25,7 +25,8 @@ LAUNCHES = [
     *(Column(head, left=True) for head in ("layers", "kernel", "reads", "writes")),
     *(Column("MFLOP"), Column("bytes")),
 ]
-NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2)]  # before names of layers are wrapped
+# On a narrow terminal, these columns are left out before names of layers are wrapped.
+NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2)]
 
 
 def graph(request: GraphRequest) -> int:
@@ -58,7 +59,7 @@ def graph(request: GraphRequest) -> int:
 
 
 def layer_table(built: Graph, width: int) -> list[str]:
-    """Return lines with output, parameters, operations and bytes of each layer."""
+    """Return the lines of a table with the output shape, parameters, MFLOP and activation bytes of each layer."""
     rows = [["images", "input", _format_shape(built.network.input_shape), "", "", ""]]
     found = [*map(_layer_row, built.steps)]
     for layer in found:

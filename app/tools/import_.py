@@ -15,7 +15,7 @@ from app.files.reading import may_exist, read_file
 from app.interchange.engines import numpy_logits
 from app.interchange.layout import ConvertedArray, convert_arrays
 from app.interchange.named_arrays import NoNetworkError
-from app.interchange.source import ImportOptions, Source, read
+from app.interchange.source import ImportOptions, Source, read_source_file
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build_graph, find_network
@@ -28,17 +28,17 @@ from app.terminal.text import Column, fields, paragraph, table
 from app.tools.graph import layer_table
 
 IMAGES = 64  # random images to compare logits on
-# Numbers of all compared images between two layers, if there are several images, and in the windows of one: in float64,
-# with the file's own engine beside them, they take less than 1 GB.
+# Limits so that the comparison takes less than 1 GB: numbers between two layers for all compared images, and numbers in
+# the windows of a convolution for one image.
 MAX_NUMBERS, MAX_WINDOWS = 1 << 22, 1 << 25
 PLAIN = "plain NumPy in the file's own layout; no engine of this format runs here"
 MAX_CLASSES_BYTES = 1 << 20
-MAX_NAME = 60  # the most characters of a network's name taken from a file's
-CLOSE = 1e-3  # relative to the largest logit: float32 engines round in another order
+MAX_NAME = 60  # largest number of characters of a network name that is derived from a file name
+CLOSE = 1e-3  # allowed difference ÷ largest logit: float32 engines round in another order
 
 
 def import_(request: ImportRequest) -> int:
-    """Read, convert and compare a file, then write the weights and report. Return 0. Raises UserError."""
+    """Read and convert a file, compare scores, write the weights and print a report. Return 0. Raises UserError."""
     asked = ImportOptions(
         None if request.network is None else find_network(request.network),
         request.symbol,
@@ -70,8 +70,8 @@ def import_(request: ImportRequest) -> int:
 
 
 def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
-    """Return the format of the file, its checked content, and the converted arrays. Raises UserError."""
-    name, source = read(file, asked)
+    """Return the name of the file's format, its checked content, and the converted arrays. Raises UserError."""
+    name, source = read_source_file(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
         _check_window_sizes(source.network)
@@ -93,7 +93,7 @@ def _check_window_sizes(network: Network) -> None:
 
 
 def _compared_images(network: Network) -> int:
-    """Return how many images are compared: fewer if the network has large activations."""
+    """Return the number of images to compare: fewer than IMAGES if the network has large activations."""
     largest = max(prod(shape) for step in network.steps for shape in (step.in_shape, step.out_shape))
     return min(IMAGES, max(MAX_NUMBERS // largest, 1))
 
@@ -113,7 +113,7 @@ def _parse_scale(text: str) -> float:
 
 
 def _parse_classes(text: str, count: int) -> tuple[str, ...]:
-    """Return the names of ``count`` classes, from a list with commas or from a file with a line for each."""
+    """Return the names of ``count`` classes, from a list with commas or from a file with one name a line."""
     path = Path(text)
     try:
         if "," not in text or may_exist(path):
@@ -172,7 +172,7 @@ def _build_document(
     difference: float,
     engine: str | None,
 ) -> Import:
-    """Return the document: the file, the converted arrays, and the check."""
+    """Return the JSON document: the file, the converted arrays, and the result of the comparison."""
     first = graph.network.layers[0]
     enlarged: Enlargement | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
     return {
@@ -194,7 +194,7 @@ def _build_document(
 
 
 def _as_text(document: Import, graph: Graph, width: int) -> str:
-    """Return the document and the layers of the graph as text."""
+    """Return the document and a table of the graph's layers as text."""
     columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
     rows = [[one["name"], one["name_there"], one["before"], one["after"]] for one in document["arrays"]]
     images, enlarged = f"pixels of 0 to 255 times {document['pixel_scale']:.6g}", document["enlarged"]

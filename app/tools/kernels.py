@@ -29,7 +29,7 @@ RESOURCES = (
 
 
 def kernels(request: KernelsRequest) -> int:
-    """Print every row of the registry, or its compiled resources or instructions. Return 0. Raises UserError."""
+    """Print every kernel, or its compiled resources or instructions. Return 0. Raises UserError."""
     if request.arch is not None and not (request.resources or request.instructions):
         raise UserError(f"--arch {request.arch} needs --resources or --instructions: add one, or leave --arch out")
     if request.resources and request.instructions:
@@ -103,7 +103,7 @@ def _kernel_text(document: Kernels, width: int) -> str:
 
 
 def _choice_limit(row: Kernel) -> str:
-    """Return when a plan takes the kernel; empty if ``auto`` may take it for any number of images."""
+    """Return when a plan uses the kernel as text; '' if ``auto`` may choose it for any number of images."""
     if row["automatic"]:
         return ""
     beside = row["operation"] == "gemm" and row["name"] in PRODUCTS
@@ -111,7 +111,7 @@ def _choice_limit(row: Kernel) -> str:
 
 
 def _resource_text(document: CompiledKernels, width: int) -> str:
-    """Return one line for each function, or the reason why there is none."""
+    """Return the resources as a table: one line for each function, or the reason why it was not compiled."""
     columns = [
         *(Column("kernel", left=True), Column("layer", left=True), Column("function", left=True, optional=4)),
         *(Column("threads", optional=2), Column("regs"), Column("static"), Column("dynamic")),
@@ -137,7 +137,7 @@ def _resource_text(document: CompiledKernels, width: int) -> str:
 
 
 def _hottest_loops_text(document: DisassembledKernels, width: int) -> str:
-    """Return one line for each hottest loop."""
+    """Return the instruction counts as a table: one line for each hottest loop."""
     kinds = ("instructions", *machine_code.CLASSES, machine_code.OTHER)
     heads = ("all", *(kind.replace("_load", "").replace("_", " ") for kind in kinds[1:]))
     columns = [

@@ -1,4 +1,4 @@
-"""Examine this machine: system, packages, environment variables, the cache, Fashion-MNIST and weights."""
+"""Find facts for ``doctor``: system, packages, environment variables, the cache, Fashion-MNIST and weights."""
 
 import importlib.metadata
 import importlib.util
@@ -48,7 +48,7 @@ VARIABLES = (
 
 
 def make_finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str = "") -> Finding:
-    """Return one finding. needed_for: what does not work without it. remedy: what to do. Both empty if it exists."""
+    """Return a finding. needed_for, remedy: if something is missing, what does not work, and what to do; else empty."""
     return {
         "area": area,
         "name": name,
@@ -86,7 +86,7 @@ def _memory_finding() -> Finding:
 
 
 def package_findings() -> Iterator[Finding]:
-    """Yield findings about the packages that the program needs, and those of each extra."""
+    """Yield findings about the packages that the program needs, and those of each optional extra."""
     for name in REQUIRED:
         yield _package_finding(name, name, "everything")
     cupy = [name for name in CUPY if _package_version(name)]
@@ -125,7 +125,7 @@ def storage_findings() -> Iterator[Finding]:
     """Yield findings about the cache and its permissions, data, weights and bytecode. Writes and fetches nothing."""
     folder = cache_dir()
     yield _cache_finding(folder)
-    with suppress(UserError):  # then the line above has the reason
+    with suppress(UserError):  # for an unreadable cache: the finding above has the reason
         for about, _ in cache_contents():
             yield make_finding(FILES, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
     for split, files in SPLITS.items():
@@ -155,7 +155,7 @@ def _cache_finding(folder: Path) -> Finding:
 
 
 def _bytecode_finding() -> Finding:
-    """Return whether Python stores the program's bytecode, judged by this module's, which it then has stored."""
+    """Return whether Python stores bytecode: this module has been imported, so its bytecode file must exist."""
     kept = Path(importlib.util.cache_from_source(__file__))
     if kept.exists():
         return make_finding(FILES, "bytecode", str(kept.parent))
@@ -168,7 +168,7 @@ def _bytecode_finding() -> Finding:
 
 
 def _weights_finding() -> Finding:
-    """Return whether the shipped weights match SHA256SUMS."""
+    """Return the finding whether the shipped weights match SHA256SUMS."""
     try:
         names = sorted(shipped.read_checksums(shipped.FOLDER))
         for name in names:

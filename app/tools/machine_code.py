@@ -1,7 +1,7 @@
 """Count the instructions of a kernel's hottest loop in its machine code, with ``nvdisasm``. Needs no GPU.
 
 The hottest loop has the most multiplications in its straight-line body; among equals, it is the shortest. Its counts
-show how many issue slots a warp spends on each multiplication, which no source line shows.
+show how many issue slots a warp spends on each multiplication, which the source does not show.
 """
 
 import re
@@ -73,7 +73,7 @@ def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arc
     if config is None or not config.launches:
         return
     for entry, code, labels in parse_functions(disassemble(compile_kernel(row.path, config.defines, arch))):
-        if loop := hottest_loop(code, labels):
+        if loop := count_hottest_loop(code, labels):
             about = {"operation": row.operation, "name": row.name, "layer": layer, "entry": entry}
             yield cast(Instructions, about | loop)  # counts by class
 
@@ -87,7 +87,7 @@ def find_nvdisasm() -> str:
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return the machine code as text. Raises UserError if ``nvdisasm`` is missing or fails."""
+    """Return the machine code of a cubin as text. Raises UserError if ``nvdisasm`` is missing or fails."""
     tool = find_nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
@@ -99,7 +99,7 @@ def disassemble(cubin: bytes) -> str:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
-    """Yield from nvdisasm's text the name of each function, its instructions, and the addresses of its labels."""
+    """Yield the name of each function in nvdisasm's text, its instructions, and its labels' addresses."""
     name, code, labels, waiting = "", list[Instruction](), dict[str, int](), list[str]()
     for line in [*text.splitlines(), ".text.end:"]:
         if found := _FUNCTION.match(line):
@@ -115,11 +115,11 @@ def parse_functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[st
             code.append(Instruction(address, found[2], found[3]))
 
 
-def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
+def count_hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
     """Return how many instructions the hottest loop has, in all and by class, without inner loops that only copy.
 
-    The key ``instructions`` has the sum. Return None if no loop has half of the function's multiplications: most are
-    then outside of loops.
+    Keys: ``instructions`` for the sum, and the classes. Return None if no loop has half of the function's
+    multiplications: most are then outside of loops.
     """
     jumps = (
         (one.address, labels.get(_jump_target(one), one.address + 1)) for one in code if one.name.startswith("BRA")

@@ -24,7 +24,7 @@ LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MN
 def networks(request: NetworksRequest) -> int:
     """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Return 0. Raises UserError.
 
-    A request may name one network, or ask for its TOML instead.
+    The request may name a single network, or ask for its TOML instead.
     """
     if request.toml:
         _print_toml(request)
@@ -35,7 +35,7 @@ def networks(request: NetworksRequest) -> int:
     else:
         chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
         weights = shipped_weights()
-        # A network file may use a listed network's name.
+        # A network of a file may have the name of a listed network, but not its weights.
         rows = [network_entry(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: Networks = {"schema": "lenet5-inference/networks/1", "networks": rows}
     publish_report(document, _networks_text, request.output)
@@ -58,7 +58,7 @@ def shipped_weights() -> dict[str, Weights]:
 
 
 def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
-    """Return the network's entry in the document; its ``accuracy`` is promised for the most test images, or None."""
+    """Return the network's entry in the JSON document. accuracy: promise for the most test images; None without one."""
     parameters = flops = 0
     layers: list[records.Layer] = []
     for step in network.steps:
@@ -84,14 +84,14 @@ def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
 
 
 def _has_array(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
-    """Return whether the weights have this parameter array; without weights, whether training would create it."""
+    """Return whether the weights contain this parameter array; without weights, whether training would create it."""
     if weights is not None:
         return name in weights.arrays
     return not name.endswith("_bias") or layer.name in default_recipe(network).biases
 
 
 def _networks_text(document: Networks, width: int) -> str:
-    """Return each network's figures, then its idea and its layers with their settings."""
+    """Return a table with each network's figures, summary and layers."""
     heads = [Column("network", left=True), Column("input", left=True), Column("layers"), Column("parameters")]
     columns = [*heads, Column("MFLOP"), Column("accuracy", left=True)]
     rows = []

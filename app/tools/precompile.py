@@ -22,7 +22,7 @@ Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its com
 
 
 def precompile(request: PrecompileRequest) -> int:
-    """Compile into the kernel cache, and print how many kernels it contained already. Return 0. Raises UserError."""
+    """Compile into the kernel cache; print how many kernels it contained already. Return 0. Raises UserError."""
     timer = Timer()
     if request.all and request.network.precision != "auto":
         raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
@@ -64,7 +64,7 @@ def as_text(document: Precompile, width: int) -> str:
 
 
 def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
-    """Yield the compilations that the main job needs: each node's kernels, and each convolution's unfused kernel."""
+    """Yield what the main job must compile: each node's kernels, and each convolution's kernel without fused layers."""
     for node in execution.nodes:
         configs = [(variant, variant.launch_config(node.problem, settings)) for variant, settings in node.kernels]
         if isinstance(node.problem, ConvProblem):
@@ -76,8 +76,8 @@ def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
 
 
 def _compile_all(builds: list[Build], arch: str) -> int:
-    """Compile the builds that are not cached, one thread per core; return their number."""
-    import_nvrtc()  # report a missing library once, not in every thread
+    """Compile the builds that are not cached, one thread per core; return how many these were."""
+    import_nvrtc()  # so that a missing library is reported once, not by every thread
     missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
     compile_on_all_cores(lambda build: compile_kernel(build[0], dict(build[1]), arch), builds, arch)
     return missing

@@ -26,11 +26,11 @@ EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
     (FA19, ("resize", "softmax")),
 )
-# Operation of two layers → the layers' common name in the examples without the number, and the pair's class.
-# lenet5 with filters of 3 x 3: for kernels of any sizes.
+# lenet5 with filters of 3 x 3, for kernels that do not support 5 x 5.
 SMALL_FILTERS = replace(
     LENET5, layers=tuple(replace(one, kernel=3) if isinstance(one, Conv2d) else one for one in LENET5.layers)
 )
+# Operation of two layers → the layers' names in the examples without their number, and the pair's class.
 EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
     "conv_pair": ("conv", ConvPairProblem),
     "gemm_pair": ("fc", LinearPairProblem),
@@ -45,7 +45,7 @@ SM_LIMITS = {
     100: (2048, 32, 228),
     120: (1536, 24, 100),
 }
-REGISTERS = 65_536  # an SM's
+REGISTERS = 65_536  # of an SM
 _ENTRY = re.compile(
     r"Compiling entry function '(\w+)'.*?Function properties for \1\n\D*"
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)",
@@ -54,7 +54,7 @@ _ENTRY = re.compile(
 
 
 class CompiledFunction(Frozen):
-    """A function in the assembler's log: registers, and bytes of shared memory, stack and spills."""
+    """Resources of a function, from the assembler's log: registers, and bytes of shared memory, stack and spills."""
 
     registers: int
     static_shared: int
@@ -66,10 +66,10 @@ class CompiledFunction(Frozen):
 def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
     """Compile every row for its example layers, on all cores, with a progress bar; return rows of the JSON document.
 
-    There is a row for each function; for a variant that cannot compute a layer, a row with the reason. Keys in bytes:
-    static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the file; stack and spills: per
-    thread. blocks: how many fit on an SM together; occupancy: their share of the SM's threads, 0..1. Raises UserError
-    without NVRTC.
+    There is a row for each function and, if a kernel cannot compute a layer, a row with the reason. Raises UserError
+    without NVRTC. In bytes: static_shared and dynamic_shared of a block; constant, all ``__constant__`` arrays of the
+    file; stack and spills of a thread. blocks: how many fit on an SM together; occupancy: their share of the SM's
+    threads, 0..1.
     """
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
     return [*chain.from_iterable(compile_on_all_cores(lambda job: _example_resources(*job), jobs, arch))]
@@ -78,7 +78,7 @@ def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | No
 def _example_resources(
     row: Variant, layer: str, problems: Sequence[Problem], arch: str
 ) -> list[Resources | NoResources]:
-    """Compile the row for the first problem that it can compute; if there is none, return a row with the reason."""
+    """Return the rows for the first problem that the kernel can compute; if there is none, one row with the reason."""
     refusals = [row.refusal_reason(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None
     found = [] if served is None else [*_function_resources(row, layer, served, arch)]
@@ -87,7 +87,7 @@ def _example_resources(
 
 
 def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
-    """Yield example layers of the row's operation with their problems: in each type alone, then with fused layers."""
+    """Yield (layer, problems) for example layers of the row's operation: in each type alone, then with fused layers."""
     if row.operation in EXAMPLE_PAIRS:
         pairs = (_pair_problems(row, network) for network in (LENET5, FA19, SMALL_FILTERS))
         served = (found for found in pairs if any(row.refusal_reason(problem, "sm_90a") is None for problem in found))
@@ -109,7 +109,7 @@ def _pair_problems(row: Variant, network: Network) -> list[Problem]:
 
 
 def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
-    """Return a layer's problems: alone, and fused with the next one, two … layers; None if these cannot be fused."""
+    """Return a layer's problems: alone, then fused with the next one, two … layers; None where no kernel can fuse."""
     layers = network.layers
     index = next(index for index, layer in enumerate(layers) if layer.name == name)
     return [
@@ -126,9 +126,9 @@ def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | N
 
 
 def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
-    """Compile the row; yield the resources of each function that it launches."""
+    """Compile the kernel for a problem; yield the resources of each function that it launches."""
     config: LaunchConfig = row.launch_config(problem)
-    compiled = parse_log(resource_report(row.path, config.defines, arch))
+    compiled = parse_assembler_log(resource_report(row.path, config.defines, arch))
     declares = any("__constant__" in text for text in read_with_includes(row.path).values())
     constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0
     launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ only in scalars
@@ -154,7 +154,7 @@ def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -
         }
 
 
-def parse_log(log: str) -> dict[str, CompiledFunction]:
+def parse_assembler_log(log: str) -> dict[str, CompiledFunction]:
     """Return the resources of each entry point in the assembler's log; other functions are omitted."""
     found: dict[str, CompiledFunction] = {}
     for entry, *stack, registers, more in (match.groups() for match in _ENTRY.finditer(log)):
@@ -164,10 +164,10 @@ def parse_log(log: str) -> dict[str, CompiledFunction]:
 
 
 def constant_bytes(cubin: bytes) -> int:
-    """Return the size of the ELF section of ``__constant__`` arrays, which newer assemblers do not log."""
+    """Return the size of a cubin's ELF section of ``__constant__`` arrays, which newer assemblers do not log."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<3H", cubin, 0x3A)
-    # A section header: name's offset, type, flags, address, offset, size.
+    # Fields of a section header: offset of its name, type, flags, address, offset, size.
     sections = [struct.unpack_from("<IIQQQQ", cubin, table + index * size) for index in range(count)]
     text = sections[names][4]
     named = {cubin[text + s[0] : cubin.index(b"\0", text + s[0])]: s[5] for s in sections}
@@ -178,7 +178,8 @@ def blocks_per_sm(threads: int, registers: int, shared: int, arch: str) -> int:
     """Return how many blocks fit on an SM together. registers: of a thread. shared: bytes of a block."""
     most_threads, most_blocks, shared_kb = SM_LIMITS[architecture_number(arch)]
     warps = ceil_div(threads, 32)
-    # Warps get registers by 256, blocks get shared memory by 128 bytes, and the system takes 1 KB of each block.
+    # The SM allocates registers to a warp in units of 256, shared memory to a block in units of 128 bytes, of which the
+    # system reserves 1 KB per block.
     by_registers = REGISTERS // (ceil_div(max(registers, 1) * 32, 256) * 256) // 4 * 4 // warps
     system = 0 if architecture_number(arch) < 80 else 1024
     by_shared = (shared_kb << 10) // max(ceil_div(shared + system, 128) * 128, 1)

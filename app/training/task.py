@@ -24,7 +24,7 @@ from app.training.output_files import OutputFiles, check_file_sizes, choose_file
 from app.training.request import TrainRequest
 from app.training.settings import Settings, default_recipe, format_option
 from app.training.workers import check_workers
-from data_tools.dataset import Dataset, load_fashion_mnist, load_files, unread_fashion_mnist
+from data_tools.dataset import Dataset, load_fashion_mnist, load_files, placeholder_fashion_mnist
 from data_tools.fashion_mnist import open_split
 
 DEFAULT_SEED = 1
@@ -71,7 +71,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
     if request.plot is not None:
         svg.check_chart_folder(request.plot)
     if request.data is None:
-        _resolve_settings(request, device, stored, network, unread_fashion_mnist("train"), own)
+        _resolve_settings(request, device, stored, network, placeholder_fashion_mnist("train"), own)
     data = _load_dataset(request)
     settings, model = _resolve_settings(request, device, stored, network, data, own)
     images, labels = data.images[: settings.images], data.labels[: settings.images]  # type: ignore[index]

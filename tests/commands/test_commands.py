@@ -205,7 +205,7 @@ def test_every_kernel_has_an_example_that_it_serves() -> None:
 
 
 def test_compiler_log_is_parsed_by_entry_point() -> None:
-    assert resources.parse_log(LOG) == {
+    assert resources.parse_assembler_log(LOG) == {
         "first": resources.CompiledFunction(126, 12_288, 16, 12, 20),
         "second": resources.CompiledFunction(12, 0, 0, 0, 0),
     }

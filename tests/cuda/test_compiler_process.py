@@ -114,7 +114,7 @@ def test_a_compiler_ends_silently_with_its_parent() -> None:
         "from app.cuda import compiler_process\n"
         "child = compiler_process.Child(compiler_process.__name__, sys.argv[1], one_thread=False)\n"
         "child.receive = lambda _: (print(child._process.pid, flush=True), os._exit(0))\n"
-        "child.ask(marshal.dumps(('kernel.cu', sys.argv[2], [], ('--gpu-architecture=sm_80',))))"
+        "child.send_request(marshal.dumps(('kernel.cu', sys.argv[2], [], ('--gpu-architecture=sm_80',))))"
     )
     done = python(code, find_nvrtc().path, KERNEL.replace("VALUE", "1"))
     assert (done.returncode, done.stderr) == (0, "")

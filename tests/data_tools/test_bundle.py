@@ -1,4 +1,4 @@
-"""Test shipped weights: making a release, finding, pinning and refusing damaged files; random weights, own folder."""
+"""Test shipped weights: how they are made, found and checked, and that damaged files are refused."""
 
 import shutil
 import subprocess
@@ -27,8 +27,8 @@ Unchanged = Callable[..., None]
 
 
 @pytest.fixture
-def unchanged(release: Path, refuses: Refuses) -> Unchanged:
-    """Checks that these files are not shipped, and that nothing that was shipped is replaced."""
+def refused(release: Path, refuses: Refuses) -> Unchanged:
+    """Return a function that checks that files are refused with a message, and that no shipped file changes."""
 
     def check(pattern: str, *files: Path) -> None:
         before = {path.name: path.read_bytes() for path in release.iterdir()}
@@ -38,14 +38,14 @@ def unchanged(release: Path, refuses: Refuses) -> Unchanged:
     return check
 
 
-def damage(path: Path) -> None:
+def flip_last_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
 @pytest.mark.parametrize("network", STORAGE)
-def test_release(network: str, release: Path, tmp_path: Path) -> None:
+def test_shipped_weights_and_references_are_right(network: str, release: Path, tmp_path: Path) -> None:
     weights = load_weights(shipped.find_shipped_weights(network))
     own = load_weights(tmp_path / f"{network}.h5")
     assert (weights.network, weights.storage, weights.recipe) == (network, STORAGE[network], "random")
@@ -67,27 +67,26 @@ def test_release(network: str, release: Path, tmp_path: Path) -> None:
     assert load_reference(own, NETWORKS[network]) is None
 
 
-def test_shipped_again_is_the_same(release: Path) -> None:
+def test_shipping_again_gives_the_same_files(release: Path) -> None:
     before = {path.name: path.read_bytes() for path in release.iterdir()}
     assert data_tools(["bundle", str(shipped.find_shipped_weights("mlp"))]) == 0
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
-def test_two_files_of_one_network_are_refused(unchanged: Unchanged, tmp_path: Path) -> None:
-    unchanged("are both weights of mlp: name one of them", tmp_path / "mlp.h5", shipped.find_shipped_weights("mlp"))
+def test_two_files_of_one_network_are_refused(refused: Unchanged, tmp_path: Path) -> None:
+    refused("are both weights of mlp: name one of them", tmp_path / "mlp.h5", shipped.find_shipped_weights("mlp"))
 
 
 @pytest.mark.parametrize("name", ["mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS"])
-def test_nothing_is_written_through_a_link(name: str, release: Path, tmp_path: Path, unchanged: Unchanged) -> None:
+def test_nothing_is_written_through_a_link(name: str, release: Path, tmp_path: Path, refused: Unchanged) -> None:
     kept = (release / name).rename(tmp_path / "kept")
     (release / name).symlink_to(kept)
     before = kept.stat().st_mtime_ns
-    unchanged(f"{name} is a link.*remove the link", tmp_path / "mlp.h5")
+    refused(f"{name} is a link.*remove the link", tmp_path / "mlp.h5")
     assert kept.stat().st_mtime_ns == before
 
 
-def test_margins_are_of_logits() -> None:
-    """Also where the second best probability is 0."""
+def test_margins_are_differences_of_logits() -> None:
     graph = random_graph(NETWORKS["mlp"])
     images = random_images(graph.network, 5)
     certain = {name: array * 1e4 if name.startswith("fc2") else array for name, array in graph.parameters.items()}
@@ -101,16 +100,14 @@ def test_margins_are_of_logits() -> None:
     ("network", "product", "saturating"),
     [(NETWORKS["lenet5"], "fc2", 0), (NETWORKS["mlp"], "fc2", 1), (LATE, "fc1", 1), (CONVOLVED, "conv1", 1)],
 )
-def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(
-    network: Network, product: str, saturating: int
-) -> None:
-    """Of the last product, with its bias; a softmax or sigmoid adds 1. Far above scores that a bias takes away."""
+def test_magnitudes_are_sums_of_absolute_terms(network: Network, product: str, saturating: int) -> None:
+    """They are those of the last product and its bias; a softmax or sigmoid adds 1."""
     graph = random_graph(network)
     images = random_images(network, 5)
     found = compute_reference(graph, images)
     at = next(at for at, step in enumerate(graph.steps) if step.layer.name == product)
     hidden = graph.input_of_step(at, images, np.float64).reshape(5, -1)
-    if network is CONVOLVED:  # its window is the image
+    if network is CONVOLVED:  # the window is the whole image
         weights = graph.parameters[product].transpose(2, 0, 1, 3).reshape(hidden.shape[1], -1)
     else:
         weights = graph.parameters[product]
@@ -121,22 +118,22 @@ def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(
     np.testing.assert_array_equal(found.labels, graph.forward(images, np.float64)[1])
 
 
-# --- damage
+# --- damaged and missing files
 
 
 @pytest.mark.parametrize("alias", ["lenet5_fashion.h5", "link", "../weights/lenet5_fashion.h5"])
 def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    damage(shipped.find_shipped_weights("lenet5"))
+    flip_last_bit(shipped.find_shipped_weights("lenet5"))
     (release / "link").symlink_to(shipped.find_shipped_weights("lenet5"))
     monkeypatch.setattr(shipped, "read_verified", lambda *_: pytest.fail("opened before its hash was checked"))
     with pytest.raises(UserError, match="does not match its checksum in SHA256SUMS"):
         load_weights(release / alias)
 
 
-def test_damaged_reference(release: Path) -> None:
+def test_damaged_references_are_refused(release: Path) -> None:
     weights = load_weights(shipped.find_shipped_weights("mlp"))
     path = shipped.reference_path(shipped.find_shipped_weights("mlp"))
-    damage(path)
+    flip_last_bit(path)
     with pytest.raises(UserError, match="SHA256SUMS"):
         load_reference(weights, NETWORKS["mlp"])
     save_reference(path, Reference(np.zeros(3), np.ones(3), np.ones(3)), "0" * 64, NETWORKS["mlp"])
@@ -149,7 +146,7 @@ def test_damaged_reference(release: Path) -> None:
 
 
 @pytest.mark.parametrize("sums", ["", "no checksum\n", None])
-def test_weights_without_a_good_checksum(sums: str | None, release: Path) -> None:
+def test_weights_without_a_good_checksum_are_refused(sums: str | None, release: Path) -> None:
     (release / "SHA256SUMS").unlink()
     if sums is not None:
         (release / "SHA256SUMS").write_text(sums)
@@ -158,7 +155,7 @@ def test_weights_without_a_good_checksum(sums: str | None, release: Path) -> Non
 
 
 @pytest.mark.parametrize("case", ["no file", "no weights", "another network's", "own network"])
-def test_what_cannot_be_shipped(case: str, unchanged: Unchanged, tmp_path: Path) -> None:
+def test_unsuitable_files_are_not_shipped(case: str, refused: Unchanged, tmp_path: Path) -> None:
     bad = tmp_path / "bad.h5"
     if case == "no weights":
         bad.write_bytes(b"text")
@@ -171,4 +168,4 @@ def test_what_cannot_be_shipped(case: str, unchanged: Unchanged, tmp_path: Path)
     remedies = (
         "check the name|store its arrays|make it again|use weights made for|put its file into app/network/builtin"
     )
-    unchanged(f"bad.h5.*({remedies})", bad)
+    refused(f"bad.h5.*({remedies})", bad)

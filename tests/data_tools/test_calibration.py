@@ -30,7 +30,7 @@ from tests.support.shell import Refuses
 
 
 def two_convolutions(name: str, shape: Shape, maps: tuple[int, int], kernel: int, *outputs: int) -> Network:
-    """Two convolutions, each with ReLU and average pooling, and linear layers."""
+    """Return a network of two convolutions, each with ReLU and average pooling, and linear layers."""
     layers: list[Layer] = []
     for at, count in enumerate(maps, 1):
         layers += [Conv2d(f"conv{at}", maps=count, kernel=kernel), Relu(f"relu{at}"), AvgPool(f"pool{at}", window=2)]
@@ -39,7 +39,7 @@ def two_convolutions(name: str, shape: Shape, maps: tuple[int, int], kernel: int
 
 
 SMALL = two_convolutions("small", (1, 28, 28), (8, 16), 5, 32, 10)
-# Eight maps of three channels: each is all but a sum of others.
+# Eight maps of three channels, so that each is almost a sum of others.
 ALIKE = two_convolutions("alike", (3, 4, 4), (8, 64), 1, 3)
 
 
@@ -50,7 +50,7 @@ def random_weights(path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def training_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Random training images; nobody asks for others."""
+    """Replace the training images by random ones; another split is an error."""
     splits = {"train": Split(IMAGES, TRUTH, tmp_path)}
     monkeypatch.setattr(calibration, "open_split", lambda split, data_dir: splits[split])
 
@@ -76,7 +76,7 @@ def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys:
     assert found.quantised is not None
     for name, array in wanted.arrays.items():
         np.testing.assert_array_equal(found.quantised.arrays[name], array, strict=True)
-    # Its bytes and filters give about the results of the weights.
+    # The quantised bytes and filters give nearly the same results.
     x = graph.input_of_step(3, IMAGES[:20, None], np.float64)
     layer = graph.steps[3].layer
     both = (
@@ -88,7 +88,7 @@ def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys:
     assert np.abs(both[1] - both[0]).max() < 0.02 * np.abs(both[0]).max()
 
 
-def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
+def test_quantise_accepts_a_map_without_activations(tmp_path: Path) -> None:
     graph = random_graph(SMALL, bias=False)
     graph.parameters["conv1"][..., 5] = 0
     graph.parameters["conv2"][..., 7] = 0
@@ -97,7 +97,7 @@ def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
     assert (found.limits > 0).all() and not found.filters[..., 7].any()
 
 
-def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
+def test_quantise_refuses_other_networks(tmp_path: Path, refuses: Refuses) -> None:
     mlp, large = trained(tmp_path / "b.h5", "mlp"), tmp_path / "c.h5"
     save_weights(large, random_graph(MINIDNN86).parameters, network=MINIDNN86)
     for name, source in (("mlp", mlp), ("minidnn86", large)):
@@ -105,8 +105,8 @@ def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
         refuses(["quantise", source, tmp_path / "out.h5"], wrong, main)
 
 
-def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maps that resemble each other: what the others lose, the greatest filter makes up for, and ends below 127."""
+def test_the_largest_weight_of_each_filter_becomes_127(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps are alike, so the largest weight compensates for others and would end below 127."""
     used: list[tuple[np.ndarray, np.ndarray]] = []
 
     def spied(w: np.ndarray, products: np.ndarray, rounded: Rounding, kept: np.ndarray) -> np.ndarray:
@@ -117,7 +117,7 @@ def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.Mon
     graph, rng = random_graph(ALIKE, bias=False), np.random.default_rng(0)
     graph.parameters["conv1"][:] = rng.random(graph.parameters["conv1"].shape)
     graph.parameters["conv2"][..., 0, :32] = 1
-    graph.parameters["conv2"][..., 1:, 32:] *= 50  # so that map 0 comes last
+    graph.parameters["conv2"][..., 1:, 32:] *= 50  # so that map 0 is rounded last
     found, ours, plain = quantise_convolution(graph, random_images(ALIKE, 50))
     assert len(used) > 1
     greatest = np.abs(found.filters.astype(int)).max(axis=(0, 1, 2))
@@ -159,7 +159,7 @@ def test_round_writes_weights_that_float16_holds(tmp_path: Path, capsys: pytest.
             assert name.endswith("_bias") or (array != round_to_storage(graph.parameters, "float16")[name]).any()
 
 
-def test_what_round_refuses(tmp_path: Path, refuses: Refuses) -> None:
+def test_round_refuses_bad_options_and_files(tmp_path: Path, refuses: Refuses) -> None:
     source, narrow, out = random_weights(tmp_path / "a.h5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
     other = tmp_path / "other.h5"
     save_weights(other, random_graph(FLAT).parameters, network=FLAT)

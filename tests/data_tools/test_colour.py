@@ -1,4 +1,4 @@
-"""Colour images: the channels' place in a file, what cannot be told, and resized files."""
+"""Test colour images: either position of the channels, ambiguous shapes, and resized files."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from app.layers import Resize
 from app.network.toml import network_toml
 from app.network.weights import save_weights
 from data_tools.__main__ import main
-from data_tools.dataset import channels_first, load_files, read_images
+from data_tools.dataset import load_files, read_images, to_channels_first
 from data_tools.idx import write_idx
 from tests.layers.test_pixel_scale import COLOUR
 from tests.support.hostile_hdf5 import write_hdf5
@@ -27,10 +27,8 @@ LAYOUTS = pytest.mark.parametrize("stored", [PLANES, PIXELS], ids=["N C H W", "N
 @LAYOUTS
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("kind", ["idx", "idx.gz", "hdf5", "floats"])
-def test_files_in_either_layout_are_the_same_images(
-    kind: str, channels: int, stored: np.ndarray, tmp_path: Path
-) -> None:
-    """In memory from ``allocate``, planes one after the other."""
+def test_either_layout_gives_the_same_images(kind: str, channels: int, stored: np.ndarray, tmp_path: Path) -> None:
+    """The images are in memory from ``allocate``, with the channels as planes."""
     stored = stored[:, :channels] if stored.shape[1] == 3 else stored[..., :channels]
     path, memory = tmp_path / kind, []
 
@@ -48,7 +46,7 @@ def test_files_in_either_layout_are_the_same_images(
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 9, 3), (2, 1, 9, 1), (2, 3, 9, 1), (2, 1, 9, 3), (2, 3, 3, 3)])
-def test_shapes_with_two_readings_are_one_line(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_ambiguous_shapes_give_a_one_line_error(shape: tuple[int, ...], tmp_path: Path) -> None:
     wrong = "its second dimension or its last may be the channels: store images whose height and width are not 1 or 3"
     write_idx(tmp_path / "idx", np.zeros(shape, np.uint8))
     write_hdf5(tmp_path / "hdf5", {"x": np.zeros(shape, np.uint8)})
@@ -57,22 +55,22 @@ def test_shapes_with_two_readings_are_one_line(shape: tuple[int, ...], tmp_path:
         assert error == f"{what}{tmp_path / name} has shape {shape}; {wrong}"
 
 
-def test_a_width_of_3_is_no_doubt() -> None:
-    assert channels_first(np.empty((2, 3, 5, 4)), "x").shape == (2, 3, 5, 4)
-    assert channels_first(np.empty((2, 5, 3, 1)), "x").shape == (2, 1, 5, 3)
+def test_one_other_side_of_3_is_unambiguous() -> None:
+    assert to_channels_first(np.empty((2, 3, 5, 4)), "x").shape == (2, 3, 5, 4)
+    assert to_channels_first(np.empty((2, 5, 3, 1)), "x").shape == (2, 1, 5, 3)
 
 
 @pytest.mark.parametrize("shape", [(2, 9, 9, 2), (2, 4, 9, 9), (0, 3, 9, 9), (9, 9), (2, 3, 9, 9, 1)])
-def test_other_shapes_are_one_line(shape: tuple[int, ...]) -> None:
+def test_other_shapes_give_a_one_line_error(shape: tuple[int, ...]) -> None:
     with pytest.raises(
         UserError, match=r"x has shape .*; it must be \(N, H, W, C\) or \(N, C, H, W\) with 1 or 3 chan"
     ):
-        channels_first(np.empty(shape), "x")
+        to_channels_first(np.empty(shape), "x")
 
 
 @LAYOUTS
 @pytest.mark.parametrize("rule", ["edge", "course"])
-def test_resized_files_hold_planes(rule: str, stored: np.ndarray, tmp_path: Path) -> None:
+def test_resized_colour_files_have_channels_first(rule: str, stored: np.ndarray, tmp_path: Path) -> None:
     write_idx(tmp_path / "small", stored)
     assert (
         main(["resize", "--size", "8", "--rule", rule, *(str(tmp_path / name) for name in ("small", "large.gz"))]) == 0
@@ -81,7 +79,7 @@ def test_resized_files_hold_planes(rule: str, stored: np.ndarray, tmp_path: Path
     np.testing.assert_array_equal(found, Resize("resize", 8, rule).reference(PLANES, {}))
 
 
-def test_no_file_is_written_that_could_not_be_read(tmp_path: Path, refuses: Refuses) -> None:
+def test_resize_refuses_sizes_that_readers_cannot_tell(tmp_path: Path, refuses: Refuses) -> None:
     write_idx(tmp_path / "small", PLANES)
     for size in (1, 3):
         arguments = ["resize", "--size", size, tmp_path / "small", tmp_path / "large"]
@@ -93,7 +91,7 @@ def test_no_file_is_written_that_could_not_be_read(tmp_path: Path, refuses: Refu
 def test_a_network_of_three_channels_classifies_either_layout(
     device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a network of the user's own, which enlarges by the course's rule."""
+    """The network is the user's, and enlarges images by the rule ``course``."""
     graph, reports = random_graph(COLOUR), []
     (tmp_path / "colour.toml").write_text(network_toml(COLOUR))
     save_weights(tmp_path / "weights.h5", graph.parameters, network=COLOUR)

@@ -1,4 +1,4 @@
-"""Test ``python -m data_tools``: its output, files and exit codes, the inputs that it refuses, never a traceback."""
+"""Test ``python -m data_tools``: its output, files and exit codes, and one-line errors for bad input."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ SMALL = np.random.default_rng(5).integers(0, 256, (7, 9, 6), dtype=np.uint8)
 
 @pytest.fixture
 def system(cache: Path, tmp_path: Path) -> Path:
-    """The system directory, with good files, where nothing else is to be found."""
+    """Return the system directory with good files; no other directory has any."""
     return write(tmp_path / "system")
 
 
@@ -39,7 +39,7 @@ def test_verify_good_files(system: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.splitlines() == [f"OK  {system / name}.gz" for name in NAMES]
 
 
-def test_verify_tells_the_bad_and_the_missing(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_bad_and_missing_files(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = system / f"{NAMES[0]}.gz"
     write_idx(bad, IMAGES[::-1].copy())
     assert main(["verify"]) == 2
@@ -54,7 +54,7 @@ def test_verify_tells_the_bad_and_the_missing(system: Path, capsys: pytest.Captu
     assert output.err == f"error: {bad.name} is not in {system}; {remedy}\n"
 
 
-def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_prints_shapes_counts_and_hashes(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--data-dir", str(system)]) == 0
     output = capsys.readouterr().out
     mean = f"mean pixel {IMAGES.mean():.3f} of 255"
@@ -64,13 +64,13 @@ def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(counts) == 40
 
 
-def test_interrupt_one_line(system: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
+def test_an_interrupt_gives_a_one_line_error(system: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     monkeypatch.setitem(commands.COMMANDS, "info", (Mock(side_effect=KeyboardInterrupt), "x"))
     refuses("info", INTERRUPTED.removeprefix("error: "), main)
 
 
 @pytest.mark.parametrize("command", ["", "info --split none", "other"])
-def test_wrong_arguments(command: str, refuses: Refuses) -> None:
+def test_wrong_arguments_point_to_help(command: str, refuses: Refuses) -> None:
     refuses(command, r"--help\)", main)
 
 
@@ -85,7 +85,7 @@ def test_help_fits_80_columns(
     assert lines[0].startswith("usage: ") and all(len(line) <= WIDTH for line in lines)
 
 
-def test_run_as_a_program(tmp_path: Path) -> None:
+def test_python_m_data_tools_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "data_tools"]
     done = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and all(word in done.stdout for word in ("fetch", "verify", "info", "LENET_CACHE_DIR"))
@@ -96,18 +96,18 @@ def test_run_as_a_program(tmp_path: Path) -> None:
 # --- resize
 
 
-def resized(images: np.ndarray, size: int) -> np.ndarray:
-    """(N, size, size), by the layer."""
+def resize_images(images: np.ndarray, size: int) -> np.ndarray:
+    """Return the images as the layer resizes them, (N, size, size)."""
     return Resize("resize", size, "edge").reference(images[:, None], {})[:, 0]
 
 
-def command(*arguments: object) -> int:
+def run_resize(*arguments: object) -> int:
     return main(["resize", *map(str, arguments)])
 
 
 @pytest.fixture
-def stays(small: Path, refuses: Refuses) -> Stays:
-    """Runs the command, which must be refused and change nothing beside the small file."""
+def refused(small: Path, refuses: Refuses) -> Stays:
+    """Return a function that runs a resize that must be refused, and checks that no file changes."""
 
     def check(pattern: str, *arguments: object) -> None:
         before = listing(small.parent)
@@ -119,23 +119,23 @@ def stays(small: Path, refuses: Refuses) -> Stays:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A file of seven images."""
+    """Return the path of a file of seven images."""
     write_idx(tmp_path / "small.gz", SMALL)
     return tmp_path / "small.gz"
 
 
 @pytest.mark.parametrize("name", ["large", "large.gz"])
-def test_a_file(name: str, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the layer's bits, however the images are cut; gzipped by its name, to the same bytes each time."""
+def test_resizing(name: str, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bytes equal those of the layer whatever the chunk size; a name with .gz gives a gzipped file."""
     target = small.with_name(name)
-    assert command("--size", 13, small, target) == 0
+    assert run_resize("--size", 13, small, target) == 0
     assert capsys.readouterr() == (f"{target}: 7 images of 13 x 13\n", "")
-    np.testing.assert_array_equal(read_idx(target, 3), resized(SMALL, 13))
+    np.testing.assert_array_equal(read_idx(target, 3), resize_images(SMALL, 13))
     before = target.read_bytes()
     assert before.startswith(b"\x1f\x8b") == name.endswith(".gz")
     monkeypatch.setattr(enlarge, "CHUNK", 2)
     target.unlink()
-    assert command("--size", 13, small, target) == 0
+    assert run_resize("--size", 13, small, target) == 0
     assert target.read_bytes() == before
 
 
@@ -143,28 +143,28 @@ def test_several_files_keep_their_names(small: Path, tmp_path: Path) -> None:
     write_idx(tmp_path / "other", SMALL[:2])
     folder = tmp_path / "folder"
     folder.mkdir()
-    assert command(small, tmp_path / "other", folder, "--size", 4) == 0
+    assert run_resize(small, tmp_path / "other", folder, "--size", 4) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["other", "small.gz"]
-    np.testing.assert_array_equal(read_idx(folder / "small.gz", 3), resized(SMALL, 4))
-    np.testing.assert_array_equal(read_idx(folder / "other", 3), resized(SMALL[:2], 4))
+    np.testing.assert_array_equal(read_idx(folder / "small.gz", 3), resize_images(SMALL, 4))
+    np.testing.assert_array_equal(read_idx(folder / "other", 3), resize_images(SMALL[:2], 4))
 
 
-def test_a_split(system: Path, tmp_path: Path) -> None:
+def test_a_split_is_resized(system: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert command("--size", 70, "--split", "test", tmp_path / "test70") == 0
-    assert command("--split", "test", "--data-dir", system, "--size", 70, tmp_path / "folder") == 0
+    assert run_resize("--size", 70, "--split", "test", tmp_path / "test70") == 0
+    assert run_resize("--split", "test", "--data-dir", system, "--size", 70, tmp_path / "folder") == 0
     for path in (tmp_path / "test70", tmp_path / "folder" / f"{NAMES[0]}.gz"):
-        np.testing.assert_array_equal(read_idx(path, 3), resized(IMAGES, 70))
+        np.testing.assert_array_equal(read_idx(path, 3), resize_images(IMAGES, 70))
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_nothing_is_left_half_written(
-    failure: BaseException, small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays
+def test_failed_resizing_leaves_no_file(
+    failure: BaseException, small: Path, monkeypatch: pytest.MonkeyPatch, refused: Stays
 ) -> None:
     reference = Mock(side_effect=[np.zeros((2, 1, 13, 13), np.uint8), failure])
     monkeypatch.setattr(enlarge, "CHUNK", 2)
     monkeypatch.setattr(Resize, "reference", reference)
-    stays("(interrupted|No space left)", "--size", 13, small, small.with_name("large"))
+    refused("(interrupted|No space left)", "--size", 13, small, small.with_name("large"))
     assert reference.call_count == 2
 
 
@@ -186,28 +186,27 @@ def test_nothing_is_left_half_written(
         ("--size 9 {small} {small} {other}", "two of the files would become .*small.gz: resize them one by one"),
     ],
 )
-def test_mistakes_are_one_line_and_write_nothing(arguments: str, pattern: str, small: Path, stays: Stays) -> None:
+def test_bad_options_give_one_line_and_no_file(arguments: str, pattern: str, small: Path, refused: Stays) -> None:
     folder = small.parent
     (folder / "other").mkdir()
     filled = arguments.format(small=small, new=folder / "new", folder=folder, other=folder / "other")
-    stays(pattern, *filled.split())
+    refused(pattern, *filled.split())
 
 
 @pytest.mark.parametrize("target", ["", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"])
-def test_the_split_itself_is_not_written_over(
-    target: str, small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays
+def test_files_of_the_split_are_not_overwritten(
+    target: str, small: Path, monkeypatch: pytest.MonkeyPatch, refused: Stays
 ) -> None:
     folder = small.parent
     for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"):
         (folder / name).write_bytes(b"the original")
     found = fashion_mnist.Split(SMALL, np.zeros(len(SMALL), np.uint8), folder)
     monkeypatch.setattr(fashion_mnist, "open_split", lambda *_: found)
-    stays("ubyte.* already exists: name another", "--size", 9, "--split", "test", folder / target)
+    refused("ubyte.* already exists: name another", "--size", 9, "--split", "test", folder / target)
 
 
 @pytest.mark.parametrize("how", ["dangling link", "hard link to an input"])
-def test_nothing_that_is_there_is_written_over(how: str, small: Path, stays: Stays) -> None:
-    """Whatever it is: an input of this run, or the target of another."""
+def test_existing_files_are_not_overwritten(how: str, small: Path, refused: Stays) -> None:
     first, second, out = small.with_name("first.gz"), small.with_name("second.gz"), small.with_name("out")
     out.mkdir()
     write_idx(first, SMALL)
@@ -216,16 +215,16 @@ def test_nothing_that_is_there_is_written_over(how: str, small: Path, stays: Sta
         (out / "second.gz").symlink_to("none")
     else:
         (out / "second.gz").hardlink_to(first)
-    stays(".gz already exists: name another file or folder, or remove it first", "--size", 9, first, second, out)
+    refused(".gz already exists: name another file or folder, or remove it first", "--size", 9, first, second, out)
 
 
-def test_more_than_a_file_may_hold(small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays) -> None:
+def test_results_beyond_the_limit_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch, refused: Stays) -> None:
     monkeypatch.setattr(enlarge, "read_images", lambda _: np.empty((MAX_BYTES // 1024**2 + 1, 1, 1, 1), np.uint8))
     wrong = "2,049 images of 1024 x 1024 are more than .*choose a smaller --size"
-    stays(wrong, "--size", 1024, small, small.with_name("new"))
+    refused(wrong, "--size", 1024, small, small.with_name("new"))
 
 
-def test_parts_must_make_the_whole(tmp_path: Path) -> None:
+def test_parts_must_fill_the_shape(tmp_path: Path) -> None:
     for parts in ([SMALL[:3]], [SMALL, SMALL]):
         with pytest.raises(ValueError, match="bytes short of the shape"):
             write_idx_parts(tmp_path / "new", SMALL.shape, parts)

@@ -1,4 +1,4 @@
-"""Datasets from Fashion-MNIST and from the user's own IDX and HDF5 files."""
+"""Test datasets from Fashion-MNIST and from the user's own IDX and HDF5 files."""
 
 import os
 import re
@@ -24,11 +24,11 @@ TRUTH = np.array([3, 0, 9, 1, 1, 4, 2], np.uint8)
 ONE_HOT = np.eye(10)[TRUTH]
 
 
-def hdf5(directory: Path, **arrays: np.ndarray) -> Path:
+def save_hdf5(directory: Path, **arrays: np.ndarray) -> Path:
     return write_hdf5(directory / "data.h5", arrays)
 
 
-def idx(directory: Path, name: str, array: np.ndarray) -> Path:
+def save_idx(directory: Path, name: str, array: np.ndarray) -> Path:
     write_idx(directory / name, array)
     return directory / name
 
@@ -36,7 +36,7 @@ def idx(directory: Path, name: str, array: np.ndarray) -> Path:
 # --- where Fashion-MNIST is found
 
 
-def test_cache_directory_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_set_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LENET_CACHE_DIR", "~/own")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -47,7 +47,7 @@ def test_cache_directory_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cache_dir() == tmp_path / ".cache" / "lenet5-inference"
 
 
-def test_a_named_directory_is_the_only_one_searched_the_variables_the_first(
+def test_order_in_which_directories_are_searched(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, empty = write(tmp_path / "source"), tmp_path / "empty"
@@ -68,7 +68,7 @@ def test_a_named_directory_is_the_only_one_searched_the_variables_the_first(
     np.testing.assert_array_equal(open_split("test", source).images, IMAGES)
 
 
-def test_cache_comes_before_the_system_directory_which_is_used_as_it_is(cache: Path, tmp_path: Path) -> None:
+def test_the_cache_is_searched_before_the_system_directory(cache: Path, tmp_path: Path) -> None:
     write(tmp_path / "system")
     check_loaded()
     assert fashion_mnist.open_split("test").directory == tmp_path / "system" and not cache.exists()
@@ -77,10 +77,10 @@ def test_cache_comes_before_the_system_directory_which_is_used_as_it_is(cache: P
     assert fashion_mnist.open_split("test").directory == cache
 
 
-def test_a_wrong_file_is_an_error_where_named_and_passed_over_elsewhere(
+def test_a_bad_file_is_an_error_only_in_a_named_directory(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = idx(write(tmp_path / "system"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
+    bad = save_idx(write(tmp_path / "system"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
     with pytest.raises(UserError, match=f"{bad} is not the original"):
         open_split("test", tmp_path / "system")
     with pytest.raises(UserError, match="no source worked"):
@@ -88,9 +88,9 @@ def test_a_wrong_file_is_an_error_where_named_and_passed_over_elsewhere(
     assert capsys.readouterr().err.startswith(f"warning: ignoring a bad file: {bad} ")
 
 
-def test_what_was_read_ahead_is_taken_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_read_ahead_is_returned_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "source")
-    fashion_mnist.start_reading("test", source)
+    fashion_mnist.start_reading_split("test", source)
     (ahead,) = fashion_mnist._ahead.values()
     ahead.result()
     with monkeypatch.context() as patch:
@@ -101,22 +101,21 @@ def test_what_was_read_ahead_is_taken_once(cache: Path, tmp_path: Path, monkeypa
     np.testing.assert_array_equal(open_split("test", source).images, IMAGES)
 
 
-def test_reading_ahead_leaves_faults_to_the_reader(
+def test_faults_of_reading_ahead_are_reported_later(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fashion_mnist.start_reading("test")
-    fashion_mnist.start_reading("test", tmp_path / "absent")
+    fashion_mnist.start_reading_split("test")
+    fashion_mnist.start_reading_split("test", tmp_path / "absent")
     assert not fashion_mnist._ahead
-    bad = idx(write(tmp_path / "source"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
-    fashion_mnist.start_reading("test", tmp_path / "source")
+    bad = save_idx(write(tmp_path / "source"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
+    fashion_mnist.start_reading_split("test", tmp_path / "source")
     with pytest.raises(UserError, match=f"{bad} is not the original"):
         open_split("test", tmp_path / "source")
     assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_load_fashion_mnist(suffix: str, cache: Path, tmp_path: Path) -> None:
-    """From plain or gzipped files, into the memory given."""
+def test_fashion_mnist_is_loaded_into_given_memory(suffix: str, cache: Path, tmp_path: Path) -> None:
     memory = np.zeros(IMAGES.size, np.uint8)
     data = load_fashion_mnist("test", write(tmp_path / "source", suffix), lambda nbytes: memory[:nbytes])
     np.testing.assert_array_equal(data.images, IMAGES[:, None])
@@ -130,14 +129,14 @@ def test_load_fashion_mnist(suffix: str, cache: Path, tmp_path: Path) -> None:
 
 
 def test_idx_with_and_without_labels(tmp_path: Path) -> None:
-    images, labels = idx(tmp_path, "images", PIXELS[..., 0].copy()), idx(tmp_path, "labels.gz", TRUTH)
+    images, labels = save_idx(tmp_path, "images", PIXELS[..., 0].copy()), save_idx(tmp_path, "labels.gz", TRUTH)
     data = load_files(images, labels)
     np.testing.assert_array_equal(data.images, NCHW[:, :1])
     np.testing.assert_array_equal(data.labels, TRUTH)
     assert (data.classes, data.split, data.source) == (None, None, str(images))
     assert load_files(images, None).labels is None
     with pytest.raises(UserError, match=r"few has 6 labels but .*images has 7 images; name files that belong together"):
-        load_files(images, idx(tmp_path, "few", TRUTH[:6]))
+        load_files(images, save_idx(tmp_path, "few", TRUTH[:6]))
 
 
 def test_idx_files_that_are_fashion_mnist_are_recognised(cache: Path, tmp_path: Path) -> None:
@@ -145,7 +144,7 @@ def test_idx_files_that_are_fashion_mnist_are_recognised(cache: Path, tmp_path: 
     images, labels = (source / f"{name}.gz" for name in NAMES)
     data = load_files(images, labels)
     assert (data.split, data.classes) == ("test", CLASSES)
-    other = load_files(images, idx(tmp_path, "labels", LABELS[::-1].copy()))
+    other = load_files(images, save_idx(tmp_path, "labels", LABELS[::-1].copy()))
     assert (other.split, other.classes) == (None, None)
     assert load_files(images, None).split == "test"
 
@@ -163,10 +162,12 @@ def test_idx_files_that_are_fashion_mnist_are_recognised(cache: Path, tmp_path: 
     ids=["uint8", "float64", "float32", "times 1/255", "big-endian", "one rounding below"],
 )
 @pytest.mark.parametrize("y", [ONE_HOT, ONE_HOT.astype(np.uint8), TRUTH, TRUTH.astype(np.int64), TRUTH[:, None]])
-def test_hdf5_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, x: np.ndarray, y: np.ndarray) -> None:
+def test_hdf5_floats_that_are_pixels_become_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, x: np.ndarray, y: np.ndarray
+) -> None:
     monkeypatch.setattr(dataset, "CHUNK", 3)
     memory = np.zeros(PIXELS.size, np.uint8)
-    data = load_files(hdf5(tmp_path, x=x, y=y), None, lambda nbytes: memory[:nbytes])
+    data = load_files(save_hdf5(tmp_path, x=x, y=y), None, lambda nbytes: memory[:nbytes])
     assert data.images.dtype == np.uint8 and data.images.flags.c_contiguous and np.shares_memory(data.images, memory)
     np.testing.assert_array_equal(data.images, NCHW)
     assert data.labels is not None and data.labels.dtype == np.uint8
@@ -182,26 +183,26 @@ def test_hdf5_floats_between_pixels_stay_floats(
     x: np.ndarray = (PIXELS / 255.0).astype(dtype)
     x[where, 2, 2, 0] = 0.5
     memory = np.zeros(4 * x.size, np.uint8)
-    data = load_files(hdf5(tmp_path, x=x), None, lambda nbytes: memory[:nbytes])
+    data = load_files(save_hdf5(tmp_path, x=x), None, lambda nbytes: memory[:nbytes])
     assert data.images.dtype == np.float32 and data.images.flags.c_contiguous and np.shares_memory(data.images, memory)
     np.testing.assert_array_equal(data.images, x.transpose(0, 3, 1, 2).astype(np.float32))
     assert data.labels is None
 
 
 @pytest.mark.parametrize("label", [0, 1, 3])
-def test_a_column_of_one_class_is_that_class(label: int, tmp_path: Path) -> None:
-    """A column of ones alone could pass for one-hot."""
+def test_a_column_of_equal_labels_is_not_one_hot(label: int, tmp_path: Path) -> None:
+    """A column of ones alone has the form of one-hot labels."""
     for dtype in (np.uint8, np.int32, np.int64):
-        data = load_files(hdf5(tmp_path, x=PIXELS, y=np.full((7, 1), label, dtype)), None)
+        data = load_files(save_hdf5(tmp_path, x=PIXELS, y=np.full((7, 1), label, dtype)), None)
         np.testing.assert_array_equal(data.labels, np.full(7, label))
 
 
-def test_labels_file_goes_before_y(tmp_path: Path) -> None:
-    data = load_files(hdf5(tmp_path, x=PIXELS, y=np.full(3, 1000)), idx(tmp_path, "labels", TRUTH))
+def test_a_labels_file_replaces_y(tmp_path: Path) -> None:
+    data = load_files(save_hdf5(tmp_path, x=PIXELS, y=np.full(3, 1000)), save_idx(tmp_path, "labels", TRUTH))
     np.testing.assert_array_equal(data.labels, TRUTH)
 
 
-def changed(array: np.ndarray, value: float) -> np.ndarray:
+def with_last_value(array: np.ndarray, value: float) -> np.ndarray:
     array = array.copy()
     array.flat[-1] = value
     return array
@@ -213,12 +214,12 @@ BAD_HDF5: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "rank of x": ({"x": X[..., 0]}, r"shape \(7, 5, 6\)"),
     "no images": ({"x": X[:0]}, "at least one image"),
     "type of x": ({"x": PIXELS.astype(np.int32)}, "x in .* is int32"),
-    "NaN": ({"x": changed(X, np.nan)}, "not finite"),
-    "negative": ({"x": changed(X, -0.5)}, "values in -0.5 … 1"),
+    "NaN": ({"x": with_last_value(X, np.nan)}, "not finite"),
+    "negative": ({"x": with_last_value(X, -0.5)}, "values in -0.5 … 1"),
     "0 to 255": ({"x": PIXELS.astype(np.float32)}, "values in 0 … 255; scale them"),
     "two ones": ({"x": X, "y": ONE_HOT + np.eye(10)[0]}, "not one-hot"),
     "halves": ({"x": X, "y": ONE_HOT / 2}, "not one-hot"),
-    "NaN label": ({"x": X, "y": changed(ONE_HOT, np.nan)}, "not one-hot"),
+    "NaN label": ({"x": X, "y": with_last_value(ONE_HOT, np.nan)}, "not one-hot"),
     "float labels in a column": ({"x": X, "y": np.ones((7, 1))}, r"is float64 \(7, 1\)"),
     "label 300 in a column": ({"x": X, "y": np.arange(294, 301)[:, None]}, "labels from 294 to 300"),
     "no columns": ({"x": X, "y": np.zeros((7, 0))}, r"is float64 \(7, 0\)"),
@@ -228,9 +229,9 @@ BAD_HDF5: dict[str, tuple[dict[str, np.ndarray], str]] = {
 }
 
 
-def test_hdf5_beyond_the_limit_is_for_classify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its images, or the whole file, which takes no disk here."""
-    path = hdf5(tmp_path, x=X)
+def test_errors_for_too_large_hdf5_name_classify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images or the file are too large; the file takes no room on the disk."""
+    path = save_hdf5(tmp_path, x=X)
     monkeypatch.setattr(dataset, "MAX_BYTES", X.nbytes - 1)
     refused = [user_error(lambda: load_files(path, None))]
     os.truncate(path, (4 << 30) + 1)
@@ -240,8 +241,8 @@ def test_hdf5_beyond_the_limit_is_for_classify(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("case", BAD_HDF5)
-def test_refuses_bad_hdf5(tmp_path: Path, case: str) -> None:
+def test_bad_hdf5_is_refused(tmp_path: Path, case: str) -> None:
     arrays, message = BAD_HDF5[case]
-    path = hdf5(tmp_path, **arrays)
+    path = save_hdf5(tmp_path, **arrays)
     error = user_error(lambda: load_files(path, None))
     assert re.search(message, error) and str(path) in error

@@ -14,7 +14,7 @@ import pytest
 from app.base.errors import UserError
 from app.files.child_process import Child
 from data_tools import download, fashion_mnist
-from data_tools.fashion_mnist import fetch, open_split
+from data_tools.fashion_mnist import fetch_split, open_split
 from data_tools.idx import write_idx
 from tests.data_tools.test_hostile_mirrors import ANSWERS, Server
 from tests.support.tiny_fashion import FILES, IMAGES, NAMES, check_loaded, check_only_the_files, names, write
@@ -22,27 +22,27 @@ from tests.support.tiny_fashion import FILES, IMAGES, NAMES, check_loaded, check
 Use = Callable[..., None]
 
 
-def http(status: int, body: bytes, length: int | None = None) -> bytes:
-    """An answer. length: what it declares, if that is not its body's."""
+def http_answer(status: int, body: bytes, length: int | None = None) -> bytes:
+    """Return an HTTP answer. length: the Content-Length, if it is not that of the body."""
     declared = len(body) if length is None else length
     return f"HTTP/1.1 {status} Status\r\nContent-Length: {declared}\r\nConnection: close\r\n\r\n".encode() + body
 
 
-# What a mirror of that name sends for a file that it is asked for the n-th time; others send the file.
+# Mirror → function of the file's content and the number of the request, returns the answer; others send the file.
 MOODS: dict[str, Callable[[bytes, int], bytes]] = {
-    "absent": lambda body, _: http(404, b"<html>not here</html>"),
-    "flaky": lambda body, asked: http(503, b"") if asked < 2 else http(200, body),
-    "portal": lambda body, _: http(200, b"<html>log in first</html>"),
-    "other": lambda body, _: http(200, gzip.compress(gzip.decompress(body)[:-1] + b"?")),
-    "endless": lambda body, _: http(200, bytes(1 << 20)),
-    "cut": lambda body, _: http(200, body[: len(body) // 2], len(body)),
-    "stalling": lambda body, _: http(200, body[: len(body) // 2], len(body)),
+    "absent": lambda body, _: http_answer(404, b"<html>not here</html>"),
+    "flaky": lambda body, asked: http_answer(503, b"") if asked < 2 else http_answer(200, body),
+    "portal": lambda body, _: http_answer(200, b"<html>log in first</html>"),
+    "other": lambda body, _: http_answer(200, gzip.compress(gzip.decompress(body)[:-1] + b"?")),
+    "endless": lambda body, _: http_answer(200, bytes(1 << 20)),
+    "cut": lambda body, _: http_answer(200, body[: len(body) // 2], len(body)),
+    "stalling": lambda body, _: http_answer(200, body[: len(body) // 2], len(body)),
     "misleading": lambda body, _: ANSWERS["a redirect in Latin-1"][0],
 }
 
 
 class Mirrors(Server):
-    """Serves /MIRROR/FILE and counts what was asked for; stalled answers end when it is released."""
+    """Serves /MIRROR/FILE and counts the requests for each path; ``released`` ends answers that stall."""
 
     def __init__(self, files: Path) -> None:
         super().__init__(self._get, self._refuse_or_wait)
@@ -54,14 +54,14 @@ class Mirrors(Server):
         self.asked[path] += 1
         mirror, name = path[1:].split("/")
         body = (self._files / name).read_bytes()
-        client.sendall(MOODS[mirror](body, self.asked[path]) if mirror in MOODS else http(200, body))
+        client.sendall(MOODS[mirror](body, self.asked[path]) if mirror in MOODS else http_answer(200, body))
         if mirror == "stalling":
             self.released.wait(10)
 
     def _refuse_or_wait(self, client: socket.socket, path: str) -> None:
         if path.startswith("/silent"):
             self.released.wait(10)
-        client.sendall(http(200, b""))
+        client.sendall(http_answer(200, b""))
 
 
 @pytest.fixture
@@ -73,19 +73,19 @@ def server(cache: Path, tmp_path: Path) -> Iterator[Mirrors]:
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch, server: Mirrors) -> Use:
-    """Makes these the only mirrors."""
+def use_mirrors(monkeypatch: pytest.MonkeyPatch, server: Mirrors) -> Use:
+    """Return a function that makes the named mirrors the only ones."""
 
-    def use(*mirrors: str) -> None:
-        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(f"{server.url}{mirror}/" for mirror in mirrors))
+    def use(*names: str) -> None:
+        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(f"{server.url}{name}/" for name in names))
 
     return use
 
 
-def test_fetches_from_the_first_mirror_what_is_not_in_the_cache(
-    cache: Path, server: Mirrors, use: Use, capsys: pytest.CaptureFixture[str]
+def test_missing_files_come_from_the_first_mirror(
+    cache: Path, server: Mirrors, use_mirrors: Use, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use("good", "spare")
+    use_mirrors("good", "spare")
     check_loaded()
     check_only_the_files(cache)
     assert server.asked == Counter({f"/good/{name}.gz": 1 for name in NAMES})
@@ -100,10 +100,9 @@ def test_fetches_from_the_first_mirror_what_is_not_in_the_cache(
     assert sum(server.asked.values()) == 3, "the good file is kept"
 
 
-def test_next_mirror_where_one_fails(cache: Path, server: Mirrors, use: Use) -> None:
-    """The others fail in turn below."""
+def test_the_next_mirror_is_used_if_one_fails(cache: Path, server: Mirrors, use_mirrors: Use) -> None:
     bad = ("other", "stalling", "misleading")
-    use(*bad, "flaky")
+    use_mirrors(*bad, "flaky")
     check_loaded()
     check_only_the_files(cache)
     assert [server.asked[f"/{mirror}/{NAMES[0]}.gz"] for mirror in bad] == [1, 1, 1]
@@ -111,16 +110,16 @@ def test_next_mirror_where_one_fails(cache: Path, server: Mirrors, use: Use) -> 
     assert sum(server.asked.values()) == 7, "a mirror that failed is not asked again"
 
 
-def test_when_all_fails_the_error_says_it_all(
-    cache: Path, server: Mirrors, use: Use, monkeypatch: pytest.MonkeyPatch
+def test_if_all_mirrors_fail_the_error_lists_the_reasons(
+    cache: Path, server: Mirrors, use_mirrors: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = ("absent", "portal", "endless", "cut")
-    use(*bad, "silent")
-    unused = "http://127.0.0.1:9/"  # the discard port: nothing listens
+    use_mirrors(*bad, "silent")
+    unused = "http://127.0.0.1:9/"  # nothing listens at the discard port
     monkeypatch.setattr(fashion_mnist, "MIRRORS", (*fashion_mnist.MIRRORS, unused))
     with pytest.raises(UserError) as caught:
         open_split("test")
-    # No time is lost: who gave no answer is not asked for a file, and nobody for the second one.
+    # A mirror without an answer gets no request for a file, and no mirror one for the second file.
     assert server.asked == {f"/{mirror}/{NAMES[0]}.gz": 3 if mirror == "cut" else 1 for mirror in bad}
     message = str(caught.value)
     assert message.splitlines()[0] == "cannot get Fashion-MNIST: no source worked"
@@ -132,26 +131,26 @@ def test_when_all_fails_the_error_says_it_all(
     assert names(cache) == []
 
 
-def test_interrupted_download_leaves_nothing(cache: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_download_leaves_no_file(cache: Path, use_mirrors: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(child: Child, target: Path, _: object) -> None:
         assert child.receive(30) == b""
         assert target.exists() and len(names(cache)) == 1
         raise KeyboardInterrupt
 
-    use("good")
+    use_mirrors("good")
     monkeypatch.setattr(download, "_final_report", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_split("test")
     assert names(cache) == []
 
 
-def test_two_fetches_at_once(cache: Path, use: Use) -> None:
-    use("good")
+def test_two_threads_may_fetch_at_once(cache: Path, use_mirrors: Use) -> None:
+    use_mirrors("good")
     both = threading.Barrier(2)
 
     def start(_: int) -> Path:
         both.wait()
-        return fetch("test")
+        return fetch_split("test")
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(start, range(2))) == [cache, cache]
@@ -159,9 +158,9 @@ def test_two_fetches_at_once(cache: Path, use: Use) -> None:
     check_loaded()
 
 
-def test_fetches_into_a_named_directory(cache: Path, use: Use, tmp_path: Path) -> None:
-    use("good")
-    assert fetch("test", tmp_path / "mine") == tmp_path / "mine"
+def test_files_are_fetched_into_a_named_directory(cache: Path, use_mirrors: Use, tmp_path: Path) -> None:
+    use_mirrors("good")
+    assert fetch_split("test", tmp_path / "mine") == tmp_path / "mine"
     check_only_the_files(tmp_path / "mine")
     assert not cache.exists()
 
@@ -184,7 +183,7 @@ DPKG_DEB = """#!/bin/sh
 """
 
 
-def install(tmp_path: Path, name: str, script: str) -> None:
+def install_script(tmp_path: Path, name: str, script: str) -> None:
     path = tmp_path / "bin" / name
     path.write_text(script)
     path.chmod(0o755)
@@ -192,15 +191,15 @@ def install(tmp_path: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def debian_tools(cache: Path, tmp_path: Path) -> Path:
-    """Fake apt-get and dpkg-deb; apt-get knows the package while the file returned exists."""
+    """Install fake apt-get and dpkg-deb. While the returned path exists, apt-get knows the package."""
     updated = tmp_path / "updated"
-    install(tmp_path, "apt-get", APT_GET.format(log=tmp_path / "log", updated=updated))
-    install(tmp_path, "dpkg-deb", DPKG_DEB.format(source=write(tmp_path / "source")))
+    install_script(tmp_path, "apt-get", APT_GET.format(log=tmp_path / "log", updated=updated))
+    install_script(tmp_path, "dpkg-deb", DPKG_DEB.format(source=write(tmp_path / "source")))
     return updated
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["in the system's lists", "after a private update"])
-def test_debian_package(cache: Path, debian_tools: Path, tmp_path: Path, known: bool) -> None:
+def test_files_come_from_the_debian_package(cache: Path, debian_tools: Path, tmp_path: Path, known: bool) -> None:
     if known:
         debian_tools.touch()
     check_loaded()
@@ -209,7 +208,7 @@ def test_debian_package(cache: Path, debian_tools: Path, tmp_path: Path, known: 
     assert commands == (["download"] if known else ["download", "update", "download"])
 
 
-def test_debian_package_with_wrong_content(cache: Path, debian_tools: Path, tmp_path: Path) -> None:
+def test_wrong_files_of_the_debian_package_are_refused(cache: Path, debian_tools: Path, tmp_path: Path) -> None:
     debian_tools.touch()
     write_idx(tmp_path / "source" / f"{NAMES[0]}.gz", IMAGES[::-1].copy())
     with pytest.raises(UserError, match=f"no good copy of {NAMES[0]}"):
@@ -226,11 +225,11 @@ def test_debian_package_with_wrong_content(cache: Path, debian_tools: Path, tmp_
         ("exit 0", "left no package file"),
     ],
 )
-def test_debian_failures(
+def test_errors_of_apt_get_are_reported(
     cache: Path, debian_tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
     monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.2)
-    install(tmp_path, "apt-get", f'#!/bin/sh\n[ "$3" = update ] && exit 0\n{script}\n')
+    install_script(tmp_path, "apt-get", f'#!/bin/sh\n[ "$3" = update ] && exit 0\n{script}\n')
     start = time.monotonic()
     with pytest.raises(UserError, match=reason):
         open_split("test")

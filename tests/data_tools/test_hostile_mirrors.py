@@ -1,4 +1,4 @@
-"""Test mirrors that break HTTP or never end: each failure is one line, soon, within the memory limit."""
+"""Test mirrors that break HTTP or never end: each gives a one-line error, soon, within the memory limit."""
 
 import gc
 import socket
@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from data_tools import download
-from data_tools.download import DownloadError, transfer
+from data_tools.download import DownloadError, transfer_file
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EMPTY = b"Content-Length: 0\r\nConnection: close\r\n"
@@ -22,7 +22,7 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 BODY = b"0123456789"
 LIMIT = 1000
 ARRIVES, AGAIN, NEVER = range(3)
-# What is sent before the connection is closed; then whether the body arrives, or may be asked for again, or never.
+# Name → bytes sent before the connection is closed; whether the body arrives, and otherwise whether to retry.
 ANSWERS: dict[str, tuple[bytes, int]] = {
     "nothing": (b"", AGAIN),
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", AGAIN),
@@ -52,8 +52,8 @@ ANSWERS: dict[str, tuple[bytes, int]] = {
 }
 
 
-def drips(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket], None]:
-    """Sends a little now and then, for ever: a time-out per read never comes. Without a pause, it is a flood."""
+def endless_answer(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket], None]:
+    """Return an answer that sends a little after each pause, so that no read times out; a pause of 0 gives a flood."""
 
     def answer(client: socket.socket) -> None:
         client.sendall(start)
@@ -65,15 +65,17 @@ def drips(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.so
 
 
 ENDLESS: dict[str, Callable[[socket.socket], None]] = {
-    "a body that drips": drips(OK + b"Content-Length: 1000\r\n\r\n", b"0"),
-    "headers that drip": drips(OK + b"X: ", b"x"),
-    "a redirect with a body without end": drips(b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n", bytes(1 << 20), 0),
-    "a chunk of -1 without end": drips(CHUNKED + b"-1\r\n", bytes(1 << 20), 0),
+    "a body that drips": endless_answer(OK + b"Content-Length: 1000\r\n\r\n", b"0"),
+    "headers that drip": endless_answer(OK + b"X: ", b"x"),
+    "a redirect with a body without end": endless_answer(
+        b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n", bytes(1 << 20), 0
+    ),
+    "a chunk of -1 without end": endless_answer(CHUNKED + b"-1\r\n", bytes(1 << 20), 0),
 }
 
 
 class Server:
-    """Answers every GET by calling ``answer`` with the socket and the path, and HEAD by ``head``; at ``url``."""
+    """An HTTP server at ``url`` that answers GET by ``answer(socket, path)``, and HEAD by ``head(socket, path)``."""
 
     def __init__(
         self, answer: Callable[[socket.socket, str], None], head: Callable[[socket.socket, str], None]
@@ -85,7 +87,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -101,17 +103,17 @@ class Server:
             (self._head if method == "HEAD" else self._answer)(client, path)
 
 
-class Serve(Protocol):
+class Starter(Protocol):
     def __call__(self, answer: Callable[[socket.socket], None], head: bytes = OK + EMPTY + b"\r\n") -> str:
-        """Starts such a server; returns its address."""
+        """Start a server with this answer to GET, and to HEAD; return its address."""
 
 
-# The libraries leave the sockets of such answers to the garbage collector.
+# The HTTP libraries leave sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def collected() -> Iterator[None]:
+def collect_sockets() -> Iterator[None]:
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -119,7 +121,7 @@ def collected() -> Iterator[None]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve() -> Iterator[Starter]:
     servers = []
 
     def start(answer: Callable[[socket.socket], None], head: bytes = OK + EMPTY + b"\r\n") -> str:
@@ -132,32 +134,30 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_answers_that_end(name: str, serve: Serve, tmp_path: Path) -> None:
+def test_invalid_answers_give_one_line_errors(name: str, serve: Starter, tmp_path: Path) -> None:
     answer, code = ANSWERS[name]
     url = serve(lambda client: client.sendall(answer))
     if code == ARRIVES:
-        transfer(url, tmp_path / "file", LIMIT)
+        transfer_file(url, tmp_path / "file", LIMIT)
         assert (tmp_path / "file").read_bytes() == BODY
         return
     with pytest.raises(DownloadError) as caught:
-        transfer(url, tmp_path / "file", LIMIT)
+        transfer_file(url, tmp_path / "file", LIMIT)
     text = str(caught.value)
     assert caught.value.passing == (code == AGAIN), text
     assert 3 < len(text) < 300 and text.isascii() and text.isprintable()
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_answers_that_do_not_end(name: str, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_answers_are_ended(name: str, serve: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "PATIENCE_SECONDS", 0.3)
     start = time.monotonic()
     with pytest.raises(DownloadError, match=r"sends less than 32 kB/s for 0.3 s|takes more than .* of memory"):
-        download.download(serve(ENDLESS[name]), tmp_path / "file", LIMIT)
-    assert time.monotonic() - start < 5  # its process starts, too
+        download.download_file(serve(ENDLESS[name]), tmp_path / "file", LIMIT)
+    assert time.monotonic() - start < 5  # includes the start of the process
 
 
-def test_a_slow_mirror_is_waited_for(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For longer than it may stand still."""
-
+def test_a_slow_but_steady_mirror_is_accepted(serve: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(client: socket.socket) -> None:
         client.sendall(OK + b"Content-Length: 458752\r\n\r\n")
         for _ in range(7):
@@ -165,12 +165,11 @@ def test_a_slow_mirror_is_waited_for(serve: Serve, tmp_path: Path, monkeypatch: 
             time.sleep(0.2)
 
     monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
-    download.download(serve(slow), tmp_path / "file", 1 << 20)
+    download.download_file(serve(slow), tmp_path / "file", 1 << 20)
     assert (tmp_path / "file").stat().st_size == 7 << 16
 
 
-def test_every_bad_answer_to_the_first_question(serve: Serve, recwarn: pytest.WarningsRecorder) -> None:
-    """None ends in a traceback of its thread; all are asked at once."""
+def test_bad_answers_to_a_head_request_give_reasons(serve: Starter, recwarn: pytest.WarningsRecorder) -> None:
     urls = {serve(lambda client: None, answer): name for name, (answer, _) in ANSWERS.items()}
     found = download.find_unreachable_urls(list(urls))
     assert {urls[url] for url in found} >= {"nothing", "no HTTP", "a redirect in Latin-1", "a header without end"}

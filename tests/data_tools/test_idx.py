@@ -1,4 +1,4 @@
-"""The IDX reader returns exactly the file's content or raises a UserError of one line that names the file."""
+"""Test that the IDX reader returns exactly the file's content, or raises a one-line UserError that names the file."""
 
 import gzip
 import hashlib
@@ -24,14 +24,14 @@ ZIPPED = gzip.compress(RAW, mtime=0)
 PACKED = pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["raw", "gzip"])
 
 
-def declaring(*shape: int, content: bytes = b"", kind: int = 8, rank: int | None = None) -> bytes:
+def idx_file(*shape: int, content: bytes = b"", kind: int = 8, rank: int | None = None) -> bytes:
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, rank or len(shape), *shape) + content
 
 
 @pytest.mark.parametrize("name", ["raw", "raw.gz"])
 @pytest.mark.parametrize("cuts", [None, [], [20], [2], [4, 16], [len(RAW)], [0]], ids=str)
-def test_reads_what_the_content_says_whatever_the_name(tmp_path: Path, name: str, cuts: list[int] | None) -> None:
-    """Not compressed, or in gzip members that end at the cuts."""
+def test_content_decides_whether_a_file_is_gzipped(tmp_path: Path, name: str, cuts: list[int] | None) -> None:
+    """cuts: ends of the gzip members; None: the file is not gzipped."""
     members = [gzip.compress(RAW[a:b]) for a, b in itertools.pairwise([0, *(cuts or []), len(RAW)])]
     (tmp_path / name).write_bytes(RAW if cuts is None else b"".join(members))
     array = read_idx(tmp_path / name, rank=3)
@@ -41,14 +41,13 @@ def test_reads_what_the_content_says_whatever_the_name(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("kind", ["int8", "int16", "int32", "float32", "float64", "rank 1", "rank 4"])
 @pytest.mark.parametrize("rank", [1, 3])
-def test_a_whole_file_of_another_type_or_rank_is_to_be_converted(tmp_path: Path, kind: str, rank: int) -> None:
-    """A fresh copy of it would be no better."""
+def test_errors_for_other_types_and_ranks_say_to_convert(tmp_path: Path, kind: str, rank: int) -> None:
     codes = {"int8": 9, "int16": 11, "int32": 12, "float32": 13, "float64": 14}
     has = int(kind[-1]) if kind.startswith("rank") else rank
     if has == rank and kind.startswith("rank"):
         has = 2
     path = tmp_path / "file"
-    path.write_bytes(declaring(*[2] * has, kind=codes.get(kind, 8), content=bytes(8 * 2**has)))
+    path.write_bytes(idx_file(*[2] * has, kind=codes.get(kind, 8), content=bytes(8 * 2**has)))
     error = user_error(lambda: read_idx(path, rank))
     what = "images must be uint8 (0 to 255), N x H x W" if rank == 3 else "labels must be uint8, N"
     assert (kind if kind in codes else f"rank {has}, where rank {rank}") in error
@@ -57,13 +56,13 @@ def test_a_whole_file_of_another_type_or_rank_is_to_be_converted(tmp_path: Path,
 
 BAD_CONTENT = {
     "wrong magic": (b"\x01\x02" + RAW[2:], "starts with 01020803"),
-    "other type": (declaring(2, 3, 4, kind=0x0D, content=bytes(96)), "type 0x0d"),
-    "wrong rank": (declaring(24, content=bytes(24)), "rank 1, where rank 3"),
-    "no items": (declaring(0, 28, 28), "contains no items"),
+    "other type": (idx_file(2, 3, 4, kind=0x0D, content=bytes(96)), "type 0x0d"),
+    "wrong rank": (idx_file(24, content=bytes(24)), "rank 1, where rank 3"),
+    "no items": (idx_file(0, 28, 28), "contains no items"),
     "header cut": (RAW[:9], "inside the 16-byte IDX header"),
     "magic cut": (RAW[:2], "inside the 16-byte IDX header"),
-    "more items than wanted": (declaring(9, 1, 1, content=bytes(9)), "9 items, more than the 8"),
-    "above the cap": (declaring(4, 2**31, 2**31), "bytes can contain"),
+    "more items than wanted": (idx_file(9, 1, 1, content=bytes(9)), "9 items, more than the 8"),
+    "above the cap": (idx_file(4, 2**31, 2**31), "bytes can contain"),
     "one byte short": (RAW[:-1], "too short: 23 of the 24"),
     "one byte long": (RAW + b"\0", "too long"),
     "web page": (b"<!DOCTYPE html><title>404</title>", "is a web page"),
@@ -72,7 +71,7 @@ BAD_CONTENT = {
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["raw", "gzip"])
 @pytest.mark.parametrize("case", BAD_CONTENT)
-def test_refuses_bad_content(tmp_path: Path, case: str, zipped: bool) -> None:
+def test_bad_content_is_refused(tmp_path: Path, case: str, zipped: bool) -> None:
     content, message = BAD_CONTENT[case]
     check_refused(tmp_path, gzip.compress(content) if zipped else content, message)
 
@@ -102,11 +101,11 @@ BAD_GZIP = {
 
 
 @pytest.mark.parametrize("case", BAD_GZIP)
-def test_refuses_bad_gzip(tmp_path: Path, case: str) -> None:
+def test_bad_gzip_is_refused(tmp_path: Path, case: str) -> None:
     check_refused(tmp_path, *BAD_GZIP[case])
 
 
-def test_members_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_gzip_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.inflate.MAX_MEMBERS", 5)
     path = tmp_path / "images.gz"
     path.write_bytes(ZIPPED + gzip.compress(b"") * 4)
@@ -114,9 +113,9 @@ def test_members_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     check_refused(tmp_path, ZIPPED + gzip.compress(b"") * 5, "more than 5 gzip members; compress it in one")
 
 
-def test_a_bomb_is_inflated_no_further_than_declared(tmp_path: Path) -> None:
+def test_a_gzip_bomb_is_inflated_only_as_declared(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
-    path.write_bytes(gzip.compress(declaring(1, 28, 28, content=bytes(64 << 20)), compresslevel=1))
+    path.write_bytes(gzip.compress(idx_file(1, 28, 28, content=bytes(64 << 20)), compresslevel=1))
     tracemalloc.start()
     try:
         with pytest.raises(UserError, match="too long"):
@@ -127,9 +126,9 @@ def test_a_bomb_is_inflated_no_further_than_declared(tmp_path: Path) -> None:
 
 
 @PACKED
-def test_nothing_is_allocated_for_a_header_that_cannot_be_true(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_impossible_headers_allocate_nothing(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "images"
-    path.write_bytes(pack(declaring(2_000_000, 28, 28, content=bytes(1000))))
+    path.write_bytes(pack(idx_file(2_000_000, 28, 28, content=bytes(1000))))
     with pytest.raises(UserError, match="can contain"):
         read_idx(path, rank=3, allocate=Mock(side_effect=AssertionError("allocated on the header's word alone")))
 
@@ -140,7 +139,7 @@ def test_a_highly_compressible_file_is_not_mistaken_for_a_bomb(tmp_path: Path) -
     assert not read_idx(path, rank=3).any()
 
 
-def test_too_little_memory(tmp_path: Path) -> None:
+def test_too_little_memory_is_a_user_error(tmp_path: Path) -> None:
     write_idx(tmp_path / "images", IMAGES)
     with pytest.raises(UserError, match="not enough memory"):
         read_idx(tmp_path / "images", rank=3, allocate=Mock(side_effect=MemoryError))
@@ -148,7 +147,7 @@ def test_too_little_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (300,), (2, 3, 4)])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_write_then_read(tmp_path: Path, shape: tuple[int, ...], suffix: str) -> None:
+def test_written_files_are_read_back(tmp_path: Path, shape: tuple[int, ...], suffix: str) -> None:
     array = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
     path = tmp_path / f"file{suffix}"
     write_idx(path, array)
@@ -164,7 +163,7 @@ def test_the_hash_is_that_of_the_uncompressed_file() -> None:
     assert content_sha256(IMAGES) == hashlib.sha256(RAW).hexdigest()
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_writes_leave_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         write_idx(tmp_path / "none" / "file", IMAGES)
     with pytest.raises(ValueError, match="float64"):
@@ -172,16 +171,16 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- old files begin with four zero bytes; their numbers are in the byte order that fits the file's content
+# --- old files: they begin with four zero bytes, and only the length of the content tells the byte order
 
 
-def old(array: np.ndarray, order: str = "<", shape: tuple[int, ...] | None = None) -> bytes:
-    """The array's old file, with its own shape or another."""
+def old_file(array: np.ndarray, order: str = "<", shape: tuple[int, ...] | None = None) -> bytes:
+    """Return a file of the array as old programs wrote it, with its own shape or another."""
     sizes = array.shape if shape is None else shape
     return bytes(4) + struct.pack(f"{order}{len(sizes)}I", *sizes) + array.tobytes()
 
 
-def written(folder: Path, content: bytes, name: str = "old") -> Path:
+def write_content(folder: Path, content: bytes, name: str = "old") -> Path:
     (folder / name).write_bytes(content)
     return folder / name
 
@@ -194,43 +193,43 @@ def written(folder: Path, content: bytes, name: str = "old") -> Path:
     ids=lambda array: str(array.shape),
 )
 def test_old_files_are_read(array: np.ndarray, order: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    found = read_idx(written(tmp_path, pack(old(array, order))), array.ndim)
+    found = read_idx(write_content(tmp_path, pack(old_file(array, order))), array.ndim)
     np.testing.assert_array_equal(found, array)
     assert found.flags.c_contiguous
 
 
 @PACKED
-def test_byte_orders_that_both_seem_possible(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """256 labels, or 65,536: what follows tells, and it goes into memory of the right size."""
+def test_the_length_decides_between_byte_orders(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """256 labels in one order are 65,536 in the other; the array has the right size at once."""
     for count in (256, 65536):
         labels = np.random.default_rng(1).integers(0, 10, count, np.uint8)
         allocate = Mock(side_effect=lambda nbytes: np.empty(nbytes, np.uint8))
         for order in "<>":
-            found = read_idx(written(tmp_path, pack(old(labels, order))), 1, allocate=allocate)
+            found = read_idx(write_content(tmp_path, pack(old_file(labels, order))), 1, allocate=allocate)
             np.testing.assert_array_equal(found, labels)
         assert [call.args for call in allocate.call_args_list] == [(count,)] * 2
 
 
 SIZES = "starts with four zero bytes, as old files do, but its content is not .* bytes"
 BAD = {
-    "one byte short": (old(tiny_fashion.IMAGES)[:-1], SIZES),
-    "one byte long": (old(tiny_fashion.IMAGES) + b"\0", SIZES),
-    "another count": (old(tiny_fashion.IMAGES, shape=(41, 28, 28)), SIZES),
-    "no items": (old(tiny_fashion.IMAGES[:0]), SIZES),
+    "one byte short": (old_file(tiny_fashion.IMAGES)[:-1], SIZES),
+    "one byte long": (old_file(tiny_fashion.IMAGES) + b"\0", SIZES),
+    "another count": (old_file(tiny_fashion.IMAGES, shape=(41, 28, 28)), SIZES),
+    "no items": (old_file(tiny_fashion.IMAGES[:0]), SIZES),
     "nothing but zeros": (bytes(100), SIZES),
-    "labels as images": (old(tiny_fashion.LABELS), SIZES),
-    "of rank 4": (old(tiny_fashion.IMAGES[:, None]), SIZES),
-    "absurd": (old(tiny_fashion.IMAGES, shape=(2**31 - 1,) * 3), SIZES),
+    "labels as images": (old_file(tiny_fashion.LABELS), SIZES),
+    "of rank 4": (old_file(tiny_fashion.IMAGES[:, None]), SIZES),
+    "absurd": (old_file(tiny_fashion.IMAGES, shape=(2**31 - 1,) * 3), SIZES),
     "a header without end": (bytes(15), "ends inside the 16-byte IDX header"),
-    "too many items": (old(np.ones((42, 28, 28), np.uint8)), "declares 42 items, more than the 41 expected"),
+    "too many items": (old_file(np.ones((42, 28, 28), np.uint8)), "declares 42 items, more than the 41 expected"),
 }
 
 
 @PACKED
 @pytest.mark.parametrize("case", BAD)
-def test_wrong_sizes_are_one_line(case: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_wrong_sizes_give_a_one_line_error(case: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     content, wrong = BAD[case]
-    path = written(tmp_path, pack(content))
+    path = write_content(tmp_path, pack(content))
     never = Mock(side_effect=AssertionError("allocated for a header that cannot be true"))
     error = user_error(lambda: read_idx(path, 3, 41, never))
     assert re.fullmatch(f"{path} {wrong}; get a fresh copy or name another file", error)

@@ -14,7 +14,7 @@ import pytest
 from app.cuda.compiler import resource_report
 from app.cuda.device import why_no_gpu
 from app.network.graph import network_graph
-from app.tools.resources import parse_log
+from app.tools.resources import parse_assembler_log
 from data_tools.idx import read_idx
 from docs import nano
 from tests.support.host_kernels import HostKernel, guarded
@@ -54,7 +54,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
 def test_nano_kernels_keep_all_sums_in_registers(source: Path, arch: str) -> None:
-    found = parse_log(resource_report(source, {}, arch))
+    found = parse_assembler_log(resource_report(source, {}, arch))
     assert sorted(found) == sorted(name for name, *_ in nano.LAYERS)
     assert not any(kernel.stack or kernel.spill_stores for kernel in found.values())
 

@@ -29,8 +29,8 @@ RESULTS: dict[Problem, dict[str, TunedResult]] = {PROBLEM: {"direct": TunedResul
 
 
 @pytest.fixture
-def umask() -> Iterator[None]:
-    """None: whatever is made is writable by everybody unless it is said otherwise."""
+def no_umask() -> Iterator[None]:
+    """Set no umask: new files are writable for everybody unless the program restricts them."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -38,14 +38,14 @@ def umask() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache's place, which is not there."""
+    """Return the path of the cache, which does not exist yet."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "parent" / "cache"))
     return tmp_path / "parent" / "cache"
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that a compiler was asked for, which gives other machine code each time."""
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fake the compiler, with other machine code each time; return the list of sources that it was given."""
     asked: list[str] = []
 
     def compile_something(_: object, source: str, *__: object) -> tuple[bytes, str]:
@@ -56,46 +56,46 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def build() -> bytes:
+def compile_argmax() -> bytes:
     return compile_kernel(compiler.KERNEL_DIR / "pointwise" / "argmax_01_rows.cu", {}, "sm_80")
 
 
 @pytest.fixture
-def kernel(folder: Path, compiled: list[str]) -> Path:
-    """The cache's only file, a compiled kernel."""
-    build()
+def kernel(folder: Path, sources: list[str]) -> Path:
+    """Return the path of a compiled kernel, the only file in the cache."""
+    compile_argmax()
     (file,) = (folder / "kernels").iterdir()
     return file
 
 
-def modes(folder: Path) -> dict[str, int]:
-    """Of everything from the parent of the cache down: whether group or others may do anything."""
+def access_of_others(folder: Path) -> dict[str, int]:
+    """Return path → rights of group and others, for the cache, its parent folder and all that it contains."""
     found = [folder.parent, folder, *folder.rglob("*")]
     return {str(path): path.stat().st_mode & 0o077 for path in found}
 
 
-def test_nobody_else_gets_in_whatever_the_umask(umask: None, folder: Path, compiled: list[str]) -> None:
-    build()
+def test_the_cache_is_private_whatever_the_umask(no_umask: None, folder: Path, sources: list[str]) -> None:
+    compile_argmax()
     tuning.store(CARD, RESULTS)
-    assert len(modes(folder)) == 6 and not any(modes(folder).values()), modes(folder)
-    assert build() == b"machine code 1" and tuning.load(CARD).entries
+    assert len(access_of_others(folder)) == 6 and not any(access_of_others(folder).values()), access_of_others(folder)
+    assert compile_argmax() == b"machine code 1" and tuning.load(CARD).entries
 
 
-def test_data_do_not_open_the_cache(umask: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetching_data_keeps_the_cache_private(no_umask: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fashion_mnist, "_download_from_mirrors", lambda *_: [])
     monkeypatch.setattr(fashion_mnist, "_has_good_copy", lambda *_: False)
-    assert fashion_mnist.fetch("test") == folder / "fashion-mnist"
-    assert not any(modes(folder).values())
+    assert fashion_mnist.fetch_split("test") == folder / "fashion-mnist"
+    assert not any(access_of_others(folder).values())
 
 
-def test_caches_that_others_can_read_serve_on(
-    folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
+def test_caches_that_others_can_read_are_used(
+    folder: Path, sources: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build()
+    compile_argmax()
     tuning.store(CARD, RESULTS)
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    assert build() == b"machine code 1" and tuning.load(CARD).entries
+    assert compile_argmax() == b"machine code 1" and tuning.load(CARD).entries
     assert capsys.readouterr().err == ""
 
 
@@ -104,11 +104,11 @@ def test_caches_that_others_can_read_serve_on(
 def test_kernels_that_others_could_write_are_not_run(
     place: str, mode: int, folder: Path, kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor is anything written there; one line says what to do, and then all is well again."""
+    """Nor is anything written there. One line says what to do; after that, the kernel is used again."""
     open_to_all = kernel if place == "file" else folder / place
     open_to_all.chmod(open_to_all.stat().st_mode | mode)
     before = kernel.read_bytes()
-    assert [build(), build()] == [b"machine code 2", b"machine code 3"]
+    assert [compile_argmax(), compile_argmax()] == [b"machine code 2", b"machine code 3"]
     assert kernel.read_bytes() == before and len(list((folder / "kernels").iterdir())) == 1
     err = capsys.readouterr().err
     told = f"note: going on without {folder / 'kernels'}: other users can write"
@@ -116,25 +116,25 @@ def test_kernels_that_others_could_write_are_not_run(
     command = err.partition("or run ")[2].partition(" if you")[0]
     assert command == f"chmod -R go-w {open_to_all}"
     subprocess.run(command.split(), check=True)
-    assert build() == b"machine code 1"
+    assert compile_argmax() == b"machine code 1"
 
 
-def test_what_is_in_the_way_of_a_kernel_is_named(kernel: Path) -> None:
+def test_a_pipe_in_place_of_a_kernel_is_an_error(kernel: Path) -> None:
     kernel.unlink()
     os.mkfifo(kernel)
     with pytest.raises(UserError, match=rf"{kernel.name}: it is not a regular file\): delete what is in the way, or"):
-        build()
+        compile_argmax()
 
 
-def test_precompile_does_not_fill_what_would_not_be_read(folder: Path, compiled: list[str], refuses: Refuses) -> None:
+def test_precompile_refuses_a_cache_that_is_not_trusted(folder: Path, sources: list[str], refuses: Refuses) -> None:
     (folder / "kernels").mkdir(parents=True)
     (folder / "kernels").chmod(0o777)
     wrong = "cannot store compiled kernels: other users can write to .*chmod -R go-w"
     refuses("precompile --arch sm_80 --precision fp32", wrong)
-    assert not compiled
+    assert not sources
 
 
-def test_tables_that_others_could_write_are_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_that_others_could_write_are_ignored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tuning.store(CARD, RESULTS)
     folder.chmod(0o777)
     assert not tuning.load(CARD).entries
@@ -143,8 +143,8 @@ def test_tables_that_others_could_write_are_passed_over(folder: Path, capsys: py
         tuning.store(CARD, RESULTS)
 
 
-def owners(monkeypatch: pytest.MonkeyPatch, us: int, owner: dict[Path, int]) -> None:
-    """Make this process one of user ``us``, and files those of their ``owner``, else of ``us``."""
+def set_owners(monkeypatch: pytest.MonkeyPatch, us: int, owner: dict[Path, int]) -> None:
+    """Make this process one of user ``us``, and ``us`` the owner of all files except those in ``owner``."""
     real = Path.stat
 
     def stat(path: Path, **options: Any) -> Any:
@@ -157,32 +157,33 @@ def owners(monkeypatch: pytest.MonkeyPatch, us: int, owner: dict[Path, int]) -> 
 
 @pytest.mark.parametrize("us", [0, 1000])
 @pytest.mark.parametrize("place", [".", "kernels", "kernels/file"])
-def test_cache_of_another_user(place: str, us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root's with HOME kept, or a folder that was made in /tmp before ours: not even root believes it."""
+def test_cache_of_another_user_is_untrusted(
+    place: str, us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example if root has the user's HOME, or if another user made the folder in /tmp first."""
     (tmp_path / "kernels").mkdir()
     file = tmp_path / "kernels" / "file"
     file.touch()
     for owner, believed in ((us, True), (0, True), (1001, False)):
         with monkeypatch.context() as patch:
-            owners(patch, us, {tmp_path / place: owner})
+            set_owners(patch, us, {tmp_path / place: owner})
             reason = cache.why_untrusted(file)
         assert (reason is None) == believed
         assert believed or reason == f"{tmp_path / place} is another user's: {OWN_FOLDER}"
 
 
-def test_a_link_is_as_good_as_what_it_leads_to(folder: Path, tmp_path: Path) -> None:
-    """A cache that was moved to another disk; one that leads to a folder of everybody's."""
+def test_a_link_is_judged_by_its_target(folder: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "kernels").mkdir(parents=True)
     folder.parent.mkdir()
     folder.symlink_to(elsewhere)
     assert cache.why_untrusted(folder / "kernels" / "file") is None
-    elsewhere.chmod(0o1777)  # as /tmp: what is missing there anybody could make
+    elsewhere.chmod(0o1777)  # as in /tmp, where anybody can create missing files
     reason = str(cache.why_untrusted(folder / "kernels" / "file"))
     assert reason == f"other users can write to {folder}: {OWN_FOLDER}"
 
 
-def test_what_is_missing_is_made_once_however_many_make_it(tmp_path: Path) -> None:
+def test_two_processes_may_create_a_folder_at_once(tmp_path: Path) -> None:
     script = "import sys; from pathlib import Path; from app.files import cache\n"
     script += "cache.create_private_folder(Path(sys.argv[1]))"
     command = [sys.executable, "-c", script, str(tmp_path / "a" / "b" / "c")]

@@ -1,4 +1,4 @@
-"""Test helper processes of every kind: whatever becomes of one, its user reads one line soon, and none is left."""
+"""Test helper processes of every kind: whatever ends one, its user soon gets a one-line error; none is left."""
 
 import os
 import signal
@@ -17,11 +17,11 @@ from app.files import child_process
 from app.files.child_process import Child, memory_file
 from app.files.hdf5 import ReadRequest, build_hdf5_bytes
 from app.files.hdf5_process import Reader
-from data_tools.download import DownloadError, download
+from data_tools.download import DownloadError, download_file
 from tests.support.shell import INTERRUPTIBLE, ROOT, python
 
 Runs = Callable[[str], None]
-# A program that says so when it waits in ``receive`` and gets SIGINT: the process of a child that goes on.
+# A program that gets SIGINT while it waits in ``receive`` for a child that does not end.
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from app.files import child_process
@@ -36,37 +36,36 @@ except KeyboardInterrupt:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    """Sets what helper processes run; it has the socket as ``link``."""
+def set_code(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Return a function that sets the code of helper processes, in which ``link`` is the socket."""
     start = "import os, socket, sys, time; link = socket.socket(fileno=0)\n"
     return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: start + code)
 
 
-def test_requests_and_files(runs: Runs) -> None:
-    runs(
+def test_requests_with_files_are_answered(set_code: Runs) -> None:
+    set_code(
         f"sys.path.insert(0, {str(ROOT)!r}); from app.files.child_process import answer_requests\nlink.detach()\n"
         "answer_requests(lambda request, file: os.pread(file, 99, 0) + request)"
     )
     with memory_file(b"content") as file, Child("any") as child:
-        assert child.ask(b" and a request", [file], 30) == b"content and a request"
-        assert child.ask(b"", [file], 30) == b"content"
+        assert child.send_request(b" and a request", [file], 30) == b"content and a request"
+        assert child.send_request(b"", [file], 30) == b"content"
 
 
-def test_time_runs_out(runs: Runs) -> None:
-    runs("time.sleep(60)")
+def test_a_process_that_takes_too_long_is_killed(set_code: Runs) -> None:
+    set_code("time.sleep(60)")
     with Child("any") as child, pytest.raises(TimeoutError):
         child.receive(0.2)
     assert child._process.returncode == -signal.SIGKILL
 
 
-def test_an_interrupt_is_no_end() -> None:
-    """It is passed on as it came, and the process is killed, not waited for."""
+def test_an_interrupt_is_passed_on_and_kills_the_process() -> None:
     done = python(INTERRUPTED, preexec_fn=INTERRUPTIBLE)
     assert (done.stdout, done.stderr) == (f"{-signal.SIGKILL}\n", "")
 
 
-def test_one_that_is_stopped_and_continued_is_waited_for(runs: Runs) -> None:
-    runs("link.send(b'begun'); time.sleep(0.2); link.send(b'done')")
+def test_a_stopped_process_may_continue(set_code: Runs) -> None:
+    set_code("link.send(b'begun'); time.sleep(0.2); link.send(b'done')")
     with Child("any") as child:
         assert child.receive(30) == b"begun"
         os.kill(child._process.pid, signal.SIGSTOP)
@@ -76,23 +75,23 @@ def test_one_that_is_stopped_and_continued_is_waited_for(runs: Runs) -> None:
         assert child.receive(30) == b"done"
 
 
-# --- the four that use them
+# --- the four modules that use helper processes
 
 
-def _read(path: Path) -> None:
-    with Reader() as reader:  # not the one of all tests, whose process may run already
+def _read_hdf5(path: Path) -> None:
+    with Reader() as reader:  # a new reader, because that of all tests may have a process
         reader.read(path, build_hdf5_bytes({}, {}), ReadRequest(None, (), 100))
 
 
 USES: dict[str, Callable[[Path], object]] = {
-    "HDF5": _read,
+    "HDF5": _read_hdf5,
     "a kernel": lambda path: compile_program("libnvrtc.so", path.name, "", {}, ()),
     "GPUs": lambda path: visible_cards(),
-    "a download": lambda path: download("http://127.0.0.1:9", path, 100),
+    "a download": lambda path: download_file("http://127.0.0.1:9", path, 100),
 }
 STOPPED = r"helper process \d+ was stopped by a signal: try again"
 LACKING = r"cannot run a helper process \(Resource temporarily unavailable\): end other programs, and try again"
-# What becomes of the process, or "" where none can be started → what its users read.
+# Code of the process, or "" if none can be started → by user, the message of the error.
 ENDS: dict[str, dict[str, str]] = {
     "os.kill(os.getpid(), 11)": {
         "HDF5": r"HDF5 crashed on it \(SIGSEGV\)",
@@ -123,17 +122,19 @@ ENDS: dict[str, dict[str, str]] = {
         "GPUs": "its process ended in an unknown way",
         "a download": "the process that downloads it ended in an unknown way",
     },
-    "os.kill(os.getpid(), 19)": dict.fromkeys(USES, STOPPED),  # nobody waits for ever, or as for a large file
+    "os.kill(os.getpid(), 19)": dict.fromkeys(USES, STOPPED),  # SIGSTOP must not make a user wait until the time limit
     "": dict.fromkeys(USES, LACKING),
 }
 
 
 @pytest.mark.parametrize(("end", "use"), [(end, use) for end, told in ENDS.items() for use in told])
-def test_end_of_a_helper(end: str, use: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_helper_is_a_one_line_error(
+    end: str, use: str, set_code: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(child_process, "END_SECONDS", 0.2)
     monkeypatch.setattr(child_process, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(compiler_process, "_idle", [])
-    runs(f"link.send(b'ready')\n{end}")
+    set_code(f"link.send(b'ready')\n{end}")
     if not end:
         lacking = BlockingIOError(11, "Resource temporarily unavailable")
         monkeypatch.setattr(child_process.subprocess, "Popen", Mock(side_effect=lacking))

@@ -1,4 +1,4 @@
-"""Test that every reader takes only regular files of limited size: it never waits for a pipe or reads a device."""
+"""Test that every reader reads only regular files of limited size: it never waits for a pipe or reads a device."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ CARD = "Card"
 IMAGES = FOLDER / f"{SPLITS['test'][0].name}.gz"
 
 
-def tables(path: Path) -> object:
+def read_tables(path: Path) -> object:
     linked(path.parent / "tuning" / tuning.table_file_name(CARD), path)
     return tuning.load(CARD)
 
@@ -52,20 +52,20 @@ READERS: dict[str, Callable[[Path], object]] = {
     "images": lambda path: load_files(path, None),
     "labels": lambda path: read_idx(path, 1),
     "labels of images": lambda path: load_files(IMAGES, path),
-    "tuning table": tables,
+    "tuning table": read_tables,
     "SHA256SUMS": lambda path: shipped.read_checksums(linked(path.with_name(shipped.CHECKSUMS), path)),
     "figures": lambda path: Figures(linked(path.with_name(PROFILE), path))[PROFILE],
 }
 
 
-def sparse(path: Path) -> None:
-    """A file of a tebibyte which takes no room on the disk."""
+def make_tebibyte_file(path: Path) -> None:
+    """Make a file of a tebibyte that takes no room on the disk."""
     path.touch()
     os.truncate(path, 1 << 40)
 
 
-def denied(path: Path) -> None:
-    """A file that ``os.open`` does not open: root may read everything."""
+def make_denied_file(path: Path) -> None:
+    """Make a file that a fake ``os.open`` refuses, because root may read everything."""
     path.touch()
 
 
@@ -73,15 +73,15 @@ NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe": (os.mkfifo, "is not a regular file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
     "folder": (Path.mkdir, "is a directory"),
-    "huge": (sparse, "1,099,511,627,776 bytes, more than the"),
+    "huge": (make_tebibyte_file, "1,099,511,627,776 bytes, more than the"),
     "loop": (lambda path: path.symlink_to(path), "cannot read"),
-    "denied": (denied, "cannot read .*: Permission denied"),
+    "denied": (make_denied_file, "cannot read .*: Permission denied"),
 }
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
 @pytest.mark.parametrize("reader", READERS)
-def test_only_regular_files(reader: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_regular_files_are_read(reader: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     make, message = NO_FILES[kind]
     path, opened = tmp_path / "file", os.open
@@ -107,20 +107,19 @@ def test_only_regular_files(reader: str, kind: str, tmp_path: Path, monkeypatch:
         ("nul\0", "cannot read"),
     ],
 )
-def test_names_that_lead_to_no_file(reader: str, name: str, message: str, tmp_path: Path) -> None:
+def test_paths_without_a_file_are_refused(reader: str, name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert message in user_error(lambda: READERS[reader](tmp_path / name))
 
 
-def test_a_cached_kernel_that_is_no_file_is_compiled_again(tmp_path: Path) -> None:
+def test_cached_kernels_must_be_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     with time_limit(5):
         assert [compiler._read_cached_cubin(tmp_path / name) for name in ("pipe", "zeros", "none")] == [None] * 3
 
 
-def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was looked at need not be what is opened."""
+def test_a_file_may_become_a_pipe_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
     file.touch()
@@ -130,7 +129,7 @@ def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pyte
         open_regular(pipe, 9)
 
 
-def test_what_is_there_is_read(tmp_path: Path) -> None:
+def test_small_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"[1]")
     assert read_file(path, 3) == b"[1]" and read_json(path, list_check(whole_number_check(1, 2)), "") == [1]
@@ -139,23 +138,23 @@ def test_what_is_there_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b"{'a': 1}"])
-def test_what_is_no_json_is_one_line(content: bytes, tmp_path: Path) -> None:
+def test_bad_json_gives_a_one_line_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"file is not JSON \((?!.*not JSON).*\): make it again$"):
         read_json(path, list_check(flag), "make it again")
 
 
-# --- files of another kind
+# --- files of a wrong kind
 
 
-def written(write: Callable[[io.BytesIO], object]) -> bytes:
+def bytes_written(write: Callable[[io.BytesIO], object]) -> bytes:
     stream = io.BytesIO()
     write(stream)
     return stream.getvalue()
 
 
-def zipped(member: str) -> bytes:
+def zip_with_member(member: str) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr(member, "content")
@@ -170,12 +169,12 @@ FILES = {
     "a WebP picture": b"RIFF\x24\0\0\0WEBPVP8 " + bytes(30),
     "a BMP picture": b"BM\x46\0\0\0\0\0\0\0\x36\0\0\0" + bytes(30),
     "a TIFF picture": b"II*\0\x08\0\0\0" + bytes(30),
-    "a PyTorch file (.pt, .pth)": zipped("model/data.pkl"),
-    "a program of torch.export (.pt2)": zipped("model/data/weights/weight_0"),
+    "a PyTorch file (.pt, .pth)": zip_with_member("model/data.pkl"),
+    "a program of torch.export (.pt2)": zip_with_member("model/data/weights/weight_0"),
     "a Python pickle, as PyTorch's old .pt and .pth files are": pickle.dumps({"conv1": [1.0]}, protocol=2),
     "an ONNX model": b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:" + bytes(30),
-    "a NumPy array (.npy)": written(lambda stream: np.save(stream, np.zeros(3))),
-    "a NumPy archive (.npz)": written(lambda stream: np.savez(stream, x=np.zeros(3))),
+    "a NumPy array (.npy)": bytes_written(lambda stream: np.save(stream, np.zeros(3))),
+    "a NumPy archive (.npz)": bytes_written(lambda stream: np.savez(stream, x=np.zeros(3))),
     "a safetensors file": len(SAFETENSORS).to_bytes(8, "little") + SAFETENSORS + bytes(4),
     "a list of MXNet's arrays": struct.pack("<3Q", 0x112, 0, 1) + bytes(30),
     "a PDF document": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
@@ -183,12 +182,12 @@ FILES = {
     "a JSON file": b'{"x": [0, 1]}',
     "a web page": b"\n<!DOCTYPE html><title>404</title>",
     "a text file": "Größe: 28\n".encode(),
-    "a zip archive": zipped("images.idx"),
+    "a zip archive": zip_with_member("images.idx"),
 }
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_it_is_named_whatever_it_is_given_for(kind: str, tmp_path: Path) -> None:
+def test_errors_name_the_kind_of_a_wrong_file(kind: str, tmp_path: Path) -> None:
     path, zipped = tmp_path / "given.h5", tmp_path / "zipped"
     path.write_bytes(FILES[kind])
     zipped.write_bytes(gzip.compress(FILES[kind]))
@@ -202,7 +201,7 @@ def test_it_is_named_whatever_it_is_given_for(kind: str, tmp_path: Path) -> None
     assert f"zipped is {kind}, not an IDX file" in user_error(lambda: read_idx(zipped, 3))
 
 
-def test_idx_and_hdf5_in_each_other_s_place(tmp_path: Path) -> None:
+def test_errors_for_confused_idx_and_hdf5_files_name_the_kind(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_idx(path, np.zeros((2, 28, 28), np.uint8))
     with pytest.raises(UserError, match="file is an IDX file, not HDF5 weights"):
@@ -212,26 +211,26 @@ def test_idx_and_hdf5_in_each_other_s_place(tmp_path: Path) -> None:
         read_idx(path, 1)
 
 
-def test_what_is_unknown_is_not_guessed() -> None:
+def test_unknown_content_has_no_kind() -> None:
     rng = np.random.default_rng(3)
     assert [recognise_file_kind(start) for start in (b"", b" \n", bytes(START_BYTES))] == [None] * 3
     found = [recognise_file_kind(rng.bytes(START_BYTES)) for _ in range(3000)]
     assert sum(kind is not None for kind in found) <= 2
 
 
-def test_what_is_unknown_is_told_by_its_ending_alone(tmp_path: Path) -> None:
+def test_the_remedy_for_unknown_content_follows_from_the_ending(tmp_path: Path) -> None:
     for name, told in (("file", "is not an HDF5 file"), ("a.npz", "is not an HDF5 file"), ("a.BIN", "make weights of")):
         (tmp_path / name).write_bytes(bytes(600))
         assert told in user_error(partial(load_weights, tmp_path / name))
 
 
-def test_a_character_cut_at_the_end_is_text() -> None:
+def test_text_may_end_within_a_character() -> None:
     assert recognise_file_kind(("x" + "ä" * START_BYTES).encode()[:START_BYTES]) == "a text file"
 
 
 @pytest.mark.parametrize("images", [2740000, 2**31])
-def test_images_beyond_the_limit_are_to_be_split(images: int, tmp_path: Path) -> None:
-    """A good file that is too large is not told from damaged ones by its header; it takes no disk here."""
+def test_errors_for_too_large_files_say_to_split_them(images: int, tmp_path: Path) -> None:
+    """The header is not taken for that of a damaged file. The files take no room on the disk."""
     path = tmp_path / "images"
     with path.open("wb") as file:
         file.write(b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (images, 28, 28)))

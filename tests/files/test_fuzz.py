@@ -17,7 +17,7 @@ from tests.fuzz.mutate import lookup3, repaired
 
 FINDS = sorted((Path(harness.__file__).parent / "finds").iterdir())
 SEED = 1
-SHORT = 16  # one in so many cases, unless the long form is asked for
+SHORT = 16  # the short form runs one of so many cases
 
 
 def test_there_are_enough_cases() -> None:
@@ -25,7 +25,7 @@ def test_there_are_enough_cases() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_reader(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool) -> None:
+def test_readers_on_broken_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool) -> None:
     monkeypatch.setattr(hdf5_process, "SECONDS", 1)
     target = TARGETS[name]
     finds = list(run(target, tmp_path, SEED, range(target.cases if long_form else -(-target.cases // SHORT))))
@@ -33,8 +33,8 @@ def test_a_reader(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lo
 
 
 @pytest.mark.parametrize("path", FINDS, ids=lambda path: path.name)
-def test_what_was_found_once(path: Path, tmp_path: Path) -> None:
-    """The name says whose it is: ``tuning.deep_nesting``."""
+def test_files_that_once_failed(path: Path, tmp_path: Path) -> None:
+    """A file's name begins with that of its reader: ``tuning.deep_nesting``."""
     case = tmp_path / "case"
     case.write_bytes(path.read_bytes())
     assert verdict(TARGETS[path.name.partition(".")[0]].make(tmp_path)[1], case) is None
@@ -42,7 +42,7 @@ def test_what_was_found_once(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_some_cases_are_read_and_some_are_refused(name: str, tmp_path: Path) -> None:
-    """Else nothing would be tested but the first check."""
+    """Otherwise the cases would test only the reader's first check."""
     generate, read = TARGETS[name].make(tmp_path)
     ends = set()
     for index in range(150):
@@ -56,7 +56,7 @@ def test_some_cases_are_read_and_some_are_refused(name: str, tmp_path: Path) -> 
     assert ends == {True, False}
 
 
-def planted(error: BaseException | None) -> Target:
+def target_with_error(error: BaseException | None) -> Target:
     def read(path: Path) -> None:
         if error is not None and path.read_bytes() == b"7":
             raise error
@@ -64,18 +64,18 @@ def planted(error: BaseException | None) -> Target:
     return Target("planted", 9, lambda folder: (lambda rng: b"%d" % rng.randrange(9), read))
 
 
-def test_the_harness_finds_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_harness_finds_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (KeyError("x"), AssertionError(), UserError("two", "lines"), UserError(""), UserError("x" * 9999)):
-        finds = list(run(planted(error), tmp_path, 3, range(200)))
+        finds = list(run(target_with_error(error), tmp_path, 3, range(200)))
         assert finds and {find.content for find in finds} == {b"7"}
-        again = list(run(planted(error), tmp_path, 3, range(finds[0].index, finds[0].index + 1)))
+        again = list(run(target_with_error(error), tmp_path, 3, range(finds[0].index, finds[0].index + 1)))
         assert [find.content for find in again] == [b"7"], "a case does not depend on those before it"
-    assert not list(run(planted(UserError("one line")), tmp_path, 3, range(200)))
+    assert not list(run(target_with_error(UserError("one line")), tmp_path, 3, range(200)))
     monkeypatch.setattr(harness, "SECONDS", 0.05)
     assert "still running" in str(verdict(lambda path: [None for _ in iter(int, 1)], tmp_path))
 
 
-def test_checksums_are_hdf5_s(tmp_path: Path) -> None:
+def test_repaired_checksums_are_those_of_hdf5(tmp_path: Path) -> None:
     good = image({"fc1": np.ones((2, 3), np.float32)}, "latest")
     assert repaired(good) == good and good[44:48] == lookup3(good[:44]).to_bytes(4, "little")
     at = good.rindex(b"OHDR")

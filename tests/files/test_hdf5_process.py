@@ -1,4 +1,4 @@
-"""Test the process that reads HDF5: whatever its end or its answer, the result is one line without leftovers."""
+"""Test the process that reads HDF5: each end and each wrong answer gives a one-line error, and nothing is left."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def answer(answer):
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
-    """One of its own, with less patience."""
+    """Yield a new reader with short time limits."""
     monkeypatch.setattr(hdf5_process, "SECONDS", 1)
     monkeypatch.setattr(hdf5_process, "WAITING", 60)
     with Reader() as reader:
@@ -48,12 +48,12 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    """Sets what the process runs."""
+def set_code(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Return a function that sets the code of the process."""
     return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: code)
 
 
-def _error(reader: Reader, content: bytes = IMAGE, wanted: ReadRequest = WANTED) -> str:
+def _error_of_reading(reader: Reader, content: bytes = IMAGE, wanted: ReadRequest = WANTED) -> str:
     before = time.monotonic()
     error = user_error(lambda: reader.read(Path("file.h5"), content, wanted))
     assert time.monotonic() - before < 30
@@ -61,20 +61,20 @@ def _error(reader: Reader, content: bytes = IMAGE, wanted: ReadRequest = WANTED)
     return error
 
 
-def test_reads_file_after_file(reader: Reader, tmp_path: Path) -> None:
+def test_one_process_reads_several_files(reader: Reader, tmp_path: Path) -> None:
     (tmp_path / "file.h5").write_bytes(IMAGE)
     for content in (IMAGE, None):
         found = reader.read(tmp_path / "file.h5", content, WANTED)
         assert (found.names, found.attributes) == (("x",), {"text": "a", "number": 2.5})
         np.testing.assert_array_equal(found.arrays["x"], np.arange(4, dtype=np.float32), strict=True)
-        found.arrays["x"][:] = 0  # it is writable
-    assert "1 allowed" in _error(reader, wanted=ReadRequest(None, (), 1))
+        found.arrays["x"][:] = 0  # the array is writable
+    assert "1 allowed" in _error_of_reading(reader, wanted=ReadRequest(None, (), 1))
     first = reader._start_child_once()
     assert "x" in reader.read(tmp_path / "file.h5", IMAGE, WANTED).arrays and reader._start_child_once() is first
 
 
-def test_reads_on_after_a_file_that_it_did_not_survive(reader: Reader) -> None:
-    assert "HDF5 was still at it after 1 s of processor time" in _error(reader, endless())
+def test_a_new_process_reads_after_a_file_that_ended_the_last(reader: Reader) -> None:
+    assert "HDF5 was still at it after 1 s of processor time" in _error_of_reading(reader, endless())
     assert "x" in reader.read(Path("file.h5"), IMAGE, WANTED).arrays
 
 
@@ -110,47 +110,46 @@ LIES: dict[str, dict[str, Any]] = {
 }
 
 
-def _answering(answer: dict[str, Any]) -> str:
+def _program_that_answers(answer: dict[str, Any]) -> str:
     return f"{TAKES_REQUEST}answer({json.dumps(answer).encode()!r})"
 
 
-# What it runs, and what is said of it.
+# Name → code of the process, and the message of the error.
 ENDS: dict[str, tuple[str, str]] = {
     **{case: (TAKES_REQUEST + action, message) for case, (action, message) in FAULTS.items()},
-    **{f"lie: {case}": (_answering({**GOOD, **lie}), "impossible values") for case, lie in LIES.items()},
+    **{f"lie: {case}": (_program_that_answers({**GOOD, **lie}), "impossible values") for case, lie in LIES.items()},
 }
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_whatever_becomes_of_it(case: str, reader: Reader, runs: Runs) -> None:
+def test_every_end_and_wrong_answer_gives_a_one_line_error(case: str, reader: Reader, set_code: Runs) -> None:
     program, message = ENDS[case]
-    runs(program)
-    assert message in _error(reader)
+    set_code(program)
+    assert message in _error_of_reading(reader)
     assert reader._child is None or reader._child._process.poll() is None
     reader.close()
     assert reader._child is None
 
 
-def test_a_process_that_sleeps(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs(f"{TAKES_REQUEST}time.sleep(60)")
+def test_a_process_that_sleeps_is_killed(reader: Reader, set_code: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_code(f"{TAKES_REQUEST}time.sleep(60)")
     monkeypatch.setattr(hdf5_process, "WAITING", 1)
-    assert "HDF5 was still at it after 1 s;" in _error(reader)
+    assert "HDF5 was still at it after 1 s;" in _error_of_reading(reader)
 
 
-def test_an_answer_is_believed(reader: Reader, runs: Runs) -> None:
-    """The one that the lies are made of."""
-    runs(_answering(GOOD))
+def test_the_correct_answer_is_accepted(reader: Reader, set_code: Runs) -> None:
+    """The wrong answers of the other tests are variations of this one."""
+    set_code(_program_that_answers(GOOD))
     assert reader.read(Path("file.h5"), IMAGE, WANTED).arrays["x"].tolist() == [0, 0, 0, 0]
 
 
-def test_a_process_that_does_not_start(reader: Reader, runs: Runs) -> None:
-    runs("raise ImportError")
+def test_a_process_that_does_not_start_is_an_error(reader: Reader, set_code: Runs) -> None:
+    set_code("raise ImportError")
     with pytest.raises(UserError, match=r"does not start \(exit code 1\): free some memory, or run python"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
 
 
-def test_too_little_memory_is_told_as_such(reader: Reader, runs: Runs, tmp_path: Path) -> None:
-    """And not as a damaged file."""
+def test_the_error_for_too_little_memory_says_so(reader: Reader, set_code: Runs, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file.h5", "w") as file:
         file.create_dataset("x", data=np.zeros(1 << 25, np.uint8), chunks=(1 << 25,), compression="gzip")
     wanted = ReadRequest(None, (), 1 << 30)
@@ -158,13 +157,13 @@ def test_too_little_memory_is_told_as_such(reader: Reader, runs: Runs, tmp_path:
     reader.close()
     now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
     little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({now} + (48 << 20),) * 2)"
-    runs(child_process._child_program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
+    set_code(child_process._child_program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
     with pytest.raises(UserError, match=r"file.h5: reading it takes more memory than there is.*; free some, or"):
         reader.read(tmp_path / "file.h5", None, wanted)
 
 
 def _busy_children(process: int) -> list[int]:
-    """Its children that have spent so long that they are surely within HDF5."""
+    """Return the children that have used so much time that they must be within HDF5."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -176,8 +175,7 @@ def _busy_children(process: int) -> list[int]:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_the_command(sent: signal.Signals, tmp_path: Path) -> None:
-    """Also where HDF5 never returns. (test_child_process.py has SIGINT.)"""
+def test_the_process_ends_with_the_command(sent: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "bad.h5").write_bytes(endless())
     process = started(tmp_path, "graph", "--weights", "bad.h5")
     try:

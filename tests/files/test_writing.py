@@ -1,6 +1,6 @@
-"""Files that are written whole or not at all, whatever happens to the process or to the machine.
+"""Test that files are written completely or not at all, whatever happens to the process or to the machine.
 
-What a killed process was writing goes at a later run that writes to the same folder; nothing else does.
+A later run that writes to the same folder removes what a killed process left there, and nothing else.
 """
 
 import os
@@ -47,8 +47,7 @@ with replace_atomically(Path(sys.argv[1])) as temporary:
 """
 
 
-def test_content_reaches_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its name before the program goes on."""
+def test_content_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[tuple[str, int]] = []
     sync, replace = os.fsync, Path.replace
 
@@ -69,7 +68,7 @@ def test_content_reaches_the_disk_before_its_name(tmp_path: Path, monkeypatch: p
     assert steps == [("content", written), ("name", written), ("folder", folder)]
 
 
-def test_a_file_system_whose_folders_cannot_be_flushed_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_need_not_support_flushing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sync = os.fsync
 
     def fsync(descriptor: int) -> None:
@@ -95,7 +94,7 @@ def test_a_replaced_file_keeps_its_permissions_and_links(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link to a pipe"])
-def test_what_is_no_file_is_never_replaced_by_one(kind: str, tmp_path: Path) -> None:
+def test_pipes_and_folders_are_never_replaced(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "target"
     path.mkdir() if kind == "folder" else os.mkfifo(path)
     if kind.startswith("link"):
@@ -108,7 +107,7 @@ def test_what_is_no_file_is_never_replaced_by_one(kind: str, tmp_path: Path) -> 
 
 
 KERNEL = compiler.KERNEL_DIR / "pointwise" / "argmax_01_rows.cu"
-# Who writes files: each writes into a folder that is the cache, too, something else for each number.
+# Functions that write a file into a folder, which is also the cache; a number determines the content.
 WRITERS: dict[str, Callable[[Path, int], object]] = {
     "weights": lambda folder, number: save_weights(folder / "w.h5", random_graph(MLP, number).parameters, network=MLP),
     "checksums": lambda folder, number: shipped.record_checksum(folder / f"file_{number}"),
@@ -120,15 +119,19 @@ WRITERS: dict[str, Callable[[Path, int], object]] = {
 }
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
+def read_all_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=["Ctrl-C", "full"])
 @pytest.mark.parametrize("moment", [(os, "fsync"), (Path, "replace")], ids=["before its name", "its name"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_whoever_fails_to_write_leaves_the_old_file(
-    writer: str, moment: tuple[object, str], error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_failed_writes_leave_the_old_file(
+    writer: str,
+    moment: tuple[object, str],
+    error: BaseException,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if writer == "kernel":
         pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -137,28 +140,28 @@ def test_whoever_fails_to_write_leaves_the_old_file(
     for number in (1, 2):
         (tmp_path / f"file_{number}").write_bytes(b"content")
     WRITERS[writer](tmp_path, 1)
-    before = contents(tmp_path)
+    before = read_all_files(tmp_path)
     with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, UserError)):
         patch.setattr(*moment, Mock(side_effect=error))
         WRITERS[writer](tmp_path, 2)
-    assert contents(tmp_path) == before
+    assert read_all_files(tmp_path) == before
     WRITERS[writer](tmp_path, 2)
-    assert contents(tmp_path) != before
+    assert read_all_files(tmp_path) != before
 
 
-def test_full_disk_is_not_taken_for_a_bad_mirror(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No space left"), replace_atomically(tmp_path / "file") as temporary:
         temporary.write_bytes(b"half")
         raise OSError(28, "No space left on device")
     assert names(tmp_path) == []
 
 
-# --- what a killed process left
+# --- files that a killed process left
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has written half of a file, and a folder, and does not go on."""
+    """Yield a process that has written half of a file, and a folder, and waits."""
     command = [sys.executable, "-c", WRITER, str(tmp_path / "result")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "written\n"
@@ -166,22 +169,22 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def age(folder: Path) -> list[Path]:
+def make_old(folder: Path) -> list[Path]:
     for path in (found := sorted(folder.iterdir())):
         os.utime(path, (LONG_AGO, LONG_AGO), follow_symlinks=False)
     return found
 
 
 def write_again(folder: Path) -> list[str]:
-    """From a process that has not looked into the folder yet; returns the names that are there then."""
+    """Write a file from a new process, which looks for abandoned files; return the names in the folder."""
     script = "import sys; from pathlib import Path; from app.files.writing import replace_atomically\n"
     script += "with replace_atomically(Path(sys.argv[1])) as temporary: temporary.write_bytes(b'whole')"
     python(script, folder / "result", check=True)
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_once_it_is_old(writer: subprocess.Popen[str], tmp_path: Path) -> None:
-    left = age(tmp_path)
+def test_old_files_of_killed_processes_are_removed(writer: subprocess.Popen[str], tmp_path: Path) -> None:
+    left = make_old(tmp_path)
     assert len(left) == 2
     assert write_again(tmp_path) == [*(path.name for path in left), "result"], "its owner is at work"
     writer.kill()
@@ -189,24 +192,24 @@ def test_what_a_killed_process_left_is_removed_once_it_is_old(writer: subprocess
     for path in left:
         os.utime(path)
     assert write_again(tmp_path) == [*(path.name for path in left), "result"], "it is fresh"
-    age(tmp_path)
+    make_old(tmp_path)
     assert write_again(tmp_path) == ["result"]
     assert (tmp_path / "result").read_bytes() == b"whole"
 
 
-def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+def test_other_files_are_never_removed(tmp_path: Path) -> None:
     ours = temporary_path_beside(tmp_path / "x").name
-    ended = ours.replace(str(os.getpid()), "4194304")  # more than any process's number
+    ended = ours.replace(str(os.getpid()), "4194304")  # above all process numbers
     names = [".0123456789abcdef.part", f"{ours[1:]}", f"{ended}s", f"a{ended}", ended.replace(".part", ".h5"), "b.part"]
     names += [ended.replace("-4194304-", "-0-"), ended.replace("-4194304-", "-44194304-"), ended.replace("-4", "--4")]
     for name in names:
         (tmp_path / name).touch()
     (tmp_path / ended).symlink_to("b.part")
-    age(tmp_path)
+    make_old(tmp_path)
     assert write_again(tmp_path) == sorted([*names, "result"]), "a link goes, what it points to stays"
 
 
-def test_every_writer_names_its_unfinished_files_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_files_contain_the_process_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(Path, "replace", lambda self, target: seen.append(self.name))
     write_idx(tmp_path / "images", IMAGES)

@@ -209,11 +209,11 @@ def make_state_dict(folder: Path) -> Pair:
 MODEL: Model = [
     *(keras.SHIFTED, keras.conv(3, 1, 2, False, padding="same"), keras.norm(2)),
     ("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}),
-    keras.plain("Normalization", axis=[-1], mean=[0.5, 0.4], variance=[0.1, 0.2]),
-    keras.plain("ZeroPadding2D", padding=[[0, 1], [0, 1]]),
-    keras.plain("AveragePooling2D", pool_size=[2, 2], strides=[1, 1]),
-    keras.plain("LeakyReLU", negative_slope=0.1),
-    keras.plain("MaxPooling2D", pool_size=[3, 3], strides=[2, 2], padding="same"),
+    keras.bare("Normalization", axis=[-1], mean=[0.5, 0.4], variance=[0.1, 0.2]),
+    keras.bare("ZeroPadding2D", padding=[[0, 1], [0, 1]]),
+    keras.bare("AveragePooling2D", pool_size=[2, 2], strides=[1, 1]),
+    keras.bare("LeakyReLU", negative_slope=0.1),
+    keras.bare("MaxPooling2D", pool_size=[3, 3], strides=[2, 2], padding="same"),
     *(keras.FLATTEN, keras.dense(18, 3, activation="softmax")),
 ]
 

@@ -1,4 +1,4 @@
-"""``export`` and ``import``: every format brings every number to its place, with and without biases, and back."""
+"""Test ``export`` and ``import``: every format keeps every number, with and without biases, in both directions."""
 
 import json
 import zipfile
@@ -34,7 +34,7 @@ from tests.support.shell import Refuses
 ENDINGS = (".onnx", ".safetensors", ".npz")
 
 
-def needs_package_of(ending: str) -> None:
+def skip_without_package(ending: str) -> None:
     package = {".onnx": "onnx", ".safetensors": "safetensors"}.get(ending)
     if package:
         pytest.importorskip(package)
@@ -43,8 +43,8 @@ def needs_package_of(ending: str) -> None:
 @pytest.mark.grid
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("network", [LENET5, MINIDNN86, MLP, ODD], ids=lambda network: network.name)
-def test_import_gives_the_exported_file_back(network: Network, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
-    needs_package_of(ending)
+def test_import_of_an_export_is_the_network(network: Network, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    skip_without_package(ending)
     graph = random_graph(network)
     classes = [f"kind {at}" for at in range(graph.class_count)]
     save_weights(Path("a.h5"), graph.parameters, network=network, classes=classes, input_scale=1 / 3)
@@ -70,7 +70,7 @@ def test_npz_has_the_names_of_weights_files() -> None:
         assert 'name = \\"lenet5\\"' in found["lenet5-inference"].item().decode()
 
 
-def test_wrong_requests_are_one_line(refuses: Refuses, place: Path) -> None:
+def test_wrong_requests_give_one_line_errors(refuses: Refuses, place: Path) -> None:
     refuses(["export", "--out", "b.npz"], "nothing to export is named")
     refuses(["export", "--network", "lenet5", "--out", "b.h5"], "b.h5 has no known ending")
     assert not [*place.iterdir()]
@@ -80,15 +80,15 @@ def test_wrong_requests_are_one_line(refuses: Refuses, place: Path) -> None:
 
 
 Arrays = dict[str, np.ndarray]
-MAPS = 3  # that fc1 reads, flattened
+MAPS = 3  # maps that fc1 reads, flattened
 COURSE = course_network(3, (2, MAPS), 6, 12)
-NETWORK = replace(  # in which the weights decide about biases
+NETWORK = replace(  # without settings of biases: the arrays decide which layers have one
     COURSE, layers=tuple(replace(one, bias=None) if isinstance(one, Conv2d | Linear) else one for one in COURSE.layers)
 )
 
 
-def mxnet(arrays: Arrays, convolution: str) -> list[str]:
-    """convolution: what a layer without a bias is written as; only the course's own may leave no_bias out."""
+def write_mxnet_files(arrays: Arrays, convolution: str) -> list[str]:
+    """Write MXNet's files; return options of the import. convolution: operator of convolutions without a bias."""
     found = symbol(NETWORK, arrays)
     for node in found["nodes"]:
         if node["op"] == "New":
@@ -101,17 +101,17 @@ def mxnet(arrays: Arrays, convolution: str) -> list[str]:
     return ["--symbol", "symbol.json"]
 
 
-def named(content: bytes) -> list[str]:
+def write_unnamed_arrays(content: bytes) -> list[str]:
     Path("old.bin").write_bytes(content)
     return ["--network", "net.toml"]
 
 
-def torch_names(arrays: Arrays) -> Arrays:
+def rename_as_torch(arrays: Arrays) -> Arrays:
     return {torch_key(name): array for name, array in arrays.items()}
 
 
-def onnx(arrays: Arrays) -> list[str]:
-    """Without the enlargement."""
+def write_onnx_model(arrays: Arrays) -> list[str]:
+    """Write the network without its enlargement; return options of the import."""
     pytest.importorskip("onnx")
     plain = replace(NETWORK, layers=NETWORK.layers[1:], input_shape=(1, 12, 12))
     ours = {one.name: one.array for one in convert_arrays(Source(plain, arrays, {}))}
@@ -119,8 +119,8 @@ def onnx(arrays: Arrays) -> list[str]:
     return []
 
 
-def in_our_layout(name: str, array: np.ndarray) -> np.ndarray:
-    """Filters (K, K, in, out), matrices (in, out), those of flattened maps over H, W, C."""
+def to_weights_file_layout(name: str, array: np.ndarray) -> np.ndarray:
+    """Return filters as (K, K, in, out) and matrices as (in, out), those of flattened maps over H, W, C."""
     if array.ndim == 4:
         return array.transpose(2, 3, 1, 0)
     if name == "fc1":
@@ -130,19 +130,19 @@ def in_our_layout(name: str, array: np.ndarray) -> np.ndarray:
 
 
 WRITERS: dict[str, Callable[[Arrays], list[str]]] = {
-    "MXNet's New": lambda arrays: mxnet(arrays, "New"),
-    "MXNet's Convolution": lambda arrays: mxnet(arrays, "Convolution"),
-    "mini-dnn": lambda arrays: named(flat_dump(NETWORK, arrays)),
-    "ONNX": onnx,
-    "safetensors": lambda arrays: named(safetensors_file(torch_names(arrays))),
-    "npz": lambda arrays: named(npz_file(torch_names(arrays))),
-    "state dict": lambda arrays: named(state_dict_file(torch_names(arrays))),
+    "MXNet's New": lambda arrays: write_mxnet_files(arrays, "New"),
+    "MXNet's Convolution": lambda arrays: write_mxnet_files(arrays, "Convolution"),
+    "mini-dnn": lambda arrays: write_unnamed_arrays(flat_dump(NETWORK, arrays)),
+    "ONNX": write_onnx_model,
+    "safetensors": lambda arrays: write_unnamed_arrays(safetensors_file(rename_as_torch(arrays))),
+    "npz": lambda arrays: write_unnamed_arrays(npz_file(rename_as_torch(arrays))),
+    "state dict": lambda arrays: write_unnamed_arrays(state_dict_file(rename_as_torch(arrays))),
 }
 
 
 @pytest.mark.parametrize("biases", [(), ("conv1",), ("conv2", "fc1"), ("fc1", "fc2"), ("conv1", "conv2", "fc1", "fc2")])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_every_number_of_a_file_comes_to_its_place(kind: str, biases: tuple[str, ...]) -> None:
+def test_import_moves_every_number_to_its_place(kind: str, biases: tuple[str, ...]) -> None:
     Path("net.toml").write_text(network_toml(NETWORK))
     arrays = channels_first(NETWORK, biases=frozenset(biases))
     options = WRITERS[kind](arrays)
@@ -150,34 +150,34 @@ def test_every_number_of_a_file_comes_to_its_place(kind: str, biases: tuple[str,
     found = load_weights(Path("new.h5")).arrays
     assert found.keys() == arrays.keys()
     for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], in_our_layout(name, array), strict=True)
+        np.testing.assert_array_equal(found[name], to_weights_file_layout(name, array), strict=True)
 
 
-# --- Files as exporters wrote them: exported.zip has one of each version, and what its maker computed with each
+# --- files of real exporters: exported.zip contains one of each version, and the logits that its maker computed
 
 
 ARCHIVE = zipfile.ZipFile(Path(__file__).with_name("exported.zip"))
 EXPECTED = json.loads(ARCHIVE.read("expected.json"))
 
 
-def pattern(count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """(count, *shape) bytes that any program can make."""
+def patterned_images(count: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return (count, *shape) bytes by a formula that the makers of the files in exported.zip used, too."""
     size = count * int(np.prod(shape))
     return (np.arange(size, dtype=np.int64) ** 2 * 37 % 251).astype(np.uint8).reshape(count, *shape)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_its_logits_are_its_maker_s(name: str, place: Path) -> None:
+def test_imported_networks_give_the_logits_of_their_makers(name: str, place: Path) -> None:
     if name.endswith(".onnx"):
         pytest.importorskip("onnx")
     ARCHIVE.extractall(place)
     expected = np.array(EXPECTED[name])
     _, graph = imported(place / name, ImportOptions(name="m"))
     channels, *sides = graph.network.input_shape
-    images = pattern(len(expected), (channels, *sides))
+    images = patterned_images(len(expected), (channels, *sides))
     if not name.startswith("torch"):  # Keras' images are (H, W, C)
-        images = pattern(len(expected), (*sides, channels)).transpose(0, 3, 1, 2)
+        images = patterned_images(len(expected), (*sides, channels)).transpose(0, 3, 1, 2)
     ours = graph.reference(images)
-    if name.startswith("torch"):  # its last layer is a log-softmax, which import leaves out
+    if name.startswith("torch"):  # the model ends with a log-softmax, which import leaves out
         ours -= np.log(np.exp(ours).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -1,6 +1,7 @@
-"""Imported networks of every kind: the CPU, every plan and the card compute what their text says, in each precision.
+"""Compare imported networks of every kind with an oracle: on the CPU, by every plan and on the GPU, in each precision.
 
-The text and the arrays come from the import; the oracle reads that text and shares no code with layers and kernels.
+The TOML text and the arrays come from the import; the oracle reads that text and shares no code with layers and
+kernels.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from app.tools.import_ import read_foreign_file
 from tests.interchange.test_export import ARCHIVE, EXPECTED
 from tests.interchange.test_keras import MODELS
 from tests.interchange.test_onnx_folding import FOLDED
-from tests.interchange.test_torch_arrays import NETWORK, arrays_of, sequential
+from tests.interchange.test_torch_arrays import NETWORK, arrays_of_sequential, layers_of
 from tests.support.foreign_files import npz_file
 from tests.support.keras_files import Model, configuration, keras_hdf5, keras_zip
 from tests.support.network_oracle import described
@@ -35,53 +36,53 @@ KERAS = ("convolutions", "scaled channels", "slopes", "normalised behind", "zero
 Maker = Callable[[Path], ImportOptions]
 
 
-def onnx_maker(case: str) -> Maker:
-    def make(path: Path) -> ImportOptions:
+def onnx_writer(case: str) -> Maker:
+    def write_file(path: Path) -> ImportOptions:
         path.write_bytes(model_of(FOLDED[case][0]).SerializeToString())
         return ImportOptions(name="onnx")
 
-    return make
+    return write_file
 
 
-def keras_maker(case: str, write: Callable[[Model, object], bytes]) -> Maker:
+def keras_writer(case: str, write: Callable[[Model, object], bytes]) -> Maker:
     shape, model = MODELS[case]
 
-    def make(path: Path) -> ImportOptions:
+    def write_file(path: Path) -> ImportOptions:
         path.write_bytes(write(model, configuration(model, shape)))
         return ImportOptions(name="keras")
 
-    return make
+    return write_file
 
 
-def exported_maker(name: str) -> Maker:
-    def make(path: Path) -> ImportOptions:
+def exported_writer(name: str) -> Maker:
+    def write_file(path: Path) -> ImportOptions:
         ARCHIVE.extractall(path.parent)
         (path.parent / name).rename(path)
         return ImportOptions(name="exported")
 
-    return make
+    return write_file
 
 
-def state_dict_maker(arrays: dict[str, np.ndarray], network: Network) -> Maker:
-    def make(path: Path) -> ImportOptions:
+def state_dict_writer(arrays: dict[str, np.ndarray], network: Network) -> Maker:
+    def write_file(path: Path) -> ImportOptions:
         path.write_bytes(npz_file(arrays))
         return ImportOptions(network, name="state_dict")
 
-    return make
+    return write_file
 
 
 KINDS: dict[str, Maker] = {
-    **{f"ONNX, {case}": onnx_maker(case) for case in ONNX},
-    **{f"Keras, {case}": keras_maker(case, keras_zip) for case in KERAS},
-    "Keras HDF5, slopes": keras_maker("slopes", keras_hdf5),
-    **{name: exported_maker(name) for name in EXPECTED},
-    "state dict, batch norm": state_dict_maker(sequential(), NETWORK),
-    "state dict, strides": state_dict_maker(arrays_of({"conv1": (6, 1, 5, 5), "fc1": (10, 864)}), STRIDED),
+    **{f"ONNX, {case}": onnx_writer(case) for case in ONNX},
+    **{f"Keras, {case}": keras_writer(case, keras_zip) for case in KERAS},
+    "Keras HDF5, slopes": keras_writer("slopes", keras_hdf5),
+    **{name: exported_writer(name) for name in EXPECTED},
+    "state dict, batch norm": state_dict_writer(arrays_of_sequential(), NETWORK),
+    "state dict, strides": state_dict_writer(layers_of({"conv1": (6, 1, 5, 5), "fc1": (10, 864)}), STRIDED),
 }
 
 
-def imported(kind: str, seed: int) -> RandomNetwork:
-    """What the import makes of the file, as a text with its arrays. seed: of the images."""
+def import_network(kind: str, seed: int) -> RandomNetwork:
+    """Import the file of a kind; return its network as a TOML text with arrays. seed: for the images."""
     path = Path("model")
     asked = KINDS[kind](path)
     _, source, found = read_foreign_file(path, asked)
@@ -92,20 +93,20 @@ def imported(kind: str, seed: int) -> RandomNetwork:
 
 @pytest.fixture
 def network(request: pytest.FixtureRequest) -> RandomNetwork:
-    return imported(request.param, [*KINDS].index(request.param))
+    return import_network(request.param, [*KINDS].index(request.param))
 
 
 every_kind = pytest.mark.parametrize("network", KINDS, indirect=True)
 
 
 @every_kind
-def test_the_cpu_and_every_plan(network: RandomNetwork) -> None:
+def test_cpu_and_every_plan_match_the_oracle(network: RandomNetwork) -> None:
     check_on_cpu(network)
     check_plans(network)
 
 
 @pytest.mark.gpu
 @every_kind
-def test_the_card(network: RandomNetwork) -> None:
-    """Every launch of every plan (fp32, fp32x, fp16, tf32), element by element; engines give the same bits."""
+def test_gpu_matches_the_oracle(network: RandomNetwork) -> None:
+    """Every launch of every plan equals the oracle, and engines give the same bits, in fp32, fp32x, fp16 and tf32."""
     check_on_card(network)

@@ -1,4 +1,4 @@
-"""Keras' files as Keras lays them out: their networks compute what the layers do, one number at a time."""
+"""Test the import of Keras' files: the networks give the scores that NumPy computes layer by layer."""
 
 import json
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def dense(inputs: int, units: int, **settings: Any) -> Any:
 
 
 def norm(channels: int, *without: str) -> Any:
-    """A batch normalisation with factors on both sides of zero."""
+    """Return a batch normalisation whose factors have both signs. without: roles of arrays that it lacks."""
     roles = [role for role in ("gamma", "beta", "moving_mean", "moving_variance") if role not in without]
     arrays = {role: RNG.normal(size=channels).astype(np.float32) for role in roles}
     arrays["moving_variance"] = np.abs(arrays["moving_variance"]) + np.float32(0.5)
@@ -51,24 +51,25 @@ def norm(channels: int, *without: str) -> Any:
     return "BatchNormalization", {"axis": -1, "epsilon": 0.01, "momentum": 0.9, **has}, arrays
 
 
-def plain(kind: str, **settings: Any) -> Any:
+def bare(kind: str, **settings: Any) -> Any:
+    """Return a Keras layer without arrays."""
     return kind, settings, {}
 
 
 GREY, COLOUR = (SIDE, SIDE, 1), (SIDE, SIDE, 3)
-FLATTEN, RELU, ZEROS, MAXIMUM = map(plain, ("Flatten", "ReLU", "ZeroPadding2D", "MaxPooling2D"))
-HALVED = plain("AveragePooling2D", pool_size=2)
-SHIFTED = plain("Rescaling", scale=1 / 127.5, offset=-1)
-SCALED = plain("Rescaling", scale=[0.01, 0.02, -0.01], offset=[0.1, 0, 1])
+FLATTEN, RELU, ZEROS, MAXIMUM = map(bare, ("Flatten", "ReLU", "ZeroPadding2D", "MaxPooling2D"))
+HALVED = bare("AveragePooling2D", pool_size=2)
+SHIFTED = bare("Rescaling", scale=1 / 127.5, offset=-1)
+SCALED = bare("Rescaling", scale=[0.01, 0.02, -0.01], offset=[0.1, 0, 1])
 STATISTICS = {"mean": np.array([100, 120, 130], np.float32), "variance": np.array([4000, 5000, 6000], np.float32)}
 ADAPTED: Any = ("Normalization", {"axis": [-1], "mean": None, "variance": None}, {**STATISTICS, "count": np.array(9)})
 MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
-    "a tutorial's": (GREY[:2], [FLATTEN, dense(81, 12, activation="relu"), plain("Dropout", rate=0.2), dense(12, 4)]),
+    "a tutorial's": (GREY[:2], [FLATTEN, dense(81, 12, activation="relu"), bare("Dropout", rate=0.2), dense(12, 4)]),
     "convolutions": (
         GREY,
         [
-            *(plain("Rescaling", scale=1 / 255, offset=0), conv(3, 1, 4, activation="relu"), MAXIMUM),
-            *(conv(2, 4, 5, False), plain("Activation", activation="tanh"), FLATTEN),
+            *(bare("Rescaling", scale=1 / 255, offset=0), conv(3, 1, 4, activation="relu"), MAXIMUM),
+            *(conv(2, 4, 5, False), bare("Activation", activation="tanh"), FLATTEN),
             dense(20, 4, activation="softmax"),
         ],
     ),
@@ -82,8 +83,8 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "incomplete windows": (
         GREY,
         [
-            *(conv(1, 1, 2), plain("AveragePooling2D", pool_size=2, padding="same")),
-            *(plain("MaxPooling2D", padding="same"), FLATTEN, dense(18, 4)),
+            *(conv(1, 1, 2), bare("AveragePooling2D", pool_size=2, padding="same")),
+            *(bare("MaxPooling2D", padding="same"), FLATTEN, dense(18, 4)),
         ],
     ),
     "normalised before": (
@@ -93,9 +94,9 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "slopes": (
         GREY,
         [
-            *(conv(3, 1, 3), norm(3), plain("LeakyReLU", negative_slope=0.1), MAXIMUM),
-            *(conv(2, 3, 4, activation="leaky_relu"), plain("LeakyReLU", alpha=0.5), FLATTEN, dense(16, 6)),
-            *(plain("ReLU", negative_slope=0.25), dense(6, 4), plain("LeakyReLU")),
+            *(conv(3, 1, 3), norm(3), bare("LeakyReLU", negative_slope=0.1), MAXIMUM),
+            *(conv(2, 3, 4, activation="leaky_relu"), bare("LeakyReLU", alpha=0.5), FLATTEN, dense(16, 6)),
+            *(bare("ReLU", negative_slope=0.25), dense(6, 4), bare("LeakyReLU")),
         ],
     ),
     "normalised behind": (
@@ -112,9 +113,9 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "zeros around": (
         GREY,
         [
-            *(SHIFTED, plain("ZeroPadding2D", padding=[[2, 1], [2, 1]]), conv(3, 1, 3, strides=2), RELU),
-            *(plain("ZeroPadding2D", padding=1), plain("MaxPooling2D", pool_size=3, strides=1), ZEROS),
-            *(plain("AveragePooling2D", pool_size=2, strides=3), plain("Identity"), ZEROS),
+            *(SHIFTED, bare("ZeroPadding2D", padding=[[2, 1], [2, 1]]), conv(3, 1, 3, strides=2), RELU),
+            *(bare("ZeroPadding2D", padding=1), bare("MaxPooling2D", pool_size=3, strides=1), ZEROS),
+            *(bare("AveragePooling2D", pool_size=2, strides=3), bare("Identity"), ZEROS),
             *(conv(2, 3, 2, padding="same"), FLATTEN, dense(32, 4)),
         ],
     ),
@@ -125,40 +126,40 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "normalised by numbers": (
         COLOUR,
         [
-            *(plain("Normalization", axis=[-1], mean=[0.4, 0.5, 0.6], variance=[0.1, 0.2, 0.3]), conv(3, 3, 2)),
+            *(bare("Normalization", axis=[-1], mean=[0.4, 0.5, 0.6], variance=[0.1, 0.2, 0.3]), conv(3, 3, 2)),
             *(("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}), FLATTEN),
-            *(dense(98, 4), plain("Activation", activation="log_softmax")),
+            *(dense(98, 4), bare("Activation", activation="log_softmax")),
         ],
     ),
     "normalised by its images": (COLOUR, [ADAPTED, conv(3, 3, 2, padding="same"), FLATTEN, dense(162, 4)]),
     "padded poolings": (
         GREY,
         [
-            *(conv(2, 1, 3), plain("MaxPooling2D", pool_size=[3, 3], strides=[1, 1], padding="same")),
-            *(plain("AveragePooling2D", pool_size=4, strides=2, padding="same"), RELU),
-            *(plain("AveragePooling2D", pool_size=2, strides=1, padding="same"), plain("MaxPooling2D", strides=2)),
+            *(conv(2, 1, 3), bare("MaxPooling2D", pool_size=[3, 3], strides=[1, 1], padding="same")),
+            *(bare("AveragePooling2D", pool_size=4, strides=2, padding="same"), RELU),
+            *(bare("AveragePooling2D", pool_size=2, strides=1, padding="same"), bare("MaxPooling2D", strides=2)),
             *(FLATTEN, dense(12, 4)),
         ],
     ),
     "averages of maps": (
         GREY,
-        [conv(3, 1, 3), norm(3), RELU, plain("GlobalAveragePooling2D"), dense(3, 4), plain("Softmax")],
+        [conv(3, 1, 3), norm(3), RELU, bare("GlobalAveragePooling2D"), dense(3, 4), bare("Softmax")],
     ),
     "features": ((SIDE**2,), [dense(81, 6, activation="relu"), norm(6), dense(6, 4)]),
     "features made images": (
         (SIDE**2,),
-        [plain("Reshape", target_shape=[SIDE, -1, 1]), conv(3, 1, 2), FLATTEN, dense(98, 4)],
+        [bare("Reshape", target_shape=[SIDE, -1, 1]), conv(3, 1, 2), FLATTEN, dense(98, 4)],
     ),
     "weights do not come first": (GREY, [MAXIMUM, RELU, FLATTEN, dense(16, 4)]),
 }
 
 
 def reads_pixels(model: Model) -> bool:
-    """Whether the layers read pixels from 0 to 255, and not from 0 to 1."""
+    """Return whether the model reads pixels from 0 to 255, instead of from 0 to 1."""
     return any(kind == "Rescaling" for kind, *_ in model) or ADAPTED in model
 
 
-# Functional models in one format, Sequential ones in the other.
+# One format tests functional models, the other Sequential ones.
 WRITERS: dict[str, Callable[[Model, Any], bytes]] = {
     "model.keras": lambda model, shape: keras_zip(model, functional(model, shape)),
     "model.h5": lambda model, shape: keras_hdf5(model, configuration(model, shape)),
@@ -167,7 +168,7 @@ WRITERS: dict[str, Callable[[Model, Any], bytes]] = {
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("case", MODELS)
-def test_a_model_computes_what_its_layers_do(case: str, name: str, tmp_path: Path) -> None:
+def test_imported_models_give_the_scores_of_their_layers(case: str, name: str, tmp_path: Path) -> None:
     shape, model = MODELS[case]
     (tmp_path / name).write_bytes(WRITERS[name](model, shape))
     _, graph = imported(tmp_path / name, ImportOptions(name="model"))
@@ -176,12 +177,12 @@ def test_a_model_computes_what_its_layers_do(case: str, name: str, tmp_path: Pat
         0, 256, (40, size, size, 3 if len(shape) == 3 and shape[2] == 3 else 1), np.uint8
     )
     read = [("Reshape", {"target_shape": shape}, {}), *model]
-    expected = computed([*([] if reads_pixels(model) else [plain("Rescaling", scale=1 / 255)]), *read], images)
+    expected = computed([*([] if reads_pixels(model) else [bare("Rescaling", scale=1 / 255)]), *read], images)
     np.testing.assert_allclose(scores_of(graph, images), expected, rtol=0, atol=3e-6 * np.abs(expected).max())
     assert np.ptp(expected, axis=0).max() > 0.01 * np.abs(expected).max()  # the images differ
 
 
-def test_open_sizes_need_a_size(tmp_path: Path) -> None:
+def test_a_model_of_any_image_size_needs_the_option(tmp_path: Path) -> None:
     _, model = MODELS["averages of maps"]
     path = tmp_path / "model.keras"
     path.write_bytes(keras_zip(model, configuration(model, (None, None, 1))))
@@ -204,15 +205,15 @@ def test_the_command_reports_what_it_folded(tmp_path: Path, capsys: pytest.Captu
     assert "layer by layer as Keras has them" in capsys.readouterr().out
 
 
-def test_folding_costs_no_layer_where_nothing_is_padded(tmp_path: Path) -> None:
+def test_a_shift_without_padding_needs_no_extra_layer(tmp_path: Path) -> None:
     shape, model = MODELS["shifted pixels"]
     (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, shape)))
     layers = imported(tmp_path / "model.keras")[0].network.layers
     assert sum(isinstance(layer, Conv2d) for layer in layers) == 1
 
 
-def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> None:
-    """As in TensorFlow 2: ``batch_input_shape`` in the first layer, ``kernel:0``, ``Model`` and lists for nodes."""
+def test_files_of_keras_2_are_read(tmp_path: Path) -> None:
+    """TensorFlow 2 wrote ``batch_input_shape`` in the first layer, ``kernel:0``, ``Model`` and lists for nodes."""
     shape, model = MODELS["convolutions"]
     (tmp_path / "new.h5").write_bytes(keras_hdf5(model, configuration(model, shape)))
     arrays = {
@@ -235,10 +236,10 @@ def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> Non
         np.testing.assert_equal(dict(found.parameters), dict(expected.parameters))
 
 
-def test_a_mean_that_depends_on_keras_s_backend_has_a_note(tmp_path: Path) -> None:
-    """Beyond the border PyTorch's repeats pixels where the others leave them out: equal in windows of 2 x 2."""
+def test_a_mean_that_depends_on_the_backend_has_a_note(tmp_path: Path) -> None:
+    """At the border, PyTorch repeats pixels and other backends omit them: both are equal in windows of 2 x 2."""
     for window, side in ((2, 7), (3, 8)):
-        pooling = plain("AveragePooling2D", pool_size=window, strides=2, padding="same")
+        pooling = bare("AveragePooling2D", pool_size=window, strides=2, padding="same")
         model = [conv(1, 1, 2), pooling, FLATTEN, dense(32, 4)]
         (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, (side, side, 1))))
         source, _ = imported(tmp_path / "model.keras")

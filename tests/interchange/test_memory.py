@@ -1,4 +1,4 @@
-"""Import takes less than 1 GB for the largest file that it admits, and refuses larger ones before it reads them."""
+"""Test that the import of the largest accepted file takes less than 1 GB, and that larger files are refused unread."""
 
 import json
 import os
@@ -12,12 +12,12 @@ import pytest
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange import source
-from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read
+from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read_source_file
 from app.layers import Argmax, Flatten, Linear, Relu
 from app.network.network import PIXEL_SCALE, Network
 from app.network.toml import network_toml
 from app.tools import import_
-from tests.interchange.test_keras import conv, dense, plain
+from tests.interchange.test_keras import bare, conv, dense
 from tests.support.foreign_files import npz_file, onnx_of_others, safetensors_file
 from tests.support.keras_files import configuration, keras_hdf5, keras_zip
 from tests.support.onnx_steps import FLAT, gemm, model_of
@@ -38,8 +38,8 @@ for commands in json.loads(sys.argv[1]):
 """
 
 
-def write(place: Path, name: str, units: int) -> list[str]:
-    """A file with 784 weights for each unit of a hidden layer; the command that imports it."""
+def write_file(place: Path, name: str, units: int) -> list[str]:
+    """Write a file with 784 weights for each unit of a hidden layer; return the command that imports it."""
     layers = (Flatten("flatten"), Linear("fc1", units), Relu("relu1"), Linear("fc2", 10), Argmax("argmax"))
     network = Network("wide", "", (1, 28, 28), layers)
     rng = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def write(place: Path, name: str, units: int) -> list[str]:
     file, options = place / name, []
     ending = file.suffix
     if ending in (".keras", ".h5"):
-        model = [plain("Flatten"), dense(784, units, activation="relu"), dense(units, 10)]
+        model = [bare("Flatten"), dense(784, units, activation="relu"), dense(units, 10)]
         file.write_bytes((keras_zip if ending == ".keras" else keras_hdf5)(model, configuration(model, (28, 28, 1))))
     elif ending == ".onnx":
         file.write_bytes(onnx_of_others(network, arrays, PIXEL_SCALE).SerializeToString())
@@ -60,9 +60,9 @@ def write(place: Path, name: str, units: int) -> list[str]:
 
 
 def peaks(*commands: list[list[str]]) -> list[int]:
-    """Bytes of a process after each command: Linux's own count. Each list of commands has its own fork of one process.
+    """Return the peak memory of a process in bytes, as Linux counts it, after each list of commands.
 
-    (The count of getrusage begins with that of the parent.)
+    Each list runs in a separate fork. (The count of getrusage would begin with that of the parent.)
     """
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, json.dumps(commands)], capture_output=True, text=True, check=True, timeout=300
@@ -71,34 +71,34 @@ def peaks(*commands: list[list[str]]) -> list[int]:
 
 
 def test_the_largest_file_takes_less_than_1_gb(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the slope between a small file and one of a twelfth of the limit; docs/import.md has the limit's figures."""
+    """The peak follows from a small file and one of a twelfth of the limit; docs/import.md has the limit's figures."""
     monkeypatch.setenv("PYTHONPATH", str(Path(import_.__file__).parents[2]))
     sizes = {"small": 100, "large": MAX_FILE_BYTES // 12 // 4 // 784}
-    found = peaks(*([write(place, name + ending, units) for name, units in sizes.items()] for ending in ENDINGS))
+    found = peaks(*([write_file(place, name + ending, units) for name, units in sizes.items()] for ending in ENDINGS))
     for ending, small, large in zip(ENDINGS, found[::2], found[1::2], strict=True):
         share = (place / f"large{ending}").stat().st_size / MAX_FILE_BYTES
         assert small < large < small + (ALLOWED - small) * share, ending
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, ".pt", ".bin", ".params"])
-def test_a_larger_file_is_refused_unread(ending: str, place: Path) -> None:
+def test_a_larger_file_is_refused_before_reading(ending: str, place: Path) -> None:
     path = place / f"m{ending}"
     path.touch()
     os.truncate(path, MAX_FILE_BYTES + 1)
     with pytest.raises(UserError, match=f"more than the {MAX_FILE_BYTES:,} that are read"):
-        read(path, ImportOptions())
+        read_source_file(path, ImportOptions())
 
 
-def test_numbers_that_widen_count_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_counts_numbers_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "m.onnx").write_bytes(model_of([FLAT, gemm(192)]).SerializeToString())
-    arrays = read(place / "m.onnx", ImportOptions())[1].arrays
+    arrays = read_source_file(place / "m.onnx", ImportOptions())[1].arrays
     monkeypatch.setattr(source, "MAX_FILE_BYTES", 1000)
     with pytest.raises(BadValueError, match="holds 3,860 bytes as float32; at most 1,000 are read: store less in it"):
         source.check_numbers(arrays)
 
 
 def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
-    model = [conv(7, 1, 2), plain("GlobalAveragePooling2D"), dense(2, 4)]
+    model = [conv(7, 1, 2), bare("GlobalAveragePooling2D"), dense(2, 4)]
     (place / "m.keras").write_bytes(keras_zip(model, configuration(model, (1000, 1000, 1))))
     with pytest.raises(
         UserError, match="has windows of 48,413,764 numbers an image in conv1, more than the 33,554,432"
@@ -107,8 +107,7 @@ def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 64), ((1, 500, 500), 16), ((3, 1024, 1024), 1)])
-def test_compared_images(shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer where activations are large."""
+def test_large_activations_reduce_images(shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_, "IMAGES", 64)
     layers = (Flatten("flatten"), Linear("fc1", 3), Argmax("argmax"))
     assert import_._compared_images(Network("wide", "", shape, layers)) == count

@@ -1,4 +1,4 @@
-"""mini-dnn's flat dump: the network that it becomes, and wrong files, which are one line."""
+"""Test the import of mini-dnn's flat files: the network that results, and one-line errors for wrong files."""
 
 import struct
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def place(place: Path) -> Path:
     return place
 
 
-def nan(content: bytes) -> bytes:
+def with_nan(content: bytes) -> bytes:
     return content[:8] + struct.pack("<f", float("nan")) + content[12:]
 
 
@@ -42,7 +42,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "floats": (lambda good: good[:4] + struct.pack("<i", 2**31 - 1) + good[8:], "conv1 has 2,147,483,647 floats"),
     "negative floats": (lambda good: good[:4] + struct.pack("<i", -4) + good[8:], "conv1 has -4 floats"),
     "another count": (lambda good: good[:4] + struct.pack("<i", 199) + good[8:], "conv1 has 199 floats"),
-    "nan": (nan, "conv1 contains 1 NaN"),
+    "nan": (with_nan, "conv1 contains 1 NaN"),
     "big-endian": (lambda good: flat_dump(MINIDNN86, ARRAYS, ">"), "its numbers are big-endian"),
     "another network": (lambda good: struct.pack("<i", 0), "declares 0 layers, network minidnn86 has 10"),
     "a picture": (lambda good: b"\x89PNG\r\n\x1a\n" + good, "is a PNG picture; import reads mini-dnn flat dump"),
@@ -50,28 +50,28 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_a_bad_dump_is_one_line(fault: str, place: Path, refuses: Refuses) -> None:
+def test_a_bad_dump_gives_a_one_line_error(fault: str, place: Path, refuses: Refuses) -> None:
     change, wrong = BAD[fault]
     (place / "old.bin").write_bytes(change(GOOD))
     refuses(COMMAND, wrong)
     assert not (place / "new.h5").exists()
 
 
-def test_big_endian_floats_behind_little_endian_counts(place: Path, refuses: Refuses) -> None:
+def test_big_endian_floats_after_little_endian_counts_are_refused(place: Path, refuses: Refuses) -> None:
     swapped = {name: array.byteswap() for name, array in ARRAYS.items()}
     (place / "old.bin").write_bytes(flat_dump(MINIDNN86, swapped))
     refuses(COMMAND, "has big-endian floats")
     assert not (place / "new.h5").exists()
 
 
-def test_options_that_a_dump_needs_or_has_no_use_for(place: Path, refuses: Refuses) -> None:
+def test_missing_and_useless_options_are_refused(place: Path, refuses: Refuses) -> None:
     refuses("import old.bin --out new.h5", "a flat dump has no names; name its network with --network")
     refuses([*COMMAND, "--size", "86"], "leave --size and --symbol out")
     refuses("import old.bin --network vgg --out new.h5", "unknown network 'vgg'")
     refuses("import missing.bin --network minidnn86 --out new.h5", "missing.bin does not exist")
 
 
-def test_the_weights_file_is_only_replaced_when_asked(place: Path, refuses: Refuses) -> None:
+def test_the_weights_file_is_replaced_only_with_overwrite(place: Path, refuses: Refuses) -> None:
     (place / "new.h5").write_text("mine")
     refuses(COMMAND, "new.h5 exists: name another --out, or replace it with --overwrite")
     assert (place / "new.h5").read_text() == "mine"
@@ -79,8 +79,8 @@ def test_the_weights_file_is_only_replaced_when_asked(place: Path, refuses: Refu
     refuses([*COMMAND[:-1], "old.bin", "--overwrite"], "--out old.bin is the same file as FILE old.bin")
 
 
-def test_the_report_s_network(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Incomplete windows count (34 → 9); the course's rule and scale replace the network's, under the same name."""
+def test_a_network_of_the_course_is_imported(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Incomplete windows count (34 → 9); rule and pixel scale become those of ``--rule course``."""
     layers = tuple(MaxPool("pool2", 4, ceil=True) if one.name == "pool2" else one for one in MINIDNN86.layers)
     network = replace(MINIDNN86, layers=layers)
     arrays = channels_first(network, biases=LAYERS)
@@ -96,7 +96,7 @@ def test_the_report_s_network(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert found.network == "minidnn86" and found.stored_network().digest != network.digest
 
 
-def test_another_rule_and_scale(place: Path, refuses: Refuses) -> None:
+def test_options_set_another_rule_and_scale(place: Path, refuses: Refuses) -> None:
     assert main([*COMMAND, "--rule", "edge", "--pixel-scale", "1/255"]) == 0
     found = load_weights(Path("new.h5"))
     assert found.stored_network() == MINIDNN86 and found.input_scale == MINIDNN86.pixel_scale

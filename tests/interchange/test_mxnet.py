@@ -1,4 +1,4 @@
-"""MXNet's files of both versions: arrays come back to the bit, the network from symbol, description or shapes."""
+"""Test the import of MXNet's files of both versions, with the network from a symbol, a description or the shapes."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.interchange.source import ImportOptions, read
+from app.interchange.source import ImportOptions, read_source_file
 from app.layers import Resize
 from app.network.graph import build_graph
 from app.network.toml import network_toml, parse_network
@@ -24,33 +24,32 @@ from tests.support.mxnet_files import (
 )
 from tests.support.networks_for_tests import layers_toml, random_images
 
-# Kernel, maps, units, size: those found in old files, and system 3.
+# Kernel, maps, units, size of the networks in old files, and of system 3.
 OLD = [(5, (6, 16), 140, 48), (7, (12, 24), 160, 48), (7, (12, 24), 160, 72)]
-HOW = ("attrs", "attr", "toml", "shapes")  # the symbol's key, or what is given instead
+HOW = ("attrs", "attr", "toml", "shapes")  # key of settings in the symbol, or what replaces the symbol
 FULL = frozenset({"fc1", "fc2"})  # layers with a bias
 
 
-def shuffled(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+def shuffle_arrays(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     names = np.random.default_rng(seed).permutation(list(arrays))
     return {str(name): arrays[str(name)] for name in names}
 
 
 @pytest.mark.parametrize(("how", "version", "old"), [*zip(HOW, VERSIONS * 2, (*OLD, OLD[0]), strict=True)])
-def test_old_files_come_back_and_classify(
+def test_old_files_are_imported_and_classify(
     how: str, version: int, old: tuple[int, tuple[int, int], int, int], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every way to tell the network, every version and every network, once at least."""
     network = course_network(*old)
     arrays = channels_first(network, biases=FULL)
-    arrays["conv1"] /= 128  # pixels are not divided: keep tanh within its bend
+    arrays["conv1"] /= 128  # the network reads pixels up to 255, which would saturate tanh
     for name in FULL:
-        arrays[f"{name}_bias"] /= 100  # let the images decide, not the biases
-    (place / "old.params").write_bytes(params_file(shuffled(mxnet_names(arrays), version), version))
+        arrays[f"{name}_bias"] /= 100  # so that labels depend on the images
+    (place / "old.params").write_bytes(params_file(shuffle_arrays(mxnet_names(arrays), version), version))
     (place / "symbol.json").write_bytes(symbol_file(network, arrays, how))
     (place / "net.toml").write_text(network_toml(network))
     by_symbol = ImportOptions(symbol=Path("symbol.json"), name="old")
     asked = {"toml": ImportOptions(network), "shapes": ImportOptions(name="old")}.get(how, by_symbol)
-    source = read(Path("old.params"), asked)[1]
+    source = read_source_file(Path("old.params"), asked)[1]
     assert source.arrays.keys() == arrays.keys()
     assert all(np.array_equal(source.arrays[name], arrays[name]) for name in arrays)
     options = {"toml": ["--network", "net.toml"], "shapes": []}.get(how, ["--symbol", "symbol.json"])
@@ -74,8 +73,8 @@ ANY = "input = [3, 28, 28]\npixel_scale = 1\n" + layers_toml(
 
 
 @pytest.mark.parametrize("flatten", [True, False])
-def test_a_symbol_of_any_layers_in_a_row(flatten: bool, place: Path) -> None:
-    """Colours, padding, strides, incomplete windows, no softmax; FullyConnected flattens by itself."""
+def test_a_symbol_may_be_any_chain_of_layers(flatten: bool, place: Path) -> None:
+    """It has colours, padding, strides and incomplete windows, but no softmax; FullyConnected flattens by itself."""
     network = parse_network(ANY, "old.toml")
     arrays = channels_first(network, biases=frozenset({"conv1", "fc2"}))
     (place / "old.params").write_bytes(params_file(mxnet_names(arrays)))
@@ -93,7 +92,7 @@ def test_a_symbol_of_any_layers_in_a_row(flatten: bool, place: Path) -> None:
     np.testing.assert_array_equal(weights.arrays["conv1"], arrays["conv1"].transpose(2, 3, 1, 0))
 
 
-def test_arrays_by_shape_where_names_are_others(place: Path) -> None:
+def test_arrays_of_other_names_are_found_by_shape(place: Path) -> None:
     network = course_network(*OLD[0])
     arrays = channels_first(network, biases=FULL)
     own = {"conv1": "new0", "conv2": "new1", "fc1": "fullyconnected0", "fc2": "fullyconnected1"}
@@ -101,17 +100,17 @@ def test_arrays_by_shape_where_names_are_others(place: Path) -> None:
         name.replace(name[:-5] if name.endswith("_bias") else name, own[name.removesuffix("_bias")]): array
         for name, array in arrays.items()
     }
-    (place / "old.params").write_bytes(params_file(shuffled(mxnet_names(renamed), 3)))
-    found = read(Path("old.params"), ImportOptions(network))[1]
+    (place / "old.params").write_bytes(params_file(shuffle_arrays(mxnet_names(renamed), 3)))
+    found = read_source_file(Path("old.params"), ImportOptions(network))[1]
     assert found.origins["fc1_bias"] == "fullyconnected0_bias"
     assert all(np.array_equal(found.arrays[name], arrays[name]) for name in arrays)
 
 
-def test_of_several_sizes_the_one_without_a_rest(place: Path) -> None:
-    """48 and 49 give the same features; with 49, pooling leaves a row unread."""
+def test_the_derived_image_size_leaves_no_row_unread(place: Path) -> None:
+    """Sizes 48 and 49 give the same features; with 49, pooling leaves a row unread."""
     network = course_network(*OLD[0])
     arrays = channels_first(network, biases=FULL)
     (place / "old.params").write_bytes(params_file(mxnet_names(arrays)))
     for size in (None, 48, 49):
-        found = read(Path("old.params"), ImportOptions(size=size))[1].network
+        found = read_source_file(Path("old.params"), ImportOptions(size=size))[1].network
         assert found.layers[0] == Resize("resize", size or 48, "course")

@@ -1,4 +1,4 @@
-"""Safetensors, NPZ and PyTorch's state dicts: names and layouts find their place, and wrong files are one line."""
+"""Test safetensors, NPZ and PyTorch's state dicts: their arrays match a network, or give a one-line error."""
 
 import io
 import json
@@ -35,13 +35,13 @@ LENET = parse_network(
     "lenet_of_pytorch.toml",
 )
 SHAPES = {"conv1": (6, 1, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (120, 400), "fc2": (84, 120), "fc3": (10, 84)}
-# As torch.nn.Sequential in two parts names them.
+# Names in a model of two torch.nn.Sequential.
 PREFIXES = {"conv1": "features.0", "conv2": "features.3", "fc1": "classifier.1", "fc2": "classifier.3"}
 PREFIXES["fc3"] = "classifier.5"
 
 
-def state(seed: int, prefixes: dict[str, str]) -> dict[str, np.ndarray]:
-    """Random weights and biases, scaled so that all classes occur, under these prefixes."""
+def random_arrays(seed: int, prefixes: dict[str, str]) -> dict[str, np.ndarray]:
+    """Return random weights and biases under these prefixes, scaled so that all classes occur."""
     rng = np.random.default_rng(seed)
     found = {}
     for layer, shape in SHAPES.items():
@@ -51,8 +51,8 @@ def state(seed: int, prefixes: dict[str, str]) -> dict[str, np.ndarray]:
     return found
 
 
-def scores(arrays: dict[str, np.ndarray], prefixes: dict[str, str], images: np.ndarray) -> np.ndarray:
-    """ONNX Runtime's scores (N, 10) of images (N, 1, 28, 28) uint8, from the arrays as PyTorch keeps them."""
+def onnx_runtime_scores(arrays: dict[str, np.ndarray], prefixes: dict[str, str], images: np.ndarray) -> np.ndarray:
+    """Return ONNX Runtime's scores (N, 10) of images (N, 1, 28, 28) uint8 for arrays in PyTorch's layout."""
     runtime = pytest.importorskip("onnxruntime")
     from tests.support.onnx_steps import FLAT, POOL, RELU, model_of
 
@@ -67,25 +67,25 @@ def scores(arrays: dict[str, np.ndarray], prefixes: dict[str, str], images: np.n
 OWN = {layer: layer for layer in SHAPES}
 DEEPER = {"conv1": "body.conv", "conv2": "b", "fc1": "x.y.z", "fc2": "linear_2", "fc3": "head"}
 COARSE = np.random.default_rng(5).integers(0, 256, (64, 1, 4, 4), np.uint8)
-IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # noise in each pixel would give all images one label
+IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # with independent pixels, all labels would be equal
 
 
 Write = Callable[[dict[str, np.ndarray]], bytes]
 WRITERS: dict[str, Write] = {"safetensors": safetensors_file, "npz": npz_file, "state dict": state_dict_file}
 
 
-def imported(folder: Path, content: bytes, network: Network | None = LENET) -> Graph:
-    """The graph of a file with this content."""
+def import_bytes(folder: Path, content: bytes, network: Network | None = LENET) -> Graph:
+    """Import a file with this content; return its graph."""
     (folder / "file").write_bytes(content)
     return foreign_files.imported(folder / "file", ImportOptions(network))[1]
 
 
 @pytest.mark.parametrize("prefixes", [OWN, PREFIXES, DEEPER], ids=["our names", "two Sequentials", "any names"])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_pytorch_s_lenet_gives_its_labels(kind: str, prefixes: dict[str, str], tmp_path: Path) -> None:
-    arrays = state(3, prefixes)
-    graph = imported(tmp_path, WRITERS[kind](arrays))
-    expected = scores(arrays, prefixes, IMAGES)
+def test_arrays_named_as_in_pytorch_give_the_same_scores(kind: str, prefixes: dict[str, str], tmp_path: Path) -> None:
+    arrays = random_arrays(3, prefixes)
+    graph = import_bytes(tmp_path, WRITERS[kind](arrays))
+    expected = onnx_runtime_scores(arrays, prefixes, IMAGES)
     np.testing.assert_allclose(graph.reference(IMAGES), expected, rtol=0, atol=1e-5)
     labels = graph.reference(IMAGES).argmax(axis=1)
     np.testing.assert_array_equal(labels, expected.argmax(axis=1))
@@ -94,40 +94,43 @@ def test_pytorch_s_lenet_gives_its_labels(kind: str, prefixes: dict[str, str], t
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("network", [LENET5, MLP], ids=lambda network: network.name)
-def test_our_names_mean_our_layout(kind: str, network: Network, tmp_path: Path) -> None:
+def test_names_of_weights_files_imply_their_layout(kind: str, network: Network, tmp_path: Path) -> None:
     arrays = dict(random_graph(network).parameters)
-    found = imported(tmp_path, WRITERS[kind](arrays), network)
+    found = import_bytes(tmp_path, WRITERS[kind](arrays), network)
     assert found.parameters.keys() == arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(found.parameters[name], array, strict=True)
 
 
 def test_types_are_converted_or_refused(tmp_path: Path) -> None:
-    single = state(1, OWN)
+    single = random_arrays(1, OWN)
     for dtype in (np.float16, np.float64, ">f4"):
-        graph = imported(tmp_path, npz_file({name: array.astype(dtype) for name, array in single.items()}))
+        graph = import_bytes(tmp_path, npz_file({name: array.astype(dtype) for name, array in single.items()}))
         expected = single["fc2.weight"].astype(dtype).astype(np.float32).T
         np.testing.assert_array_equal(graph.parameters["fc2"], expected, strict=True)
     with pytest.raises(UserError, match=r"'conv1.weight' is stored as int32; store it as float32"):
-        imported(tmp_path, npz_file(single | {"conv1.weight": np.ones(SHAPES["conv1"], np.int32)}))
+        import_bytes(tmp_path, npz_file(single | {"conv1.weight": np.ones(SHAPES["conv1"], np.int32)}))
 
 
 WRONG: dict[str, tuple[dict[str, np.ndarray], str]] = {
-    "a name too many": (state(1, OWN) | {"norm.scale": np.ones(3, np.float32)}, "'norm.scale' is named"),
-    "a layer too many": (state(1, OWN) | {"fc4.weight": np.ones((2, 3), np.float32)}, "network lenet_of_pytorch needs"),
-    "a bias alone": (state(1, OWN) | {"fc4.bias": np.ones(3, np.float32)}, "'fc4.bias' has no weight beside it"),
-    "another shape": (state(1, OWN) | {"fc3.weight": np.ones((11, 84), np.float32)}, r"fc3 is \(11, 84\)"),
-    "another bias": (state(1, OWN) | {"fc3.bias": np.ones(11, np.float32)}, r"fc3_bias is \(11\)"),
+    "a name too many": (random_arrays(1, OWN) | {"norm.scale": np.ones(3, np.float32)}, "'norm.scale' is named"),
+    "a further layer": (
+        random_arrays(1, OWN) | {"fc4.weight": np.ones((2, 3), "f4")},
+        "network lenet_of_pytorch needs",
+    ),
+    "a bias alone": (random_arrays(1, OWN) | {"fc4.bias": np.ones(3, "f4")}, "'fc4.bias' has no weight beside it"),
+    "another shape": (random_arrays(1, OWN) | {"fc3.weight": np.ones((11, 84), np.float32)}, r"fc3 is \(11, 84\)"),
+    "another bias": (random_arrays(1, OWN) | {"fc3.bias": np.ones(11, np.float32)}, r"fc3_bias is \(11\)"),
     "none of them": ({"x": np.ones(3, np.float32)}, "has no conv1"),
-    "nan": (state(1, OWN) | {"fc3.bias": np.full(10, np.nan, np.float32)}, "10 NaN"),
+    "nan": (random_arrays(1, OWN) | {"fc3.bias": np.full(10, np.nan, np.float32)}, "10 NaN"),
 }
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_other_arrays_than_the_network_s_are_refused(fault: str, tmp_path: Path) -> None:
+def test_arrays_of_other_networks_are_refused(fault: str, tmp_path: Path) -> None:
     arrays, message = WRONG[fault]
     with pytest.raises(UserError, match=message):
-        imported(tmp_path, build_npz_bytes(NamedArrays(arrays)))
+        import_bytes(tmp_path, build_npz_bytes(NamedArrays(arrays)))
 
 
 def test_layers_of_one_shape_need_their_names(tmp_path: Path) -> None:
@@ -135,19 +138,19 @@ def test_layers_of_one_shape_need_their_names(tmp_path: Path) -> None:
     network = parse_network(f'name = "a"\ninput = [1, 3, 3]\n[[layers]]\ntype = "flatten"\n{linear * 2}', "a")
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal((9, 9)).astype(np.float32) for name in ("fc1", "fc2")}
-    graph = imported(tmp_path, npz_file({f"{name}.weight": array for name, array in arrays.items()}), network)
+    graph = import_bytes(tmp_path, npz_file({f"{name}.weight": array for name, array in arrays.items()}), network)
     assert all(np.array_equal(graph.parameters[name], array.T) for name, array in arrays.items())
     with pytest.raises(UserError, match="has '0' and '2' of one shape: rename them as the layers are: fc1, fc2"):
-        imported(tmp_path, npz_file({"0.weight": arrays["fc1"], "2.weight": arrays["fc2"]}), network)
+        import_bytes(tmp_path, npz_file({"0.weight": arrays["fc1"], "2.weight": arrays["fc2"]}), network)
 
 
 def test_a_network_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no network in it; the printed one alone fits"):
-        imported(tmp_path, npz_file(state(1, OWN)), None)
+        import_bytes(tmp_path, npz_file(random_arrays(1, OWN)), None)
 
 
 class Planted:
-    """Unpickled, it would make a file."""
+    """An object whose unpickling creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -160,7 +163,7 @@ def test_pickled_code_never_runs(tmp_path: Path) -> None:
     path = tmp_path / "it ran"
     planted = np.array([Planted(path)], dtype=object)
     with pytest.raises(UserError, match=r"'conv1\.weight' contains pickled objects, which may run code"):
-        imported(tmp_path, npz_file(state(1, OWN) | {"conv1.weight": planted}))
+        import_bytes(tmp_path, npz_file(random_arrays(1, OWN) | {"conv1.weight": planted}))
     assert not path.exists()
     assert pickle.loads(pickle.dumps(planted)) is not None and path.exists(), "the planted code does something"
 
@@ -172,11 +175,11 @@ def test_pytorch_runs_no_code_of_a_file(tmp_path: Path) -> None:
     torch.save({"conv1.weight": Planted(path)}, stream)
     for content in (stream.getvalue(), pickle.dumps(Planted(path))):
         with pytest.raises(UserError, match=r"nothing in it was run|is a Python pickle"):
-            imported(tmp_path, content)
+            import_bytes(tmp_path, content)
     assert not path.exists()
 
 
-def test_pytorch_s_other_types_are_refused_by_name(tmp_path: Path) -> None:
+def test_errors_name_unsupported_types_of_pytorch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     whole = torch.ones(SHAPES["fc3"])
     kinds = {
@@ -189,42 +192,41 @@ def test_pytorch_s_other_types_are_refused_by_name(tmp_path: Path) -> None:
         stream = io.BytesIO()
         torch.save({"fc3.weight": value}, stream)
         with pytest.raises(UserError, match=f"'fc3.weight' is {message}"):
-            imported(tmp_path, stream.getvalue())
+            import_bytes(tmp_path, stream.getvalue())
 
 
-def tensors(header: dict[str, Any], data: bytes = bytes(24)) -> bytes:
+def safetensors_bytes(header: dict[str, Any], data: bytes = bytes(24)) -> bytes:
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
 
 
-def tensor(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, Any]:
+def tensor_header(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, Any]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
 BAD_SAFETENSORS = {
-    "overlapping": tensors({"a.weight": tensor(0, 16, [4]), "b.weight": tensor(8, 24, [4])}),
-    "huge": tensors({"a.weight": tensor(0, 24, [2**62, 2**62])}),
+    "overlapping": safetensors_bytes({"a.weight": tensor_header(0, 16, [4]), "b.weight": tensor_header(8, 24, [4])}),
+    "huge": safetensors_bytes({"a.weight": tensor_header(0, 24, [2**62, 2**62])}),
     "a long header": (1 << 62).to_bytes(8, "little")[:4] + bytes(4) + b'{"a',
     "no header": (4).to_bytes(8, "little") + b'{"a"',
-    "truncated": tensors({"a.weight": tensor(0, 24, [6])})[:-1],
+    "truncated": safetensors_bytes({"a.weight": tensor_header(0, 24, [6])})[:-1],
 }
 
 
 @pytest.mark.parametrize("fault", BAD_SAFETENSORS)
-def test_a_bad_safetensors_file_is_one_line(fault: str, tmp_path: Path) -> None:
+def test_a_bad_safetensors_file_gives_a_one_line_error(fault: str, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
-    assert "is no valid safetensors file" in user_error(lambda: imported(tmp_path, BAD_SAFETENSORS[fault]))
+    assert "is no valid safetensors file" in user_error(lambda: import_bytes(tmp_path, BAD_SAFETENSORS[fault]))
 
 
-def test_safetensors_types_are_refused_by_name(tmp_path: Path) -> None:
+def test_errors_name_unsupported_types_of_safetensors(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     with pytest.raises(UserError, match=r"'a\.weight' has type BF16; store it as one of F16, F32, F64"):
-        imported(tmp_path, tensors({"a.weight": tensor(0, 24, [12], "BF16")}))
+        import_bytes(tmp_path, safetensors_bytes({"a.weight": tensor_header(0, 24, [12], "BF16")}))
 
 
 @pytest.mark.parametrize("score", [1e6, np.nan])
 def test_an_import_that_changes_scores_is_refused(score: float) -> None:
-    """Whatever went wrong in it: the origin's own engine is asked for comparison."""
     graph = random_graph(LENET5)
     engine = Mock(logits=lambda images: np.full((len(images), 10), score))
     with pytest.raises(UserError, match="the converted network gives other scores"):

@@ -1,4 +1,4 @@
-"""What import folds and leaves out of ONNX models: ONNX Runtime computes the same on the model itself, in all forms."""
+"""Test what import folds and leaves out of ONNX models: ONNX Runtime computes the same scores on the model itself."""
 
 import re
 from collections.abc import Callable
@@ -33,7 +33,7 @@ pytest.importorskip("onnxruntime")
 
 LAST: Step = ("Transpose", [], {"perm": [0, 2, 3, 1]})
 FIRST: Step = ("Transpose", [], {"perm": [0, 3, 1, 2]})
-KERAS: dict[str, tuple[tuple[int, ...], list[Step]]] = {  # its activations are (N,H,W,C)
+KERAS: dict[str, tuple[tuple[int, ...], list[Step]]] = {  # models whose activations are (N,H,W,C)
     "transposed at the ends": ((8, 9, 3), [FIRST, conv(), RELU, POOL, LAST, FLAT, gemm(36)]),
     "around each": (
         (8, 8, 3),
@@ -57,7 +57,7 @@ def test_channels_may_come_last(form: str) -> None:
     assert source.network.input_shape == (shape[2], *shape[:2])
 
 
-CONSTANTS = [  # numbers that are no tensors
+CONSTANTS = [  # Constant nodes whose value is no tensor
     ("Constant", [], {"to_name": "factor", "value_float": 0.25}),
     ("Constant", [], {"to_name": "shape", "value_ints": [-1, 144]}),
     ("Div", ["@", "factor"], {}),
@@ -66,7 +66,7 @@ CONSTANTS = [  # numbers that are no tensors
 ZEROS: Step = ("Pad", [whole(*[0, 0, 1, 1] * 2)], {})
 WINDOW = {"kernel_shape": [2, 2], "strides": [2, 2]}
 COUNTING: Step = ("AveragePool", [], {**WINDOW, "pads": [1] * 4, "count_include_pad": 1})
-FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it, a note
+FOLDED: dict[str, tuple[list[Step], str, str]] = {  # name → nodes, kinds of the resulting layers, a note
     "behind a convolution": ([conv(), norm(4), RELU, FLAT, gemm(144)], "conv2d relu flatten linear", "layer before"),
     "behind a mean": ([conv(), MEAN, norm(4), FLAT, gemm(36)], "conv2d avgpool flatten linear", "the layer before"),
     "behind a maximum": (
@@ -188,7 +188,7 @@ def test_images_may_have_no_channels(shape: tuple[int, ...], steps: list[Step], 
 
 
 @pytest.mark.parametrize("form", FOLDED)
-def test_onnx_runtime_computes_the_same(form: str) -> None:
+def test_folded_models_give_the_scores_of_onnx_runtime(form: str) -> None:
     steps, kinds, note = FOLDED[form]
     source = imported(model_of(steps))
     assert " ".join(layer.kind for layer in source.network.layers).startswith(kinds)
@@ -200,7 +200,7 @@ def test_old_opsets_have_axes_as_attributes() -> None:
     assert [layer.kind for layer in imported(model).network.layers][1:3] == ["avgpool", "flatten"]
 
 
-PIXELS: dict[str, tuple[list[Step], str, float]] = {  # the scale of bytes
+PIXELS: dict[str, tuple[list[Step], str, float]] = {  # name → nodes, type of the images, expected scale of bytes
     "floats, as they are": ([], "float32", 1 / 255),
     "floats from 0 to 1": ([SUB, DIV], "float32", 1 / 255),
     "floats from -1 to 1": ([("Mul", [np.float32(2)], {}), ("Sub", [np.float32(1)], {})], "float32", 2 / 255),
@@ -213,7 +213,7 @@ UNIT = ("floats, as they are", "floats from 0 to 1", "floats from -1 to 1")
 
 
 @pytest.mark.parametrize("kind", PIXELS)
-def test_what_scales_the_images_tells_their_range(kind: str) -> None:
+def test_the_scale_of_the_images_implies_their_range(kind: str) -> None:
     first, pixels, scale = PIXELS[kind]
     source = imported(model_of([*first, conv(), FLAT, gemm(144)], pixels=pixels))
     assert source.scale == pytest.approx(scale)
@@ -255,14 +255,12 @@ BAD: dict[str, tuple[list[Step], str]] = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_what_cannot_be_folded_is_one_line(fault: str) -> None:
+def test_nodes_that_cannot_be_folded_give_one_line_errors(fault: str) -> None:
     steps, message = BAD[fault]
     assert re.search(message, user_error(lambda: imported(model_of(steps))))
 
 
-def test_constants_are_folded_within_limits() -> None:
-    """What grows with its inputs is computed for few numbers only."""
-
+def test_only_small_constants_are_added() -> None:
     def computed(*given: np.ndarray) -> Callable[[], Any]:
         add: Step = ("Add", ["a", "b"], {"to_name": "sum"})
         model = model_of([add, FLAT, ("Add", ["sum"], {}), gemm(192)])

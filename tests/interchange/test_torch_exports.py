@@ -1,4 +1,4 @@
-"""PyTorch models through today's exporters, where PyTorch is installed: labels and logits are PyTorch's."""
+"""Compare models from PyTorch's ONNX exporters with PyTorch itself: import gives the same scores and labels."""
 
 import logging
 import warnings
@@ -34,54 +34,54 @@ class Called(nn.Module):
         return self.called(self, x)
 
 
-def _convolutions() -> dict[str, nn.Module]:
+def _two_convolutions() -> dict[str, nn.Module]:
     return {"conv1": nn.Conv2d(1, 6, 5), "conv2": nn.Conv2d(6, 12, 5)}
 
 
-def _features(net: Any, x: Tensor) -> Tensor:
+def _use_convolutions(net: Any, x: Tensor) -> Tensor:
     x = functional.max_pool2d(torch.relu(net.conv1(x)), 2)
     return functional.max_pool2d(torch.relu(net.conv2(x)), 2)
 
 
-def _viewed(net: Any, x: Tensor) -> Tensor:
-    x = _features(net, x)
+def _use_view(net: Any, x: Tensor) -> Tensor:
+    x = _use_convolutions(net, x)
     return net.fc(x.view(x.size(0), -1))
 
 
-def _counted(net: Any, x: Tensor) -> Tensor:
-    x = _features(net, x)
+def _use_sizes(net: Any, x: Tensor) -> Tensor:
+    x = _use_convolutions(net, x)
     return net.fc(x.view(-1, x.size(1) * x.size(2) * x.size(3)))
 
 
-def _log_softmax(net: Any, x: Tensor) -> Tensor:
-    x = functional.dropout(torch.flatten(_features(net, x), 1), training=net.training)
+def _use_log_softmax(net: Any, x: Tensor) -> Tensor:
+    x = functional.dropout(torch.flatten(_use_convolutions(net, x), 1), training=net.training)
     return functional.log_softmax(net.fc(x), dim=1)
 
 
-def _padded_normalising(net: Any, x: Tensor) -> Tensor:
+def _use_normalising(net: Any, x: Tensor) -> Tensor:
     mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26)))
     return net.body((x - mean) / deviation)
 
 
-def _mean(net: Any, x: Tensor) -> Tensor:
+def _use_mean(net: Any, x: Tensor) -> Tensor:
     return net.fc(torch.relu(net.conv2(torch.relu(net.conv1(x)))).mean(dim=(2, 3)))
 
 
-def _squeezed(net: Any, x: Tensor) -> Tensor:
+def _use_squeeze(net: Any, x: Tensor) -> Tensor:
     return net.fc(functional.adaptive_avg_pool2d(torch.relu(net.conv1(x)), 1).squeeze(-1).squeeze(-1))
 
 
-def _clamped(net: Any, x: Tensor) -> Tensor:
+def _use_clamp(net: Any, x: Tensor) -> Tensor:
     x = torch.clamp(net.conv1(functional.pad(x, (2, 2, 2, 2))), min=0)
     return net.fc(functional.max_pool2d(x, 2).flatten(1))
 
 
-def _body(channels: int, maps: int, features: int, padding: int = 0) -> nn.Module:
+def _body_of(channels: int, maps: int, features: int, padding: int = 0) -> nn.Module:
     first = nn.Conv2d(channels, maps, 3, padding=padding)
     return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(features, 10))
 
 
-def _lenet() -> nn.Module:
+def _build_lenet() -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5, bias=False), nn.ReLU6()),
         *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Tanh()),
@@ -89,9 +89,9 @@ def _lenet() -> nn.Module:
     )
 
 
-# By what is particular: the shape of an image, and what makes the model.
+# What is special about a model → shape of an image, function that returns the model.
 MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
-    "every activation": (GREY, _lenet),
+    "every activation": (GREY, _build_lenet),
     "leaky relu, padded maximum": (
         GREY,
         lambda: nn.Sequential(
@@ -100,7 +100,7 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
             *(nn.Flatten(), nn.Linear(588, 10)),
         ),
     ),
-    "zeros around, clamped": (GREY, lambda: Called(_clamped, conv1=nn.Conv2d(1, 6, 5), fc=nn.Linear(1176, 10))),
+    "zeros around, clamped": (GREY, lambda: Called(_use_clamp, conv1=nn.Conv2d(1, 6, 5), fc=nn.Linear(1176, 10))),
     "padded mean, ceil": (
         COLOUR,
         lambda: nn.Sequential(
@@ -123,11 +123,11 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
             *(nn.ReLU(), nn.BatchNorm2d(16), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(576, 10)),
         ),
     ),
-    "batch norm first": (GREY, lambda: nn.Sequential(nn.BatchNorm2d(1), _body(1, 8, 1568, padding=1))),
-    "log-softmax, dropout": (GREY, lambda: Called(_log_softmax, **_convolutions(), fc=nn.Linear(192, 10))),
-    "view by size": (GREY, lambda: Called(_viewed, **_convolutions(), fc=nn.Linear(192, 10))),
-    "view by count": (GREY, lambda: Called(_counted, **_convolutions(), fc=nn.Linear(192, 10))),
-    "normalisation, padding": (COLOUR, lambda: Called(_padded_normalising, body=_body(3, 8, 2048, padding=1))),
+    "batch norm first": (GREY, lambda: nn.Sequential(nn.BatchNorm2d(1), _body_of(1, 8, 1568, padding=1))),
+    "log-softmax, dropout": (GREY, lambda: Called(_use_log_softmax, **_two_convolutions(), fc=nn.Linear(192, 10))),
+    "view by size": (GREY, lambda: Called(_use_view, **_two_convolutions(), fc=nn.Linear(192, 10))),
+    "view by count": (GREY, lambda: Called(_use_sizes, **_two_convolutions(), fc=nn.Linear(192, 10))),
+    "normalisation, padding": (COLOUR, lambda: Called(_use_normalising, body=_body_of(3, 8, 2048, padding=1))),
     "global average": (
         SMALL,
         lambda: nn.Sequential(
@@ -137,13 +137,13 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
     ),
     "mean over maps": (
         SMALL,
-        lambda: Called(_mean, conv1=nn.Conv2d(1, 8, 3), conv2=nn.Conv2d(8, 16, 3), fc=nn.Linear(16, 10)),
+        lambda: Called(_use_mean, conv1=nn.Conv2d(1, 8, 3), conv2=nn.Conv2d(8, 16, 3), fc=nn.Linear(16, 10)),
     ),
-    "squeezed": (SMALL, lambda: Called(_squeezed, conv1=nn.Conv2d(1, 16, 5), fc=nn.Linear(16, 10))),
+    "squeezed": (SMALL, lambda: Called(_use_squeeze, conv1=nn.Conv2d(1, 16, 5), fc=nn.Linear(16, 10))),
 }
 
 
-def trained(name: str, seed: int = 0) -> nn.Module:
+def build_trained_model(name: str, seed: int = 0) -> nn.Module:
     """Return a model in evaluation mode, with random weights and batch normalisations that saw random images."""
     torch.manual_seed(seed)
     shape, make = MODELS[name]
@@ -160,7 +160,7 @@ def trained(name: str, seed: int = 0) -> nn.Module:
 
 
 IMAGES = 1000
-CLOSE = 1e-5  # relative to the largest logit: float32 rounding of both
+CLOSE = 1e-5  # allowed difference ÷ largest logit: both round to float32
 EXPORTERS: dict[str, dict[str, Any]] = {
     "default": {},
     "any batch": {"dynamic_shapes": ({0: "batch"},)},
@@ -177,10 +177,10 @@ EXPORTERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", MODELS)
-def test_the_network_is_pytorch_s(name: str, exporter: str, place: Path) -> None:
+def test_exported_models_give_the_scores_of_pytorch(name: str, exporter: str, place: Path) -> None:
     shape, _ = MODELS[name]
-    model, path = trained(name), place / "model.onnx"
-    logging.disable(logging.WARNING)  # of exporters
+    model, path = build_trained_model(name), place / "model.onnx"
+    logging.disable(logging.WARNING)  # warnings of exporters
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(model, (torch.rand(1, *shape),), str(path), **EXPORTERS[exporter])

@@ -1,4 +1,4 @@
-"""Test ``doctor``: everything, nothing or a card is there; and ``cache``: what it lists and removes."""
+"""Test ``doctor`` with everything, with nothing and with a card; and which files ``cache`` lists and removes."""
 
 import importlib.metadata
 import importlib.util
@@ -33,8 +33,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs ``doctor`` with a short path to the cache; returns its text and its findings by name."""
+def run_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that runs ``doctor`` with a short path of the cache; it returns text and findings by name."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
 
     def run() -> tuple[str, dict[str, dict[str, Any]]]:
@@ -46,15 +46,15 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         findings = document["findings"]
         assert all(one["missing"] == bool(one["remedy"]) == bool(one["needed_for"]) for one in findings)
         words = [word for one in findings for word in str(one["value"]).split()]
-        room = max(WIDTH, 20 + max(map(len, words)))  # paths are not broken
+        room = max(WIDTH, 20 + max(map(len, words)))  # paths are not wrapped
         assert all(len(line) <= room for line in text.splitlines()), text
         return text, {one["name"]: one for one in findings}
 
     return run
 
 
-def test_what_is_here(found: Any, tmp_path: Path, outside: Outside) -> None:
-    text, findings = found()
+def test_doctor_lists_what_exists(run_doctor: Any, tmp_path: Path, outside: Outside) -> None:
+    text, findings = run_doctor()
     assert findings["Python"]["value"].endswith(sys.executable) and "lenet5-inference" in findings["program"]["value"]
     assert not findings["numpy"]["missing"] and not findings["weights"]["missing"]
     assert findings["test images"]["missing"] and "data_tools fetch --split test" in " ".join(text.split())
@@ -63,25 +63,25 @@ def test_what_is_here(found: Any, tmp_path: Path, outside: Outside) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told_not_to", "folder", "remedy"),
+    ("forbidden", "folder", "remedy"),
     [(True, "bytecode", "unset PYTHONDONTWRITEBYTECODE"), (False, "file", "set PYTHONPYCACHEPREFIX"), (True, None, "")],
 )
-def test_bytecode(
-    told_not_to: bool, folder: str | None, remedy: str, found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_bytecode_is_stored_or_missing(
+    forbidden: bool, folder: str | None, remedy: str, run_doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "dont_write_bytecode", told_not_to)
+    monkeypatch.setattr(sys, "dont_write_bytecode", forbidden)
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / (folder or "kept")))
     if folder is None:
         kept = Path(importlib.util.cache_from_source(machine.__file__))
         kept.parent.mkdir(parents=True)
         kept.touch()
-    _, findings = found()
+    _, findings = run_doctor()
     assert findings["bytecode"]["remedy"].startswith(remedy) and findings["bytecode"]["missing"] == bool(remedy)
 
 
-def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No package, no driver, no compiler, a cache that others can write to."""
+def test_doctor_without_anything(run_doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no package, driver or compiler, and others can write to the cache."""
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
@@ -98,7 +98,7 @@ def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(device, "why_no_gpu", lambda: "no NVIDIA driver library (libcuda.so.1) is installed")
     (tmp_path / "cache" / "kernels").mkdir(parents=True)
     (tmp_path / "cache" / "kernels").chmod(0o777)
-    text, findings = found()
+    text, findings = run_doctor()
     needed = {"numpy", "h5py", "tqdm", "requests", "cupy", *EXTRAS, "driver", "card", "NVRTC", "cache"}
     assert needed <= {name for name, one in findings.items() if one["missing"]}
     assert findings["NVRTC"]["remedy"] == "run make run" and "chmod" in findings["cache"]["remedy"]
@@ -106,7 +106,7 @@ def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("library", [FakeNvml(), None])
-def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_with_a_card(library: Any, run_doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = SimpleNamespace(
         memGetInfo=lambda: (60 << 30, 80 << 30),
         getDeviceCount=lambda: 8,
@@ -118,7 +118,7 @@ def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(device, "why_no_gpu", lambda: None)
     monkeypatch.setattr(device, "describe_gpu", lambda: CARD)
     monkeypatch.setattr(doctor, "_driver_versions", lambda: "580.1, CUDA 13.0")
-    _, findings = found()
+    _, findings = run_doctor()
     assert findings["card"]["value"].startswith("Some Card (sm_90a, 132 SMs), 64.4 GB of 85.9 GB free, one of 8")
     if library is None:
         assert findings["clocks"]["remedy"] == pip_install_command("power")
@@ -127,7 +127,7 @@ def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) 
         assert findings["clocks"]["value"] == told
 
 
-def test_extras_are_those_of_the_project() -> None:
+def test_doctor_knows_every_extra() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {extra: list(packages) for extra, packages in EXTRAS.items()} == {
         extra: packages for extra, packages in declared.items() if extra not in ("test", "dev", "keras")
@@ -135,8 +135,8 @@ def test_extras_are_those_of_the_project() -> None:
     assert machine.NEEDED_FOR.keys() == EXTRAS.keys()
 
 
-def test_a_remedy_is_a_command_that_pip_understands() -> None:
-    """The packages themselves, not an extra of this program: no index need hold it, and there may be no tree."""
+def test_remedies_for_extras_are_pip_commands() -> None:
+    """It names packages, not an extra of this program, which may be on no index."""
     for extra in EXTRAS:
         pip, command, *packages = shlex.split(pip_install_command(extra))
         assert (pip, command) == ("pip", "install") and packages
@@ -144,21 +144,21 @@ def test_a_remedy_is_a_command_that_pip_understands() -> None:
 
 
 def test_make_run_installs_what_its_recipes_need() -> None:
-    """README's first pictures are classified by what ``make run`` has installed."""
+    """``make run`` installs what README's first commands need to classify pictures."""
     command = ["make", "-n", "-B", "run", "PYTHON=python3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.search(r"install .*-e '\.\[(?=[^]]*\bcuda\b)(?=[^]]*\bpictures\b)", done.stdout), done.stdout
 
 
 @pytest.mark.gpu
-def test_on_the_card(found: Any) -> None:
-    _, findings = found()
+def test_doctor_on_the_gpu(run_doctor: Any) -> None:
+    _, findings = run_doctor()
     assert not any(findings[name]["missing"] for name in ("driver", "card", "NVRTC"))
     assert "SMs" in findings["card"]["value"] and "CUDA" in findings["driver"]["value"]
 
 
 OURS = (f"kernels/{'0' * 64}.cubin", f"kernels/{'f' * 64}.cubin", "fashion-mnist/t10k-labels-idx1-ubyte.gz")
-ENDED = 4_190_000  # above every process number of Linux: no process has it
+ENDED = 4_190_000  # a number that no process of Linux can have
 ABANDONED = f"kernels/.lenet5-inference-{ENDED}-{'0' * 16}.part"
 OTHERS = (
     "kernels/notes.txt",
@@ -173,7 +173,7 @@ OTHERS = (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with files of all kinds, of 1,000 bytes each, an hour old, and others' among them."""
+    """Return a cache with files of all kinds, of 1,000 bytes each and an hour old, and with files of other programs."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     for name in (*OURS, ABANDONED, *OTHERS):
         path = tmp_path / "cache" / name
@@ -185,7 +185,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_lists_files_by_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = listing(folder)
     assert main(["cache", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -205,7 +205,7 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listing(folder) == before
 
 
-def test_clear(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_clear_removes_some_kinds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "--clear"]) == 0
     assert "4 files, 4.0 kB removed from" in capsys.readouterr().out
     left = {name for name in listing(folder) if not (folder / name).is_dir()}
@@ -215,13 +215,13 @@ def test_clear(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 files, 0 bytes removed from" in capsys.readouterr().out
 
 
-def test_unfinished_files_of_late_are_left(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recent_unfinished_files_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.utime(folder / ABANDONED)
     assert main(["cache", "--clear"]) == 0
     assert (folder / ABANDONED).exists()
 
 
-def test_files_may_go_while_they_are_listed(
+def test_files_may_vanish_while_they_are_listed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def removed_meanwhile(path: Path) -> bool:
@@ -239,14 +239,14 @@ def test_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "0 files, 0 bytes in" in capsys.readouterr().out and not (tmp_path / "none").exists()
 
 
-def test_what_others_can_write_is_left_to_them(folder: Path, refuses: Refuses) -> None:
+def test_folders_that_others_can_write_are_not_cleared(folder: Path, refuses: Refuses) -> None:
     (folder / "kernels").chmod(0o777)
     before = listing(folder)
     refuses("cache --clear", "cannot clear the cache: other users can write to .*chmod")
     assert listing(folder) == before
 
 
-def test_sizes_and_ages() -> None:
+def test_sizes_and_ages_have_units() -> None:
     assert [format_bytes(count) for count in (0, 999, 1000, 31.2e6, 4e9)] == [
         *("0 bytes", "999 bytes", "1.0 kB", "31.2 MB", "4.0 GB"),
     ]

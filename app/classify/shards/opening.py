@@ -18,7 +18,7 @@ from app.files import hdf5_process
 from app.files.checks import BadValueError
 from app.files.reading import START_BYTES, may_exist, open_regular, read_file, recognise_file_kind
 from app.interchange.npz import MAX_HEADER_BYTES, read_header
-from data_tools.dataset import RANKS, channel_dimension, check_type, no_images_error
+from data_tools.dataset import RANKS, channel_axis, check_dtype, no_images_error
 from data_tools.idx import read_layout
 
 MAX_LIST_BYTES = 64 << 20
@@ -123,12 +123,12 @@ def _open_labels(path: Path, hdf5: hdf5_process.Reader) -> StoredArray:
 
 
 def _validate_images(stored: StoredArray) -> StoredArray:
-    check_type(stored.dtype, stored.name)
+    check_dtype(stored.dtype, stored.name)
     if len(stored.shape) not in RANKS or 0 in stored.shape:
         wanted = "(N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C), and at least one image"
         raise UserError(f"{stored.name} has shape {stored.shape}; it must be {wanted}")
     if len(stored.shape) == 4:
-        channel_dimension(stored.shape, stored.name)
+        channel_axis(stored.shape, stored.name)
     return stored
 
 
@@ -169,7 +169,7 @@ def _read_hdf5_headers(
 ) -> tuple[list[str], dict[str, StoredArray]]:
     """Return the names in the root of an HDF5 file, and by name those of the wanted datasets that exist."""
     status = os.fstat(stream.fileno())
-    names, described = hdf5.describe(path, stream, wanted)
+    names, described = hdf5.describe_datasets(path, stream, wanted)
     found = {}
     for name, one in described.items():
         offset = one.offset or 0

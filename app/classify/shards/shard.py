@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.classify.shards.sources import ArrayReader, StoredArray, open_array
 from app.files import hdf5_process
-from data_tools.dataset import channel_dimension, check_fractions, class_labels
+from data_tools.dataset import channel_axis, check_fraction_range, convert_labels
 
 
 class ShardError(UserError):
@@ -42,7 +42,7 @@ class Shard(Frozen):
         stored = self.images.shape
         if len(stored) == 3:
             return 1, stored[1], stored[2]
-        first = channel_dimension(stored, self.images.name) == 1
+        first = channel_axis(stored, self.images.name) == 1
         return (stored[1], stored[2], stored[3]) if first else (stored[3], stored[1], stored[2])
 
     @property
@@ -117,7 +117,7 @@ class ShardReader(AbstractContextManager["ShardReader"]):
         self._images = self._opened.enter_context(open_array(images, self._hdf5))
         self._labels: ArrayReader | None = None
         self._opening = threading.Lock()
-        last = len(images.shape) == 4 and channel_dimension(images.shape, images.name) == 3
+        last = len(images.shape) == 4 and channel_axis(images.shape, images.name) == 3
         self._order = (0, 3, 1, 2) if last else None
         self._as_stored = images.dtype == self._dtype and (not last or self._shape[0] == 1)
 
@@ -139,11 +139,11 @@ class ShardReader(AbstractContextManager["ShardReader"]):
         if self._as_stored:
             self._images.fill(first * self._stored.row_bytes, out.reshape(-1).view(np.uint8))
             if out.dtype != np.uint8:
-                check_fractions(out, self._stored.name)
+                check_fraction_range(out, self._stored.name)
             return
         for start, rows in _read_in_pieces(self._stored, self._images, first, count):
             if rows.dtype != np.uint8:
-                check_fractions(rows, self._stored.name)
+                check_fraction_range(rows, self._stored.name)
             if rows.ndim == 3:
                 rows = rows[:, None]
             elif self._order is not None:
@@ -163,7 +163,7 @@ class ShardReader(AbstractContextManager["ShardReader"]):
                 self._labels = self._opened.enter_context(open_array(self._truth, self._hdf5))
         found = np.empty(count, np.uint8)
         for start, rows in _read_in_pieces(self._truth, self._labels, first, count):
-            found[start : start + len(rows)] = class_labels(rows, self._truth.name)
+            found[start : start + len(rows)] = convert_labels(rows, self._truth.name)
         return found
 
 

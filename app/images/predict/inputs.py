@@ -22,7 +22,7 @@ from app.images.pictures.finding import find_pictures
 from app.images.pictures.looks import MOST_SHOWN
 from app.images.pictures.preparing import PreparedPicture, prepare_picture
 from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
-from data_tools.dataset import Dataset, channel_dimension, channels_first, check_type, copy_pixels_or_floats, load_files
+from data_tools.dataset import Dataset, channel_axis, check_dtype, copy_pixels_or_floats, load_files, to_channels_first
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
 
 if TYPE_CHECKING:
@@ -69,18 +69,18 @@ def _read_npz(path: Path) -> Dataset:
 
 def _check_shape_and_type(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
     """Raise UserError if images cannot have this shape or type. name: what the error calls the array."""
-    check_type(dtype, name)
+    check_dtype(dtype, name)
     if len(shape) not in (2, 3, 4) or 0 in shape:
         wanted = "(H, W), (N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C)"
         raise UserError(f"{name} has shape {shape}; it must be {wanted} and at least one image")
     if len(shape) == 4:
-        channel_dimension(shape, name)
+        channel_axis(shape, name)
 
 
 def _as_dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
     """Return images as (N, C, H, W). array: (H, W), (N, H, W), or with 1 or 3 channels. Raises UserError."""
     _check_shape_and_type(array.shape, array.dtype, name)
-    images = channels_first(array, name) if array.ndim == 4 else array.reshape(-1, 1, *array.shape[-2:])
+    images = to_channels_first(array, name) if array.ndim == 4 else array.reshape(-1, 1, *array.shape[-2:])
     return Dataset(copy_pixels_or_floats(images, name), None, None, str(path), None)
 
 

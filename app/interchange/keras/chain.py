@@ -10,8 +10,8 @@ from app.base.frozen import Frozen
 from app.files.checks import BadValueError, format_for_error, number_check
 from app.network.network import MAX_NUMBER, MAX_SIDE
 
-MAX_LAYERS = 1000  # of the file, those that only training uses included
-MAX_DEPTH = 8  # of models in models
+MAX_LAYERS = 1000  # of a model in the file, including layers that only training uses
+MAX_DEPTH = 8  # of nested models
 MODELS = ("Sequential", "Functional", "Model")
 CHAIN = "only layers in a row can be imported"
 NOT_RUN = "its own code was not run: build the model of Keras' layers"
@@ -21,7 +21,7 @@ DAMAGED = "get a fresh copy"
 class KerasLayer(Frozen):
     """A layer of a Keras model. kind: its class. settings: its configuration, not checked yet.
 
-    place: its group in a ``.keras`` file. outermost: name of the outermost nested model around it, or its own name.
+    place: path of its group in a ``.keras`` file. outermost: name of the outermost model that contains it, or its own.
     """
 
     name: str
@@ -30,8 +30,8 @@ class KerasLayer(Frozen):
     place: str
     outermost: str
 
-    def fault(self, what: str, remedy: str) -> BadValueError:
-        """Return an error that names this layer, what is wrong with it, and the remedy."""
+    def error(self, what: str, remedy: str) -> BadValueError:
+        """Return an error that names this layer. what: what is wrong with it, beginning with a verb."""
         named = f"layer {format_for_error(self.name)} ({format_for_error(self.kind)[1:-1]})"
         return BadValueError(f"{named} {what}; {remedy}")
 
@@ -44,7 +44,7 @@ class KerasModel(Frozen):
 
 
 def read_model(config: Any, size: int | None) -> KerasModel:
-    """Return the model of a configuration. size: of images whose size the model leaves open. Raises BadValueError."""
+    """Return a model from its parsed JSON. size: of its images, if the model accepts any size. Raises BadValueError."""
     model = _read_layer(config, "", "", {})
     _check_is_keras(config, model)
     if model.kind not in MODELS or not isinstance(model.settings.get("layers"), list):
@@ -78,13 +78,13 @@ def _input_shape(batch_shape: Any, size: int | None) -> tuple[int, ...]:
 
 
 def _read_layer(entry: Any, within: str, outermost: str, counts: dict[str, int]) -> KerasLayer:
-    """Return the layer that an entry describes. counts: earlier layers by group name; this one is added."""
+    """Return the layer of an entry of the JSON; count it in ``counts``, the number of earlier layers by group name."""
     if not isinstance(entry, dict) or not isinstance(entry.get("class_name"), str):
         raise BadValueError(f"has a layer without a class; {DAMAGED}")
     settings = entry.get("config")
     if not isinstance(settings, dict):
         raise BadValueError(f"has a {format_for_error(entry['class_name'])} without settings; {DAMAGED}")
-    name = settings.get("name", "model")  # subclassed models have none
+    name = settings.get("name", "model")  # subclassed models have no name
     if not isinstance(name, str) or not name or not name.isprintable() or "/" in name:
         raise BadValueError(f"has a layer of the name {format_for_error(name)}; rename it")
     group = _snake_case(entry["class_name"])
@@ -94,24 +94,24 @@ def _read_layer(entry: Any, within: str, outermost: str, counts: dict[str, int])
 
 
 def _snake_case(name: str) -> str:
-    """Return the name that Keras gives to a group of layers of a class: ``Conv2D`` → ``conv2d``."""
+    """Return the name that Keras derives from a class for its layers' groups: ``Conv2D`` → ``conv2d``."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _check_is_keras(entry: Mapping[str, Any], layer: KerasLayer) -> None:
-    """Raise BadValueError unless the class is one of Keras' own; a custom class may have the same name."""
+    """Raise BadValueError unless the layer's class belongs to Keras; a custom class may have the same name."""
     module, registered = entry.get("module", "keras"), entry.get("registered_name")  # .h5 files name no modules
     known = isinstance(module, str) and module.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
     if not known or registered not in (None, layer.kind) or ">" in layer.kind:
-        raise layer.fault("is a custom object", NOT_RUN)
+        raise layer.error("is a custom object", NOT_RUN)
 
 
 def _iterate_layers(model: KerasLayer, within: str, depth: int, outermost: str = "") -> Iterator[KerasLayer]:
-    """Yield the layers of a model in the order of computation, inputs included. within: prefix of their places."""
+    """Yield the layers of a model, including inputs, in the order of computation. within: path of the model's group."""
     entries = model.settings.get("layers")
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_LAYERS or depth > MAX_DEPTH:
-        raise model.fault(f"has no layers, or more than {MAX_LAYERS:,} or {MAX_DEPTH} models in models", DAMAGED)
+        raise model.error(f"has no layers, or more than {MAX_LAYERS:,} or {MAX_DEPTH} models in models", DAMAGED)
     counts: dict[str, int] = {}
     layers = [_read_layer(entry, within, outermost, counts) for entry in entries]
     for entry, layer in zip(entries, layers, strict=True):
@@ -127,13 +127,13 @@ def _iterate_layers(model: KerasLayer, within: str, depth: int, outermost: str =
 
 
 def _computation_order(model: KerasLayer, entries: list[dict[str, Any]], layers: list[KerasLayer]) -> list[int]:
-    """Return the indices of a functional model's layers in the order of computation."""
+    """Return the indices of a functional model's layers in the order of computation. Raises BadValueError."""
     behind: dict[str | None, int] = {}
     for at, (entry, layer) in enumerate(zip(entries, layers, strict=True)):
         before = _input_layer_name(entry, layer)
         if before in behind:
             other = format_for_error(layers[behind[before]].name)
-            raise layer.fault(f"reads what {other} reads" if before else f"is an input beside {other}", CHAIN)
+            raise layer.error(f"reads what {other} reads" if before else f"is an input beside {other}", CHAIN)
         behind[before] = at
     order: list[int] = []
     name: str | None = None
@@ -142,22 +142,22 @@ def _computation_order(model: KerasLayer, entries: list[dict[str, Any]], layers:
         name = layers[order[-1]].name
     outputs = _flatten_reference(model.settings.get("output_layers"))
     if len(order) < len(layers) or outputs[:1] != [name] or len(outputs) > 3:
-        raise model.fault("has layers that do not lead to one output", CHAIN)
+        raise model.error("has layers that do not lead to one output", CHAIN)
     return order
 
 
 def _flatten_reference(value: Any) -> list[Any]:
-    """Return a reference to a tensor as [name, node, tensor], even if a further list encloses it."""
+    """Return a reference to a tensor as [name, node, tensor], also if a further list encloses it; [] for no list."""
     if isinstance(value, list) and value and isinstance(value[0], list):
         return [part for one in value for part in (one if isinstance(one, list) else [one])]
     return value if isinstance(value, list) else []
 
 
 def _input_layer_name(entry: Mapping[str, Any], layer: KerasLayer) -> str | None:
-    """Return the name of the layer whose output this layer reads; None for an input."""
+    """Return the name of the layer whose output this layer reads; None for an input. Raises BadValueError."""
     nodes = entry.get("inbound_nodes")
     if not isinstance(nodes, list) or len(nodes) != (layer.kind != "InputLayer"):
-        raise layer.fault("is not used once", CHAIN)
+        raise layer.error("is not used once", CHAIN)
     if not nodes:
         return None
     node = nodes[0]
@@ -169,13 +169,13 @@ def _input_layer_name(entry: Mapping[str, Any], layer: KerasLayer) -> str | None
         history = node[0] if isinstance(node, list) and len(node) == 1 else None
         options = history[3] if isinstance(history, list) and len(history) == 4 else None
     if not isinstance(history, list) or not isinstance(history[0] if history else None, str):
-        raise layer.fault("does not read one layer", CHAIN)
+        raise layer.error("does not read one layer", CHAIN)
     if options and (not isinstance(options, dict) or any(options.values())):
-        raise layer.fault("is called with options such as training=True", "call it without")
+        raise layer.error("is called with options such as training=True", "call it without")
     return str(history[0])
 
 
-# What only building and training a layer needs.
+# Settings that matter only when a layer is built or trained.
 UNUSED = re.compile(
     r"name|trainable|(input_)?dtype|batch(_input)?_shape|\w+_(initializer|regularizer|constraint)|momentum|renorm\w*"
     r"|synchronized|virtual_batch_size|fused"
@@ -184,52 +184,52 @@ OTHERS = "export another network"
 
 
 class Settings:
-    """The settings of a layer. Each method removes the setting that it returns; ``check_all_taken`` refuses others."""
+    """The settings of a layer. Each method removes the setting that it returns; then ``check_all_taken`` finds none."""
 
     def __init__(self, layer: KerasLayer) -> None:
         self.layer = layer
         self._left = {key: value for key, value in layer.settings.items() if not UNUSED.fullmatch(key)}
 
-    def take(self, key: str, default: Any = None) -> Any:
-        """Remove and return a setting, not checked; return the default if it is missing or null."""
+    def take_setting(self, key: str, default: Any = None) -> Any:
+        """Remove and return a setting without checking it; return the default if it is missing or null."""
         found = self._left.pop(key, None)
         return default if found is None else found
 
     def take_choice(self, key: str, *allowed: Any) -> Any:
         """Return a setting that must have one of these values; the first one is the default. Raises BadValueError."""
-        found = self.take(key, allowed[0])
+        found = self.take_setting(key, allowed[0])
         if found not in allowed:
             known = " or ".join(map(str, allowed))
-            raise self.layer.fault(f"has {key} {format_for_error(found)}", f"only {known} can be imported")
+            raise self.layer.error(f"has {key} {format_for_error(found)}", f"only {known} can be imported")
         return found
 
     def take_count(self, key: str) -> int:
         """Return a setting that must be a positive whole number. Raises BadValueError."""
-        return self._checked_count(key, self.take(key))
+        return self._checked_count(key, self.take_setting(key))
 
-    def take_square(self, key: str, default: int | None = None) -> int:
-        """Return the positive number that a setting gives for height and width. Raises BadValueError for two others."""
-        found = self.take(key, default)
+    def take_equal_pair(self, key: str, default: int | None = None) -> int:
+        """Return the positive number that a setting has for height and width: 3 or [3, 3]. Raises BadValueError."""
+        found = self.take_setting(key, default)
         if isinstance(found, list):
             if len(found) != 2 or found[0] != found[1]:
-                raise self.layer.fault(f"has a {key} that differs in height and width", OTHERS)
+                raise self.layer.error(f"has a {key} that differs in height and width", OTHERS)
             found = found[0]
         return self._checked_count(key, found)
 
     def _checked_count(self, key: str, found: Any) -> int:
         if type(found) is not int or not 1 <= found <= MAX_NUMBER:
-            raise self.layer.fault(f"has {key} {format_for_error(found)}", f"it must be from 1 to {MAX_NUMBER:,}")
+            raise self.layer.error(f"has {key} {format_for_error(found)}", f"it must be from 1 to {MAX_NUMBER:,}")
         return found
 
     def take_numbers(self, key: str, default: float, channels: int) -> np.ndarray:
-        """Return a setting as float64: a finite number, (), or one for each channel. Raises BadValueError."""
-        found = self.take(key, default)
+        """Return a setting as float64: () for a number, (channels,) for a list. Raises BadValueError unless finite."""
+        found = self.take_setting(key, default)
         try:
             many = [number_check()(one) for one in (found if isinstance(found, list) else [found])]
         except BadValueError as error:
-            raise self.layer.fault(f"has a wrong {key}: {error}", OTHERS) from None
+            raise self.layer.error(f"has a wrong {key}: {error}", OTHERS) from None
         if isinstance(found, list) and len(many) not in (1, channels):
-            raise self.layer.fault(f"has {len(many):,} numbers as {key} for {channels:,} channels", OTHERS)
+            raise self.layer.error(f"has {len(many):,} numbers as {key} for {channels:,} channels", OTHERS)
         return np.array(many if len(many) > 1 else many[0], np.float64)
 
     def take_slope(self, default: float) -> float:
@@ -238,12 +238,12 @@ class Settings:
         return next((one for one in found if one != default), default)
 
     def take_padding(self, shape: tuple[int, ...], window: int, stride: int) -> tuple[int, int]:
-        """Return the rows, and as many columns, padded before and after maps (H, W, C). Raises BadValueError."""
+        """Return the rows of padding before and after maps (H, W, C), and as many columns. Raises BadValueError."""
         if self.take_choice("padding", "valid", "same") == "valid":
             return 0, 0
         totals = {max((-(-side // stride) - 1) * stride + window - side, 0) for side in shape[:2]}
         if len(totals) > 1:
-            raise self.layer.fault("pads rows and columns differently", "use padding valid")
+            raise self.layer.error("pads rows and columns differently", "use padding valid")
         (total,) = totals
         return total // 2, total - total // 2
 
@@ -251,4 +251,4 @@ class Settings:
         """Raise BadValueError for a setting that no method has taken, unless its value is null or false."""
         left = [key for key, value in self._left.items() if value is not None and value is not False]
         if left:
-            raise self.layer.fault(f"has the setting {format_for_error(min(left))}", "this program does not know it")
+            raise self.layer.error(f"has the setting {format_for_error(min(left))}", "this program does not know it")

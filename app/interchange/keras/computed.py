@@ -16,7 +16,7 @@ ACTIVATIONS: dict[str, Step] = {
 
 
 def leaky_relu_step(slope: float) -> Step:
-    """Return a function that computes LeakyReLU of an array of any shape. slope: factor for x < 0."""
+    """Return a function that computes LeakyReLU of an array of any shape. slope: factor of x < 0."""
     return lambda x: np.where(x < 0, slope * x, x)
 
 
@@ -27,7 +27,7 @@ def convolution_step(kernel: np.ndarray, bias: np.ndarray | None, stride: int, p
     """
     size = len(kernel)
 
-    def run(x: np.ndarray) -> np.ndarray:
+    def convolve(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)))
         ends = [side - size + 1 for side in x.shape[1:3]]
         seen = (
@@ -38,7 +38,7 @@ def convolution_step(kernel: np.ndarray, bias: np.ndarray | None, stride: int, p
         y: np.ndarray = sum(pixels @ weights.astype(np.float64) for pixels, weights in seen)
         return y if bias is None else y + bias
 
-    return run
+    return convolve
 
 
 def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
@@ -47,17 +47,17 @@ def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
 
 
 def pooling_step(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
-    """Return a function that pools windows of (B, H, W, C). padding: rows before and after, which do not count."""
+    """Return a function that pools maps (B, H, W, C). padding: rows before and after, which do not count."""
 
-    def run(x: np.ndarray) -> np.ndarray:
+    def pool(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
         windows = np.lib.stride_tricks.sliding_window_view(x, (window, window), axis=(1, 2))[:, ::stride, ::stride]
         reduced: np.ndarray = np.nanmax(windows, axis=(4, 5)) if is_max else np.nanmean(windows, axis=(4, 5))
         return reduced
 
-    return run
+    return pool
 
 
 def batch_norm_step(norm: BatchNorm) -> Step:
-    """Return a function that computes a batch normalisation of (…, C) over the last axis."""
+    """Return a function that computes a batch normalisation of (…, C) with factors for the last axis."""
     return lambda x: (x - norm.mean) / np.sqrt(norm.variance + norm.epsilon) * norm.scale + norm.shift

@@ -1,4 +1,4 @@
-"""Read Keras files, ``.keras`` (a zip archive of JSON and HDF5) and Keras' HDF5 files; execute nothing in them."""
+"""Read Keras files, ``.keras`` (a zip archive of JSON and HDF5) and HDF5; no code in them is executed."""
 
 import stat
 import zipfile
@@ -24,15 +24,16 @@ WHOLE = "save the whole model with model.save('model.keras')"
 Arrays = Mapping[str, np.ndarray]
 
 
-def read(content: bytes, asked: ImportOptions) -> Source:
-    """Return the network and arrays of a Keras model; its configuration defines the network. Raises BadValueError."""
-    if asked.network is not None or asked.symbol is not None:
+def read_source(content: bytes, options: ImportOptions) -> Source:
+    """Return the network that a Keras model's configuration defines, and its arrays. Raises BadValueError."""
+    if options.network is not None or options.symbol is not None:
         raise BadValueError("is a Keras model, which contains its network; leave --network and --symbol out")
     zipped = content.startswith(b"PK")
     config, arrays = _read_zip(content) if zipped else _read_hdf5(content)
-    model = read_model(_parse_config(config), asked.size)
+    model = read_model(_parse_config(config), options.size)
     with np.errstate(all="ignore"):  # NaN and infinite values are reported with the network's arrays
-        return read_layers(model, arrays, _array_paths_in_zip if zipped else _array_paths_in_hdf5).to_source(asked.name)
+        network = read_layers(model, arrays, _array_paths_in_zip if zipped else _array_paths_in_hdf5)
+        return network.to_source(options.name)
 
 
 def _read_zip(content: bytes) -> tuple[str, Arrays]:
@@ -54,7 +55,7 @@ def _read_zip(content: bytes) -> tuple[str, Arrays]:
 
 
 def _check_member(member: zipfile.ZipInfo, before: set[str]) -> None:
-    """Raise BadValueError for a member of the archive that Keras would not have written."""
+    """Raise BadValueError for a member that Keras would not have written. before: names of the earlier members."""
     name = member.filename
     faults = {
         "lies outside the archive": name.startswith("/") or ".." in name.split("/") or "\\" in name or ":" in name,
@@ -93,13 +94,13 @@ def _parse_config(text: str) -> Any:
 
 
 def _array_paths_in_zip(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
-    """Return the path of a layer's array for each role, in a ``.keras`` file: ``PLACE/vars/0``, and so on."""
+    """Return role, such as ``kernel``, → path of the layer's array in a ``.keras`` file: ``PLACE/vars/0`` and so on."""
     start = f"{layer.place}/vars/"
     return _paths_by_role(layer, roles, {path.removeprefix(start): path for path in arrays if path.startswith(start)})
 
 
 def _array_paths_in_hdf5(layer: KerasLayer, roles: Sequence[str], arrays: Iterable[str]) -> dict[str, str]:
-    """Return the path of a layer's array for each role: ``kernel`` or ``kernel:0``, within the layer's group."""
+    """Return role → path of the layer's array in an HDF5 file, which ends in the role: ``kernel`` or ``kernel:0``."""
     start = f"{GROUP}/{layer.outermost}/"
     inside = [path for path in arrays if path.startswith(start)]
     if layer.outermost != layer.name:
@@ -111,5 +112,5 @@ def _array_paths_in_hdf5(layer: KerasLayer, roles: Sequence[str], arrays: Iterab
 
 def _paths_by_role(layer: KerasLayer, roles: Sequence[str], numbered: Mapping[str, str]) -> dict[str, str]:
     if numbered.keys() != {str(at) for at in range(len(roles))}:
-        raise layer.fault(f"has {len(numbered)} arrays, not {' and '.join(roles)}", "get a fresh copy")
+        raise layer.error(f"has {len(numbered)} arrays, not {' and '.join(roles)}", "get a fresh copy")
     return {role: numbered[str(at)] for at, role in enumerate(roles)}

@@ -8,9 +8,9 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import format_for_error
 from app.interchange.keras import computed
-from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel, Settings
-from app.interchange.keras.network import OTHERS, GrowingNetwork
-from app.interchange.keras.weightless import DAMAGED, NO_ZEROS, WeightlessReader
+from app.interchange.keras.chain import DAMAGED, NOT_RUN, OTHERS, KerasLayer, KerasModel, Settings
+from app.interchange.keras.network import GrowingNetwork
+from app.interchange.keras.weightless import NO_ZEROS, WeightlessReader
 from app.interchange.layer_stack import BRIGHT, BatchNorm, fold_batch_norm
 from app.interchange.source import as_float32
 from app.layers import Conv2d, Linear, Shape
@@ -20,12 +20,12 @@ FindPaths = Callable[[KerasLayer, Sequence[str], Iterable[str]], dict[str, str]]
 
 
 def read_layers(model: KerasModel, arrays: Mapping[str, np.ndarray], find_paths: FindPaths) -> GrowingNetwork:
-    """Return the network of a model's layers. find_paths: maps a layer's roles to paths. Raises BadValueError."""
+    """Return the network of a model. find_paths: returns role, such as ``kernel``, → path of a layer's array."""
     reader = _LayerReader(arrays, find_paths, GrowingNetwork(model.input_shape))
     for layer in model.layers:
-        reader.read(layer)
+        reader.read_layer(layer)
     if reader.zeros != NO_ZEROS:
-        raise model.layers[-1].fault("ends the model with zeros around maps", OTHERS)
+        raise model.layers[-1].error("ends the model with zeros around maps", OTHERS)
     if model.layers and reader.network.pending is not None:
         reader.network.add_pending_as_layer(model.layers[-1])
     return reader.network
@@ -38,68 +38,68 @@ class _LayerReader(WeightlessReader):
         super().__init__(network)
         self._arrays, self._find_paths = arrays, find_paths
 
-    def read(self, layer: KerasLayer) -> None:
+    def read_layer(self, layer: KerasLayer) -> None:
         if layer.kind in ONLY_IN_TRAINING:
             does = "changes nothing" if layer.kind == "Identity" else "acts only in training"
             self.network.notes.append(f"{layer.name} ({layer.kind}) is left out: it {does}")
             return
         if layer.kind not in READERS:
             known = f"known are {', '.join(sorted(READERS))}"
-            raise layer.fault("cannot be imported", NOT_RUN if layer.kind == "Lambda" else known)
+            raise layer.error("cannot be imported", NOT_RUN if layer.kind == "Lambda" else known)
         if self.ended is not None:
-            raise layer.fault(f"stands behind the log_softmax of {self.ended.name}", OTHERS)
+            raise layer.error(f"stands behind the log_softmax of {self.ended.name}", OTHERS)
         if self.zeros != NO_ZEROS and layer.kind not in READ_PADDED:
-            raise layer.fault("stands behind a ZeroPadding2D", "only a convolution or pooling can follow it")
+            raise layer.error("stands behind a ZeroPadding2D", "only a convolution or pooling can follow it")
         settings = Settings(layer)
         try:
             READERS[layer.kind](self, settings)
         except UserError as error:
-            raise layer.fault(f"does not fit ({error})", OTHERS) from None
+            raise layer.error(f"does not fit ({error})", OTHERS) from None
         settings.check_all_taken()
 
     def _layer_arrays(self, layer: KerasLayer, roles: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """Return the arrays of a layer and their paths in the file, by role."""
+        """Return the arrays of a layer and their paths in the file, by role such as ``kernel``."""
         paths = self._find_paths(layer, roles, self._arrays)
         return {role: as_float32(path, self._arrays[path], self.network.notes) for role, path in paths.items()}, paths
 
     def _kernel_and_bias(
         self, settings: Settings, shape: Shape
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, str]]:
-        """Return a layer's kernel and bias, and the paths of both with "" and "_bias" as keys. shape: of the kernel."""
+        """Return a layer's kernel of this shape, its bias or None, and their paths in the file by "" and "_bias"."""
         roles = ("kernel", "bias") if settings.take_choice("use_bias", True, False) else ("kernel",)
         arrays, paths = self._layer_arrays(settings.layer, roles)
         for role, wanted in zip(roles, (shape, shape[-1:]), strict=False):
             if arrays[role].shape != wanted:
-                raise settings.layer.fault(f"has a {role} of {arrays[role].shape}, needs {wanted}", DAMAGED)
+                raise settings.layer.error(f"has a {role} of {arrays[role].shape}, needs {wanted}", DAMAGED)
         return arrays["kernel"], arrays.get("bias"), dict(zip(("", "_bias"), paths.values(), strict=False))
 
     def _require_features(self, settings: Settings) -> None:
         if len(self.network.shape) != 1:
-            raise settings.layer.fault(f"reads {self.network.shape}, not features", "put a Flatten before it")
+            raise settings.layer.error(f"reads {self.network.shape}, not features", "put a Flatten before it")
         if not self.network.found:
             self.network.read_features_as_pixels(settings.layer)
 
     def read_convolution(self, settings: Settings) -> None:
         self._require_maps(settings)
         network, layer = self.network, settings.layer
-        size, stride = settings.take_square("kernel_size"), settings.take_square("strides", 1)
+        size, stride = settings.take_equal_pair("kernel_size"), settings.take_equal_pair("strides", 1)
         maps = settings.take_count("filters")
         settings.take_choice("groups", 1)
-        if settings.take_square("dilation_rate", 1) != 1:
-            raise layer.fault("has a dilation_rate", "only 1 can be imported")
+        if settings.take_equal_pair("dilation_rate", 1) != 1:
+            raise layer.error("has a dilation_rate", "only 1 can be imported")
         kernel, bias, origins = self._kernel_and_bias(settings, (size, size, network.shape[2], maps))
         same = settings.take_padding(self._padded_shape, size, stride)
         padding = before, behind = same[0] + self.zeros[0], same[1] + self.zeros[1]
         self.zeros = NO_ZEROS
         network.steps.append(computed.convolution_step(kernel, bias, stride, padding))
         if any(padding) and network.pending is not None and network.pending[1].any():
-            network.add_pending_as_layer(layer)  # the padding is 0, the offset of an image's pixels is not
+            network.add_pending_as_layer(layer)  # folded into the convolution, the offset would miss the padding
         arrays = network.fold_pending_into(kernel, bias)
         if before != behind:
             more = max(behind - before, 0), max(before - behind, 0)
             arrays[""] = np.pad(arrays[""], (more, more, (0, 0), (0, 0)))
             network.notes.append(f"{layer.name} pads one side more: its filters get rows and columns of zeros")
-        network.add(Conv2d("", maps, len(arrays[""]), stride, max(padding)), arrays, origins)
+        network.add_layer(Conv2d("", maps, len(arrays[""]), stride, max(padding)), arrays, origins)
         self.read_activation(settings)
 
     def read_dense(self, settings: Settings) -> None:
@@ -107,16 +107,16 @@ class _LayerReader(WeightlessReader):
         units = settings.take_count("units")
         kernel, bias, origins = self._kernel_and_bias(settings, (*self.network.shape, units))
         self.network.steps.append(computed.product_step(kernel, bias))
-        self.network.add(Linear("", units), self.network.fold_pending_into(kernel, bias), origins)
+        self.network.add_layer(Linear("", units), self.network.fold_pending_into(kernel, bias), origins)
         self.read_activation(settings)
 
     def read_activation(self, settings: Settings) -> None:
-        """Read the setting ``activation``, which names an activation or contains a layer."""
-        name = settings.take("activation", "linear")
+        """Add the activation in the setting ``activation``, which is a name or the configuration of a layer."""
+        name = settings.take_setting("activation", "linear")
         if isinstance(name, dict):
             kind, inside = name.get("class_name"), name.get("config")
             if kind in ("LeakyReLU", "ReLU", "Softmax") and isinstance(inside, dict):
-                self.read(replace(settings.layer, kind=kind, settings=inside))
+                self.read_layer(replace(settings.layer, kind=kind, settings=inside))
                 return
             name = inside if isinstance(inside, str) else kind
         if name == "leaky_relu":
@@ -140,10 +140,10 @@ class _LayerReader(WeightlessReader):
         network.notes.append(f"{settings.layer.name} (Rescaling) is the scale of pixels, and part of the next layer")
 
     def read_prelu(self, settings: Settings) -> None:
-        settings.take("shared_axes")
+        settings.take_setting("shared_axes")
         slopes = self._layer_arrays(settings.layer, ("alpha",))[0]["alpha"].ravel()
         if not slopes.size or (slopes != slopes[0]).any():
-            raise settings.layer.fault("has slopes that differ", "only one from 0 to 1 can be imported")
+            raise settings.layer.error("has slopes that differ", "only one from 0 to 1 can be imported")
         self._add_leaky_relu(settings.layer, float(slopes[0]))
 
     def read_normalization(self, settings: Settings) -> None:
@@ -151,18 +151,18 @@ class _LayerReader(WeightlessReader):
         grey = len(network.shape) == 2
         settings.take_choice("axis", None, -1, len(network.shape), [-1], [len(network.shape)], [])
         settings.take_choice("invert", False)
-        if None in (layer.settings.get("mean"), layer.settings.get("variance")):  # it was adapted to images
+        if None in (layer.settings.get("mean"), layer.settings.get("variance")):  # the arrays have them, from adapt()
             roles = ("mean", "variance", "count")
             paths = self._find_paths(layer, roles, self._arrays)
             values = [as_float32(paths[role], self._arrays[paths[role]], network.notes) for role in roles[:2]]
-            settings.take("mean"), settings.take("variance")
+            settings.take_setting("mean"), settings.take_setting("variance")
         else:
             values = [settings.take_numbers("mean", 0, channels), settings.take_numbers("variance", 1, channels)]
         if any(one.size not in (1, 1 if grey else channels) for one in values):
-            raise layer.fault(f"has not one mean and variance for each of {channels:,} channels", OTHERS)
+            raise layer.error(f"has not one mean and variance for each of {channels:,} channels", OTHERS)
         mean, variance = (one.astype(np.float64).ravel() for one in values)
         if not (variance >= 0).all() or not np.isfinite(mean).all():
-            raise layer.fault("has a mean or variance that is no number, or negative", DAMAGED)
+            raise layer.error("has a mean or variance that is no number, or negative", DAMAGED)
         factor = 1 / np.maximum(np.sqrt(variance), 1e-7)
         network.steps.append(lambda x: (x - mean) * factor)
         first = not network.found and network.pending is None and network.pixel_scale is None
@@ -179,7 +179,7 @@ class _LayerReader(WeightlessReader):
         rank, count = len(network.shape), network.shape[-1]
         settings.take_choice("axis", -1, rank, [rank])
         if rank == 2:
-            raise layer.fault(f"reads {network.shape}", "put a Reshape before it")
+            raise layer.error(f"reads {network.shape}", "put a Reshape before it")
         has = {role: settings.take_choice(key, True, False) for role, key in (("gamma", "scale"), ("beta", "center"))}
         roles = (*(role for role in has if has[role]), "moving_mean", "moving_variance")
         arrays, _ = self._layer_arrays(layer, roles)
@@ -217,7 +217,7 @@ READERS: Mapping[str, Callable[[_LayerReader, Settings], None]] = {
     "ZeroPadding2D": _LayerReader.read_zero_padding,
 }
 READ_PADDED = ("AveragePooling2D", "Conv2D", "MaxPooling2D", "ZeroPadding2D")
-ONLY_IN_TRAINING = (  # or does nothing at all
+ONLY_IN_TRAINING = (  # and Identity, which never changes anything
     "Identity",
     *("ActivityRegularization", "AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise", "SpatialDropout2D"),
     *("RandomFlip", "RandomRotation", "RandomTranslation", "RandomZoom", "RandomContrast", "RandomBrightness"),

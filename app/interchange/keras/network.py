@@ -1,4 +1,4 @@
-"""Collect the network that is built from Keras' layers, and the scale and offset that the next layer will include."""
+"""Collect the layers built from Keras' layers, and the factor and offset that the next layer must include."""
 
 from collections.abc import Mapping
 from math import isqrt, prod
@@ -8,14 +8,13 @@ import numpy as np
 from app.base.errors import UserError
 from app.interchange.chain import FoundLayer, assemble_network
 from app.interchange.keras import computed
-from app.interchange.keras.chain import KerasLayer
+from app.interchange.keras.chain import OTHERS, KerasLayer
 from app.interchange.layout import to_channels_first
 from app.interchange.source import Engine, Source
 from app.layers import Conv2d, Flatten, Layer, Linear, Shape
 from app.network.network import MAX_ACTIVATIONS, PIXEL_SCALE
 
-MOST_KEPT = 1024  # channels of a scaling that becomes a layer of its own
-OTHERS = "export another network"
+MOST_KEPT = 1024  # channels for which a factor and offset may become a separate layer
 Affine = tuple[np.ndarray, np.ndarray]  # factor and offset, () or one for each channel
 
 
@@ -23,19 +22,19 @@ class GrowingNetwork:
     """The layers that were added so far, with arrays in the layout of weights files.
 
     shape: output for one image, as in Keras: (H, W, C), (H, W) or (features,). pending: factor and offset, for example
-    of a normalisation, of the next layer's input. pixel_scale: None as long as nothing scales the images.
+    of a normalisation, of the next layer's input. pixel_scale: None as long as no layer scales the images.
     """
 
     def __init__(self, input_shape: Shape) -> None:
         self.shape = self._input_shape = input_shape
         self.notes: list[str] = []
         self.found: list[FoundLayer] = []
-        self.steps: list[computed.Step] = []  # what Keras computes up to here
+        self.steps: list[computed.Step] = []
         self.pending: Affine | None = None
         self.pixel_scale: float | None = None
         self._image: Shape = ()
 
-    def add(
+    def add_layer(
         self, layer: Layer, arrays: Mapping[str, np.ndarray] | None = None, origins: Mapping[str, str] | None = None
     ) -> None:
         """Append a layer and its arrays, in the layout of weights files. Raises UserError if it does not fit."""
@@ -48,37 +47,37 @@ class GrowingNetwork:
         self.found.append(FoundLayer(layer, dict(arrays or {}), dict(origins or {})))
 
     def flatten(self) -> None:
-        """Flatten maps, or images without a channel axis; do nothing if the shape is already (features,)."""
+        """Add a layer that flattens maps, or images without a channel axis; do nothing if the shape is (features,)."""
         if len(self.shape) == 2:
             self.shape = (*self.shape, 1)
         if len(self.shape) == 3:
             if self.pending is not None:
                 factor, offset = (np.tile(one, prod(self.shape[:2])) if one.ndim else one for one in self.pending)
                 self.pending = (factor, offset)
-            self.add(Flatten(""))
+            self.add_layer(Flatten(""))
 
     def read_features_as_pixels(self, layer: KerasLayer) -> None:
-        """Interpret the features that a model reads as the pixels of square images. Raises BadValueError."""
+        """Take the features that a model reads for the pixels of square images. Raises BadValueError."""
         count = prod(self.shape)
         channels = next((channels for channels in (1, 3) if isqrt(count // channels) ** 2 * channels == count), 0)
         if not channels:
-            raise layer.fault(f"reads {count:,} features, which are no square image", OTHERS)
+            raise layer.error(f"reads {count:,} features, which are no square image", OTHERS)
         side = isqrt(count // channels)
         self.notes.append(f"its {count:,} features are taken as {side} x {side} pixels, row by row")
         self.shape = (side, side, channels)
-        self.add(Flatten(""))
+        self.add_layer(Flatten(""))
 
     def defer_scale(self, factor: np.ndarray, offset: np.ndarray) -> None:
-        """Record that the next layer reads its input times a factor plus an offset, each () or (channels,)."""
+        """Add to ``pending`` a factor and an offset of the next layer's input, each () or (channels,)."""
         before = self.pending or (np.float64(1), np.float64(0))
         factor, offset = np.asarray(before[0] * factor), np.asarray(before[1] * factor + offset)
         self.pending = (factor, offset) if (factor != 1).any() or offset.any() else None
 
     def add_pending_as_layer(self, layer: KerasLayer) -> None:
-        """Add a layer for the pending factor and offset, else an identity, before ``layer``. Raises BadValueError."""
+        """Add a layer that applies the pending factor and offset, else an identity. layer: the next, for errors."""
         count = self.shape[-1]
         if count > MOST_KEPT or len(self.shape) == 2:
-            raise layer.fault("cannot read what scalings before it leave", OTHERS)
+            raise layer.error("cannot read what scalings before it leave", OTHERS)
         factor, offset = (np.broadcast_to(one, count) for one in self.pending or (np.ones(1), np.zeros(1)))
         weights, self.pending = np.diag(factor).astype(np.float32), None
         maps = len(self.shape) == 3
@@ -86,12 +85,12 @@ class GrowingNetwork:
         self.notes.append(
             f"a layer with the scale and offset of each channel is put before {layer.name} ({layer.kind})"
         )
-        self.add(Conv2d("", count, 1) if maps else Linear("", count), arrays)
+        self.add_layer(Conv2d("", count, 1) if maps else Linear("", count), arrays)
 
     def fold_pending_into(self, weights: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Fold the pending factor and offset into weights (…, in, out) and bias (out,), so that none is pending.
+        """Return weights (…, in, out) and bias (out,) that also apply the pending factor and offset, and clear these.
 
-        Return {"": weights} in float32, with "_bias" unless there is neither bias nor offset. Sums are computed in
+        The result is {"": weights}, float32, with "_bias" unless there is neither bias nor offset. Sums are computed in
         float64 and rounded once.
         """
         found = {"": weights} | ({} if bias is None else {"_bias": bias})
@@ -105,7 +104,7 @@ class GrowingNetwork:
         return {**found, "": (wide * factor).astype(np.float32)}
 
     def to_source(self, name: str) -> Source:
-        """Return the network, named ``name``, and its arrays as a source. Raises BadValueError."""
+        """Return the network, named ``name``, and its arrays as a ``Source``. Raises BadValueError."""
         if self.pixel_scale is None:
             self.notes.append("nothing in it scales its images: taken as pixels from 0 to 1")
         scale = PIXEL_SCALE if self.pixel_scale is None else self.pixel_scale

@@ -1,4 +1,4 @@
-"""Convert Keras' layers without weights: activations, poolings, flattening, and zeros around maps."""
+"""Convert Keras' layers without weights: activations, poolings, flattening, reshaping and zero padding."""
 
 from collections.abc import Mapping
 from math import prod
@@ -7,13 +7,12 @@ import numpy as np
 
 from app.files.checks import format_for_error
 from app.interchange.keras import computed
-from app.interchange.keras.chain import KerasLayer, Settings
-from app.interchange.keras.network import OTHERS, GrowingNetwork
+from app.interchange.keras.chain import DAMAGED, OTHERS, KerasLayer, Settings
+from app.interchange.keras.network import GrowingNetwork
 from app.interchange.layer_stack import equivalent_pooling
 from app.layers import ACTIVATIONS, AvgPool, LeakyRelu, MaxPool, Relu, Relu6, Sigmoid, Softmax
 from app.network.network import MAX_SIDE
 
-DAMAGED = "get a fresh copy"
 NO_ZEROS = (0, 0)
 
 POOLINGS: Mapping[str, type[AvgPool] | type[MaxPool]] = {
@@ -27,8 +26,8 @@ POOLINGS: Mapping[str, type[AvgPool] | type[MaxPool]] = {
 class WeightlessReader:
     """Converts Keras layers without weights and adds them to ``network``.
 
-    zeros: rows that a ZeroPadding2D adds before and after the maps that the next layer reads; as many columns. ended: a
-    layer that must be the last one, or None.
+    zeros: number of rows, and of columns, that ZeroPadding2D layers add before and after the maps that the next layer
+    reads. ended: a layer that must be the last one, or None.
     """
 
     def __init__(self, network: GrowingNetwork) -> None:
@@ -38,26 +37,26 @@ class WeightlessReader:
 
     def _require_maps(self, settings: Settings) -> None:
         if len(self.network.shape) != 3:
-            raise settings.layer.fault(f"reads {self.network.shape}, not (H, W, C)", "put a Reshape before it")
+            raise settings.layer.error(f"reads {self.network.shape}, not (H, W, C)", "put a Reshape before it")
         settings.take_choice("data_format", "channels_last")
 
     def _add_activation(self, layer: KerasLayer, name: object) -> None:
         if name not in (*computed.ACTIVATIONS, "softmax"):
             known = ", ".join(("linear", *computed.ACTIVATIONS, "leaky_relu", "softmax", "log_softmax"))
-            raise layer.fault(f"has the activation {format_for_error(name)}", f"known are {known}")
+            raise layer.error(f"has the activation {format_for_error(name)}", f"known are {known}")
         self._ensure_weights_before(layer, also=self.network.pending is not None)
         if name == "softmax":
-            self.network.add(Softmax(""))
+            self.network.add_layer(Softmax(""))
             return
         self.network.steps.append(computed.ACTIVATIONS[str(name)])
-        self.network.add(ACTIVATIONS[str(name)](""))
+        self.network.add_layer(ACTIVATIONS[str(name)](""))
 
     def _add_leaky_relu(self, layer: KerasLayer, slope: float) -> None:
         if not 0 <= slope <= 1:
-            raise layer.fault(f"has a slope of {slope:g}", "only one from 0 to 1 can be imported")
+            raise layer.error(f"has a slope of {slope:g}", "only one from 0 to 1 can be imported")
         self._ensure_weights_before(layer, also=self.network.pending is not None)
         self.network.steps.append(computed.leaky_relu_step(slope))
-        self.network.add(LeakyRelu("", slope))
+        self.network.add_layer(LeakyRelu("", slope))
 
     def _ensure_weights_before(self, layer: KerasLayer, also: bool) -> None:
         """Add a layer for the pending factor and offset if no layer has weights yet, or if ``also`` is True."""
@@ -72,7 +71,7 @@ class WeightlessReader:
             self._add_leaky_relu(settings.layer, slope)
             return
         if slope:
-            raise settings.layer.fault("has a slope and a max_value", OTHERS)
+            raise settings.layer.error("has a slope and a max_value", OTHERS)
         self._add_activation(settings.layer, "relu6" if limited else "relu")
 
     def read_leaky_relu(self, settings: Settings) -> None:
@@ -84,12 +83,12 @@ class WeightlessReader:
 
     def read_pooling(self, settings: Settings) -> None:
         self._require_maps(settings)
-        window = settings.take_square("pool_size", 2)
-        stride = settings.take_square("strides", window)
+        window = settings.take_equal_pair("pool_size", 2)
+        stride = settings.take_equal_pair("strides", window)
         padding = settings.take_padding(self._padded_shape, window, stride)
         if self.zeros != NO_ZEROS:
             if padding != (0, 0):
-                raise settings.layer.fault("pads what a ZeroPadding2D pads", "pad once")
+                raise settings.layer.error("pads what a ZeroPadding2D pads", "pad once")
             self._add_padded_pooling(settings.layer, window, stride)
             return
         if padding[1] and window > 2 and not POOLINGS[settings.layer.kind].is_max:
@@ -98,11 +97,11 @@ class WeightlessReader:
         self._add_pooling(settings.layer, window, stride, padding)
 
     def _add_padded_pooling(self, layer: KerasLayer, window: int, stride: int) -> None:
-        """Pool maps with zeros around them, which a mean counts. Refuses maxima of possibly negative maps."""
+        """Pool maps and the zeros around them. Raises BadValueError for maxima of maps that may be negative."""
         found, pending = self.network.found, self.network.pending
         behind_relu = pending is None and found and isinstance(found[-1].layer, Relu | Relu6 | Sigmoid)
         if POOLINGS[layer.kind].is_max and not behind_relu:
-            raise layer.fault("stands behind a ZeroPadding2D", "let it pad itself, or pad what a ReLU gives")
+            raise layer.error("stands behind a ZeroPadding2D", "let it pad itself, or pad what a ReLU gives")
         zeros, self.zeros = self.zeros, NO_ZEROS
         self._add_pooling(layer, window, stride, zeros, counted=True)
 
@@ -110,7 +109,7 @@ class WeightlessReader:
         self, layer: KerasLayer, window: int, stride: int, padding: tuple[int, int], counted: bool = False
     ) -> None:
         kind, pending = POOLINGS[layer.kind], self.network.pending
-        # A maximum of numbers times a negative factor is that of the smallest; zeros in a mean are not shifted.
+        # A negative factor would turn a maximum into a minimum; zeros that a mean counts must not be shifted.
         apart = pending is not None and bool((pending[0] < 0).any() if kind.is_max else counted and pending[1].any())
         self._ensure_weights_before(layer, also=apart)
         if counted:
@@ -121,14 +120,14 @@ class WeightlessReader:
         pool = equivalent_pooling(kind, window, stride, maps, [before, before, behind, behind], counted=counted)
         if pool is None:
             sides = f"{maps[1]} x {maps[2]}, padded by {before} and {behind}"
-            raise layer.fault(f"reads maps of {sides}, which its window of {window} does not fit", OTHERS)
-        self.network.add(pool)
+            raise layer.error(f"reads maps of {sides}, which its window of {window} does not fit", OTHERS)
+        self.network.add_layer(pool)
 
     def read_global_pooling(self, settings: Settings) -> None:
         self._require_maps(settings)
         height, width, _ = self.network.shape
         if height != width:
-            raise settings.layer.fault(f"reads maps of {height} x {width}", "only square ones can be imported")
+            raise settings.layer.error(f"reads maps of {height} x {width}", "only square ones can be imported")
         if height > 1:
             self._add_pooling(settings.layer, height, height, (0, 0))
         if not settings.take_choice("keepdims", False, True):
@@ -143,40 +142,40 @@ class WeightlessReader:
         self._flatten()
 
     def read_reshape(self, settings: Settings) -> None:
-        network, target = self.network, settings.take("target_shape")
+        network, target = self.network, settings.take_setting("target_shape")
         shape, count = network.shape, prod(network.shape)
         sizes = target if isinstance(target, list) and all(type(size) is int for size in target) else []
         known = prod(size for size in sizes if size != -1)
         wanted = tuple(count // known if size == -1 and known else size for size in sizes)
         if not wanted or min(wanted) < 1 or prod(wanted) != count:
-            raise settings.layer.fault(f"does not make another shape of {shape}", DAMAGED)
+            raise settings.layer.error(f"does not make another shape of {shape}", DAMAGED)
         images = not network.found and (len(shape) == 1 or wanted[:2] == shape[:2]) and len(wanted) in (2, 3)
         scaled_apart = network.pending is not None and network.pending[0].ndim > 0
         if len(wanted) == 1:
             self._flatten()
         elif wanted != shape:
             if not images or max(wanted[:2]) > MAX_SIDE or scaled_apart:
-                raise settings.layer.fault(f"makes {wanted} of {shape}", "only images and features can be made")
+                raise settings.layer.error(f"makes {wanted} of {shape}", "only images and features can be made")
             network.shape = wanted
             network.steps.append(lambda x: x.reshape(len(x), *wanted))
 
     @property
     def _padded_shape(self) -> tuple[int, ...]:
-        """Return the shape of the maps, (H, W, C), including the zeros around them."""
+        """Return the shape (H, W, C) of the maps including the zeros around them."""
         return (*(side + sum(self.zeros) for side in self.network.shape[:2]), self.network.shape[2])
 
     def read_zero_padding(self, settings: Settings) -> None:
         self._require_maps(settings)
-        found = settings.take("padding", [1, 1])
+        found = settings.take_setting("padding", [1, 1])
         sides = found if isinstance(found, list) else [found] * 2
         ends = [side if isinstance(side, list) else [side] * 2 for side in sides]
         fits = len(ends) == 2 and ends[0] == ends[1] and len(ends[0]) == 2
         if not fits or not all(type(one) is int and 0 <= one <= MAX_SIDE for one in ends[0]):
-            raise settings.layer.fault(f"has padding {format_for_error(found)}", "only that of rows and columns alike")
+            raise settings.layer.error(f"has padding {format_for_error(found)}", "only that of rows and columns alike")
         before, behind = (one + other for one, other in zip(self.zeros, ends[0], strict=True))
         self.zeros = before, behind
 
     def skip_log_softmax(self, layer: KerasLayer) -> None:
-        """Omit a log-softmax, which does not change the labels, with a note. No layer may follow it."""
+        """Omit a log-softmax, which does not change the labels, and add a note. No layer may follow."""
         self.network.notes.append(f"{layer.name}: its log_softmax is left out: the labels are the same")
         self.ended = layer

@@ -26,7 +26,7 @@ class CardProcess(AbstractContextManager["CardProcess"]):
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
-            self._child.end()
+            self._child.kill()
             self._child = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, times: int = 1) -> Any:
@@ -39,7 +39,7 @@ class CardProcess(AbstractContextManager["CardProcess"]):
         if self._child is None:
             self._child, seconds = Child(__name__), seconds + STARTING
         try:
-            answer = self._child.ask(pickle.dumps((function, arguments)), seconds=seconds)
+            answer = self._child.send_request(pickle.dumps((function, arguments)), seconds=seconds)
         except TimeoutError:
             self.__exit__()
             raise LostError(f"it does not come to an end: stopped after {seconds:g} s") from None
