@@ -262,13 +262,15 @@ def test_loss_that_is_no_number(options: str, train: Train, place: Path, monkeyp
 
 def test_images_that_do_not_fit(refused: Refused, place: Path) -> None:
     write_idx(place / "small", np.zeros((60, 8, 9), np.uint8))
+    write_idx(place / "coloured", np.zeros((60, 3, 28, 28), np.uint8))
     write_idx(place / "one", np.zeros((1, 28, 28), np.uint8))
     write_idx(place / "one_label", np.zeros(1, np.uint8))
     write_idx(place / "many", np.full(60, 10, np.uint8))
     with h5py.File(place / "floats", "w") as file:
         file["x"], file["y"] = np.full((3, 28, 28, 1), 0.1234), np.eye(10)[:3]
     cases = {
-        "--data small --labels labels": r"small has images of shape \(1, 8, 9\).*network mlp reads \(1, 28, 28\)",
+        "--data small --labels labels": r"small has images of shape \(1, 8, 9\).*network mlp reads .*: resize",
+        "--data coloured --labels labels": "coloured has images of shape .*: name images with as many channels",
         "--data images --labels many": "has label 10, network mlp has classes 0 to 9",
         "--data images": "images has no labels to learn from: name them with --labels FILE",
         "--data images --labels small": "small",
