@@ -141,7 +141,7 @@ def measuring_command(request: BenchRequest, rounds: int) -> str:
 def job_from_request(request: BenchRequest) -> Job:
     """Return what to compare; the whole request is checked before the first measurement. Raises UserError."""
     job = Job(
-        request.network.split(","),
+        list(dict.fromkeys(request.network.split(","))),
         _parse_names("precision", request.precision, PRECISIONS),
         parse_batch_sizes(request.batch, request.batches),
         _parse_names("only", request.only, ENGINES),
@@ -156,8 +156,8 @@ def job_from_request(request: BenchRequest) -> Job:
 
 
 def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """Return the names in a list with commas, by default all. Raises UserError for an unknown name."""
-    names = list(known) if text is None else text.split(",")
+    """Return the names in a list with commas, each once, by default all. Raises UserError for an unknown name."""
+    names = list(known if text is None else dict.fromkeys(text.split(",")))
     for name in names:
         if name not in known:
             what = "engine" if option == "only" else option
