@@ -217,6 +217,7 @@ def test_nothing_is_allocated_for_batches_that_came_before(pinned: bool, card: F
     images = pinned_images(500) if pinned else random_images(LENET5, 500)
     with opened() as engine:
         pair = engine.allocate_outputs(500), engine.allocate_outputs(500)
+        assert pair[0].logits is None
 
         def use() -> None:
             engine.run(images)

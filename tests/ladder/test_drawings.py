@@ -11,6 +11,7 @@ from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.ladder import tiles
 from app.ladder.card import Card, Layer
 from app.ladder.lessons import Step, all_steps
+from app.ladder.matrix_tiles import draw_kernel_passes
 from tests.ladder.conftest import BY_NAME, STEPS
 
 # Kinds of shapes that have words beside them, which no legend repeats.
@@ -104,6 +105,11 @@ def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card)
 
 
 SIZES = ("columns", "tall", "wide")
+
+
+def test_each_pass_names_the_matrix_that_it_writes() -> None:
+    names = re.findall(r">([^<>]+)</text>", draw_kernel_passes(25, 576, 784).svg())
+    assert {"im2col", "25 × 576 values", "cuBLAS", "product", "layout"} <= {*names}
 
 
 def test_warps_have_32_threads_whatever_the_tile(card: Card) -> None:

@@ -69,6 +69,7 @@ def test_what_its_process_says(
     answers["time_in_process"] = error
     code, text, _ = benched(f"{mine} --batch 20 --only direct")
     assert code == int(reason.startswith("WRONG")) and reason in " ".join(text.split())
+    assert ("(on another layer)" in text) == isinstance(error, LostError)
 
 
 @pytest.mark.parametrize(
