@@ -14,6 +14,7 @@ from app.cuda.compiler import ARCHITECTURES
 from app.files import shipped
 from app.kernels.registry import VARIANTS
 from app.kernels.train.train import TRAINING_KERNELS
+from app.ladder.stored import FIGURES, INSTRUCTIONS
 from app.network.definitions import NETWORKS
 from app.network.graph import find_network
 from app.network.toml import read_network
@@ -198,6 +199,16 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     few[:] = [variant for variant in few if variant.name == "direct"]
     assert main(["kernels", "--resources", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == "sm_90a"
+
+
+def test_instructions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = json.loads((FIGURES / INSTRUCTIONS).read_text())["instructions"][:9]
+    monkeypatch.setattr(kernels.machine_code, "measure_hottest_loops", lambda *_: rows)
+    out = printed_wide("kernels --instructions", capsys)
+    names = [f"{row['operation']} {row['name']}" for row in rows]
+    for name, row in zip(names, rows, strict=True):
+        cells = name.ljust(max(map(len, names))), row["layer"].ljust(max(len(one["layer"]) for one in rows))
+        assert f"  {'  '.join(cells)}  {row['entry']} " in out
 
 
 def test_every_kernel_has_an_example_that_it_serves() -> None:

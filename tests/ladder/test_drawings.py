@@ -97,6 +97,8 @@ def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card)
     for one in own:
         assert tile["x"] <= one["x"] and one["x"] + one["width"] <= tile["x"] + tile["width"] + 0.01
         assert tile["y"] <= one["y"] and one["y"] + one["height"] <= tile["y"] + tile["height"] + 0.01
+    (along, _), (_, down) = re.findall(r'd="M[\d.]+ [\d.]+L([\d.]+) ([\d.]+)"', drawing.svg())
+    assert (float(along), float(down)) == pytest.approx((own[0]["x"], own[0]["y"]), rel=1e-3), "arrows end at them"
     runs = {"register-column": (8, 1), "register-square": (64, 16), "wide-loads": (4, 1)}  # convolution, product
     if step.row.name in runs:
         assert len(own) == (
