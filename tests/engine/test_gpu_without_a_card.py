@@ -15,11 +15,12 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 from cupy.cuda import runtime
 
+from app.base.errors import UserError
 from app.cuda import events
 from app.cuda.graphs import BatchGraph, KernelGraph
-from app.cuda.memory import pinned_copy
+from app.cuda.memory import DeviceMemoryError, pinned_copy
 from app.engine import gpu
-from app.engine.buffers import chunk_slices, equal_chunk_slices
+from app.engine.buffers import LoadedPlan, StreamBuffers, chunk_slices, equal_chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.engine.request import chunk_size, default_chunk_size
@@ -210,6 +211,21 @@ def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.
             assert engine.replays_graph_for(images, outputs)
             engine.run(random_images(LENET5, 30 * engine.chunk))
             assert not engine.replays_graph_for(images, outputs)
+
+
+def test_chunks_are_halved_until_they_fit(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocated(loaded: LoadedPlan, chunk: int, *, early: bool) -> StreamBuffers:
+        if chunk > most:
+            raise DeviceMemoryError("full")
+        return StreamBuffers(loaded, chunk, early=early)
+
+    monkeypatch.setattr(gpu, "StreamBuffers", allocated)
+    for most, chunk in ((100, 100), (99, 50), (1, 1)):
+        with opened(chunk=100) as engine:
+            assert (engine.chunk, engine.shrunk) == (chunk, chunk < 100)
+    most = 0
+    with pytest.raises(UserError, match="not even one image fits"):
+        opened(chunk=100)
 
 
 @pytest.mark.parametrize("pinned", [True, False])
