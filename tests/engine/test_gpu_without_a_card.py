@@ -214,16 +214,19 @@ def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.
 
 
 def test_chunks_are_halved_until_they_fit(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    def allocated(loaded: LoadedPlan, chunk: int, *, early: bool) -> StreamBuffers:
-        if chunk > most:
-            raise DeviceMemoryError("full")
-        return StreamBuffers(loaded, chunk, early=early)
+    def limit(most: int) -> None:
+        def allocated(loaded: LoadedPlan, chunk: int, *, early: bool) -> StreamBuffers:
+            if chunk > most:
+                raise DeviceMemoryError("full")
+            return StreamBuffers(loaded, chunk, early=early)
 
-    monkeypatch.setattr(gpu, "StreamBuffers", allocated)
+        monkeypatch.setattr(gpu, "StreamBuffers", allocated)
+
     for most, chunk in ((100, 100), (99, 50), (1, 1)):
+        limit(most)
         with opened(chunk=100) as engine:
             assert (engine.chunk, engine.shrunk) == (chunk, chunk < 100)
-    most = 0
+    limit(0)
     with pytest.raises(UserError, match="not even one image fits"):
         opened(chunk=100)
 
