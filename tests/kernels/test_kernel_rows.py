@@ -13,7 +13,8 @@ from app.kernels import registry
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
-from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
+from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Unfit, Variant
+from app.kernels.warpgroup_convolution import ROWS_OF_PIXELS, Tiles, WarpgroupConvolution
 from app.planning.tuning import Tuning
 from tests.support.kernel_cases import STRIDE_1, weight_shape
 from tests.support.kernel_grid import problems, row_of, served, toy_variant, typed
@@ -287,3 +288,11 @@ def test_tiles_that_do_not_fit_are_refused(parameters: dict[str, int], reason: s
         LinearProblem(LONG_SUM, 100, dtype="tfloat32"), "sm_90a", parameters
     )
     assert refusal is None if reason is None else reason in str(refusal)
+
+
+@pytest.mark.parametrize(("parts", "most"), [(1, 24), (2, 12)])
+def test_a_warpgroup_holds_the_sums_of_all_parts(parts: int, most: int) -> None:
+    convolution = WarpgroupConvolution(16, 28, 64, 3, 1, 26, 26, 1, parts, parts)
+    Tiles(3, most, 1).check(convolution)
+    with pytest.raises(Unfit, match="no registers"):
+        Tiles(3, min(rows for rows in ROWS_OF_PIXELS if rows > most), 1).check(convolution)
