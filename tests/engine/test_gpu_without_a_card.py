@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,10 +21,10 @@ from app.cuda import events
 from app.cuda.graphs import BatchGraph, KernelGraph
 from app.cuda.memory import DeviceMemoryError, pinned_copy
 from app.engine import gpu
-from app.engine.buffers import LoadedPlan, StreamBuffers, chunk_slices, equal_chunk_slices
+from app.engine.buffers import chunk_slices, equal_chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.engine.request import chunk_size, default_chunk_size
+from app.engine.request import STREAMS, chunk_size, default_chunk_size
 from app.engine.small_batches import graph_batch_size
 from app.kernels import cublas
 from app.network.definitions import LENET5
@@ -214,19 +215,10 @@ def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.
 
 
 def test_chunks_are_halved_until_they_fit(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    def limit(most: int) -> None:
-        def allocated(loaded: LoadedPlan, chunk: int, *, early: bool) -> StreamBuffers:
-            if chunk > most:
-                raise DeviceMemoryError("full")
-            return StreamBuffers(loaded, chunk, early=early)
-
-        monkeypatch.setattr(gpu, "StreamBuffers", allocated)
-
-    for most, chunk in ((100, 100), (99, 50), (1, 1)):
-        limit(most)
-        with opened(chunk=100) as engine:
-            assert (engine.chunk, engine.shrunk) == (chunk, chunk < 100)
-    limit(0)
+    monkeypatch.setattr(gpu, "StreamBuffers", Mock(side_effect=[*[DeviceMemoryError] * 2, *[Mock()] * STREAMS]))
+    with opened(chunk=100) as engine:
+        assert (engine.chunk, engine.shrunk) == (25, True)
+    monkeypatch.setattr(gpu, "StreamBuffers", Mock(side_effect=DeviceMemoryError))
     with pytest.raises(UserError, match="not even one image fits"):
         opened(chunk=100)
 
