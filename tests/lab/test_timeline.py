@@ -181,6 +181,7 @@ def test_the_pictures_show_every_warpgroup_and_the_bus() -> None:
     said = ["".join(element.itertext()) for element in first.iter("text")]
     assert [said.count(f"warpgroup {number}") for number in range(5)] == [2, 2, 2, 2, 0]
     assert {meaning for *_, meaning in warpgroups.PHASES.values()} <= {*said}
+    assert sum(one.get("class") == "axis" for one in first.iter()) == 2, "each strip has its axis"
     second = ElementTree.fromstring(warpgroups.draw_bus_chart(timeline, "bus"))
     assert "1,000 images" in (second[1].text or "") and "read by the first kernel" in (second[1].text or "")
 
