@@ -12,13 +12,7 @@ from app.lab.checking.cases import Fault
 from app.ladder.emulation.program import build_variant
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_device import host_arrays
-from tests.support.kernel_grid import (
-    convolution_pair,
-    product_pair,
-    row_of,
-    sparsely,
-    typed,
-)
+from tests.support.kernel_grid import convolution_pair, product_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected
 
 # Kernel, images → file, its text, what stands there instead, and what is said: an element that is wrong, or a fault.

@@ -153,10 +153,7 @@ def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], N
     assert reason == "worker 2 of 2 ended with exit code 1: train again with fewer --workers"
 
 
-@pytest.mark.parametrize(
-    ("epochs", "number", "send"),
-    [(0, signal.SIGINT, os.killpg), (1, signal.SIGTERM, os.kill)],
-)
+@pytest.mark.parametrize(("epochs", "number", "send"), [(0, signal.SIGINT, os.killpg), (1, signal.SIGTERM, os.kill)])
 def test_ctrl_c_is_answered_once(
     epochs: int, number: signal.Signals, send: Callable[[int, int], None], place: Path
 ) -> None:
