@@ -14,7 +14,15 @@ from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Unfit, Variant
-from app.kernels.warpgroup_convolution import ROWS_OF_PIXELS, Tiles, WarpgroupConvolution
+from app.kernels.warpgroup_convolution import (
+    RELATIVE_TIME,
+    ROWS_OF_PIXELS,
+    STORE_CLOCKS,
+    FilterRing,
+    Tiles,
+    WarpgroupConvolution,
+    estimated_clocks,
+)
 from app.planning.tuning import Tuning
 from tests.support.kernel_cases import STRIDE_1, weight_shape
 from tests.support.kernel_grid import problems, row_of, served, toy_variant, typed
@@ -296,3 +304,10 @@ def test_a_warpgroup_holds_the_sums_of_all_parts(parts: int, most: int) -> None:
     Tiles(3, most, 1).check(convolution)
     with pytest.raises(Unfit, match="no registers"):
         Tiles(3, min(rows for rows in ROWS_OF_PIXELS if rows > most), 1).check(convolution)
+
+
+def test_results_from_shared_memory_take_a_third_of_the_stores() -> None:
+    convolution = WarpgroupConvolution(16, 28, 64, 3, 1, 26, 26, 1, 1, 1)
+    rings = [FilterRing.choose(0, results, convolution) for results in (0, 16)]
+    direct, staged = (estimated_clocks(convolution, Tiles(1, 8, 1), ring) / RELATIVE_TIME[1] for ring in rings)
+    assert direct - staged == pytest.approx(2 * STORE_CLOCKS * 8 * 4), "of 8 rows, four times across"

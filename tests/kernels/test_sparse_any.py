@@ -207,10 +207,7 @@ def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not(preci
     planned = plan(graph, "sm_90a", choices)
     assert kernels(planned) == ["wgmma-any-sparse", "warpgroup-sparse"]
     assert told(planned, choices) == ["conv2", "conv3"]
-    for layer, wanted in (
-        ("conv2", ["wgmma-any", "warpgroup-sparse"]),
-        ("conv3", ["wgmma-any-sparse", "warpgroup"]),
-    ):
+    for layer, wanted in (("conv2", ["wgmma-any", "warpgroup-sparse"]), ("conv3", ["wgmma-any-sparse", "warpgroup"])):
         filters = graph.parameters[layer].copy()
         filters[tuple(np.argwhere(filters == 0)[321])] = 0.5
         planned = plan(replace(graph, parameters={**graph.parameters, layer: filters}), "sm_90a", choices)

@@ -12,6 +12,7 @@ from app.ladder import tiles
 from app.ladder.card import Card, Layer
 from app.ladder.lessons import Step, all_steps
 from app.ladder.matrix_tiles import draw_kernel_passes
+from app.ladder.pixel_tiles import draw_register_patch
 from tests.ladder.conftest import BY_NAME, STEPS
 
 # Kinds of shapes that have words beside them, which no legend repeats.
@@ -107,6 +108,10 @@ def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card)
 
 
 SIZES = ("columns", "tall", "wide")
+
+
+def test_a_patch_reads_the_windows_of_its_pixels() -> None:
+    assert "input under the patch, 6 × 12, shared memory" in draw_register_patch(8, 2, 8, 5, 1, 128).svg()
 
 
 def test_each_pass_names_the_matrix_that_it_writes() -> None:

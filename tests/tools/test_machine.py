@@ -62,6 +62,11 @@ def test_what_is_here(found: Any, tmp_path: Path, outside: Outside) -> None:
     assert findings["LENET_CACHE_DIR"]["value"] == str(tmp_path / "cache")
 
 
+def test_a_cache_that_cannot_be_written_to(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.tools.machine.os.access", lambda place, mode: mode == os.F_OK)
+    assert found()[1]["cache"]["remedy"] == "set LENET_CACHE_DIR to a folder of your own"
+
+
 @pytest.mark.parametrize(
     ("told_not_to", "folder", "remedy"),
     [(True, "bytecode", "unset PYTHONDONTWRITEBYTECODE"), (False, "file", "set PYTHONPYCACHEPREFIX"), (True, None, "")],

@@ -185,6 +185,12 @@ def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.Monkey
     assert first == second != third
 
 
+def test_settings_name_shifts_and_flips_only_where_there_are_any() -> None:
+    for shift, flip in ((2, True), (0, False)):
+        said = some_settings(shift=shift, flip=flip).describe()
+        assert ("shifts up to 2 px" in said, "horizontal flips" in said, "shifts" in said) == (flip, flip, flip)
+
+
 def test_dropout_is_a_function_of_the_image() -> None:
     settings = some_settings(dropout=(("fc1", 0.25), ("fc2", 0.5)))
     items = np.array([5, 17, 3])
