@@ -9,13 +9,11 @@ import pytest
 from app.base.errors import UserError
 from app.base.precision import DTYPES
 from app.cuda.compiler import ARCHITECTURES, architecture_number
-from app.kernels import registry, warpgroup_convolution
-from app.kernels.gemm.warpgroup import REGISTERS, pipeline_defines
+from app.kernels import registry
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LONG_SUM, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
-from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Unfit, Variant
-from app.kernels.warpgroup_convolution import FilterRing, Tiles, WarpgroupConvolution, estimated_clocks
+from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
 from app.planning.tuning import Tuning
 from tests.support.kernel_cases import STRIDE_1, weight_shape
 from tests.support.kernel_grid import problems, row_of, served, toy_variant, typed
@@ -289,29 +287,3 @@ def test_tiles_that_do_not_fit_are_refused(parameters: dict[str, int], reason: s
         LinearProblem(LONG_SUM, 100, dtype="tfloat32"), "sm_90a", parameters
     )
     assert refusal is None if reason is None else reason in str(refusal)
-
-
-@pytest.mark.parametrize(("parts", "most", "more"), [(1, 24, 32), (2, 12, 16)])
-def test_a_warpgroup_holds_the_sums_of_all_parts(parts: int, most: int, more: int) -> None:
-    convolution = WarpgroupConvolution(16, 28, 64, 3, 1, 26, 26, 1, parts, parts)
-    Tiles(3, most, 1).check(convolution)
-    with pytest.raises(Unfit, match="no registers"):
-        Tiles(3, more, 1).check(convolution)
-
-
-def test_results_from_shared_memory_take_a_third_of_the_stores() -> None:
-    convolution = WarpgroupConvolution(16, 28, 64, 3, 1, 26, 26, 1, 1, 1)
-    rings = [FilterRing.choose(0, results, convolution) for results in (0, 16)]
-    direct, staged = (estimated_clocks(convolution, Tiles(1, 8, 1), ring) for ring in rings)
-    stores = (
-        warpgroup_convolution.STORE_CLOCKS * warpgroup_convolution.RELATIVE_TIME[1] * 8 * 4
-    )  # 8 rows, 4 times across
-    assert direct - staged == pytest.approx(2 * stores)
-
-
-@pytest.mark.parametrize("outputs", [64, 128, 192])
-def test_warpgroups_divide_the_registers_in_eights(outputs: int) -> None:
-    defines = pipeline_defines(LinearProblem(256, outputs, dtype="float16"), 80)
-    producers, consumers = int(defines["PRODUCER_REGISTERS"]), int(defines["CONSUMER_REGISTERS"])
-    count = int(defines["TILE"]) // 64
-    assert producers % 8 == consumers % 8 == 0 and 0 <= REGISTERS - producers - count * consumers < 8 * count
