@@ -161,7 +161,10 @@ def _load_weights_and_images(
     images = open_split("train", options.data_dir).images[: options.images, None]
     if network.input_shape != images.shape[1:]:
         sizes = " x ".join(map(str, network.input_shape))
-        raise UserError(f"network {network.name} reads images of {sizes}, Fashion-MNIST's are 1 x 28 x 28")
+        raise UserError(
+            f"network {network.name} reads images of {sizes}, Fashion-MNIST's are 1 x 28 x 28: "
+            "name weights of a network that reads these"
+        )
     return weights, graph, images
 
 

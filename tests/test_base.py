@@ -150,8 +150,7 @@ def test_core_numbers_are_those_of_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "groups"),
-    [(1, [[4, 5, 7, 9, 11]]), (2, [[4, 5], [7, 9, 11]]), (5, [[4], [5], [7], [9], [11]])],
+    ("count", "groups"), [(1, [[4, 5, 7, 9, 11]]), (2, [[4, 5], [7, 9, 11]]), (5, [[4], [5], [7], [9], [11]])]
 )
 def test_every_core_belongs_to_one_process(count: int, groups: list[list[int]]) -> None:
     assert divide_cores([4, 5, 7, 9, 11], count) == groups

@@ -42,10 +42,7 @@ class Tanh(''',
         ),
         ("LeakyRelu, Tanh, Sigmoid)}", "LeakyRelu, Tanh, Sigmoid, Softsign)}"),
     ],
-    NAMES: [
-        ("Sigmoid, Tanh", "Sigmoid, Softsign, Tanh"),
-        ('    "Softmax",\n', '    "Softmax",\n    "Softsign",\n'),
-    ],
+    NAMES: [("Sigmoid, Tanh", "Sigmoid, Softsign, Tanh"), ('    "Softmax",\n', '    "Softmax",\n    "Softsign",\n')],
     STRUCTS: [
         (
             "struct TANH {",

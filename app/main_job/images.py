@@ -9,6 +9,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.engine.request import UNLABELLED, LabelledImages
 from app.network.graph import Graph
+from app.network.network import Network
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files, placeholder_fashion_mnist
 
 
@@ -55,15 +56,20 @@ def graph_for_images(graph: Graph, data: Dataset) -> Graph:
     found = graph.graph_for_shape(shape)
     if found is None:
         either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
-        same = shape[0] == network.input_shape[0]
-        remedy = "resize them" if same else "name images with as many channels"
-        raise UserError(
-            f"{data.source} has images of shape {shape} (channels, height, width), "
-            f"but network {network.name} reads {network.input_shape}{either}: {remedy}, or name another network"
-        )
+        raise misfit(data, network, either)
     if found.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
         raise UserError(
             f"{data.source} contains fractions of pixel values, but network {network.name} enlarges whole ones: "
             "store its images as uint8"
         )
     return found
+
+
+def misfit(data: Dataset, network: Network, either: str = "") -> UserError:
+    """Return the error for images of another shape than the network's. either: text that names another shape."""
+    shape = data.images.shape[1:]
+    remedy = "resize them" if shape[0] == network.input_shape[0] else "name images with as many channels"
+    return UserError(
+        f"{data.source} has images of shape {shape} (channels, height, width), "
+        f"but network {network.name} reads {network.input_shape}{either}: {remedy}, or name another network"
+    )

@@ -101,7 +101,7 @@ def _networks_text(document: Networks, width: int) -> str:
         sizes = [str(len(row["layers"])), f"{row['parameters']:,}", f"{row['flops'] / 1e6:.4f}"]
         rows += [
             [row["name"], size, *sizes, told],
-            ["", row["summary"]],
+            *([["", row["summary"]]] if row["summary"] else []),
             ["", ", ".join(map(_layer_text, row["layers"]))],
         ]
     return "\n".join([*table(columns, rows, width), *paragraph(LEGEND, width)])

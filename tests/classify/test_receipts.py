@@ -45,6 +45,11 @@ def test_more_right_labels_than_images(correct: int, labels: bool, classified_sh
     assert RECEIPT.read_bytes() == kept
 
 
+def test_sizes_have_64_bits(classified_shard: Path, refuses: Refuses) -> None:
+    change_receipt(size=1 << 63)
+    refuses(COMMAND, f"size: {1 << 63} is not between 0 and {(1 << 63) - 1:,}")
+
+
 OTHERS: dict[str, Callable[[], bytes]] = {
     "shorter": lambda: npy(np.zeros(2, np.uint8)),
     "longer": lambda: npy(np.zeros(4, np.uint8)),

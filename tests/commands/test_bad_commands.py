@@ -163,7 +163,7 @@ CASES = {
     "profile --every-step --no-fuse": "leave --no-fuse out",
     "profile --every-step --counters": "--every-step prints counters alone: leave --counters out",
     "train": "name the network to train with --network: one of lenet5, fa19, k7, minidnn86, mlp",
-    "train --network mlp --dropout fc1": "--dropout fc1: give LAYER=SHARE",
+    "train --resume c --start s --dropout fc1": "--dropout fc1: give LAYER=SHARE",
     "train --network mlp --dropout fc1=1": "--dropout fc1=1: give LAYER=SHARE,… with shares from 0 to below 1",
     "train --network mlp --labels some": "--labels FILE needs --data FILE",
     "train --network mlp --data-dir here": "is not in here, the directory given for Fashion-MNIST",

@@ -1,6 +1,7 @@
 """Test what graph, networks and kernels print, and that commands which measure need a GPU."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from app.cuda.compiler import ARCHITECTURES
 from app.files import shipped
 from app.kernels.registry import VARIANTS
 from app.kernels.train.train import TRAINING_KERNELS
+from app.ladder.stored import FIGURES, INSTRUCTIONS
 from app.network.definitions import NETWORKS
 from app.network.graph import find_network
 from app.network.toml import read_network
@@ -119,9 +121,11 @@ def test_networks_prints_one_network_and_its_toml(capsys: pytest.CaptureFixture[
     assert main(["networks", str(path), "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["networks"]
     assert row["name"] == "mlp" and row["parameters"] == 397_510 and row["accuracy"] is None
-    path.write_text(path.read_text().replace("outputs = 500", "outputs = 500\nbias = true"))
+    text = path.read_text().replace("outputs = 500", "outputs = 500\nbias = true")
+    path.write_text(re.sub("^summary = .*\n", "", text, flags=re.M))
     assert main(["networks", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert "summary" in text and "" not in lines, "no line stands for the summary that is missing"
     assert lines[1].split() == ["mlp", "1", "x", "28", "x", "28", "6", "397,510", "0.7945", "-"]
     assert "linear outputs=500 bias=True, sigmoid" in " ".join(map(str.strip, lines))
 
@@ -196,6 +200,16 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     few[:] = [variant for variant in few if variant.name == "direct"]
     assert main(["kernels", "--resources", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == "sm_90a"
+
+
+def test_instructions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = json.loads((FIGURES / INSTRUCTIONS).read_text())["instructions"][:9]
+    monkeypatch.setattr(kernels.machine_code, "measure_hottest_loops", lambda *_: rows)
+    out = printed_wide("kernels --instructions", capsys)
+    names = [f"{row['operation']} {row['name']}" for row in rows]
+    for name, row in zip(names, rows, strict=True):
+        cells = name.ljust(max(map(len, names))), row["layer"].ljust(max(len(one["layer"]) for one in rows))
+        assert f"  {'  '.join(cells)}  {row['entry']} " in out
 
 
 def test_every_kernel_has_an_example_that_it_serves() -> None:

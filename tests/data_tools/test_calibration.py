@@ -168,7 +168,8 @@ def test_round_refuses_bad_options_and_files(tmp_path: Path, refuses: Refuses) -
     refuses(["round", narrow, out], "b.h5 is stored as float16 already: there is nothing to round", main)
     refuses(["round", source, narrow], "b.h5 already exists: name another file", main)
     refuses(["round", source, shipped.weights_path("lenet5")], "is a file that the project ships", main)
-    refuses(["round", other, out], "network flat reads images of 1 x 5 x 9, Fashion-MNIST's are 1 x 28 x 28", main)
+    wrong = "network flat reads images of 1 x 5 x 9, Fashion-MNIST's are 1 x 28 x 28: name weights of a network that"
+    refuses(["round", other, out], wrong, main)
     assert not out.exists()
 
 

@@ -136,6 +136,21 @@ def test_waterfall_stages_begin_with_tensor_core_time_and_add_up(precision: str)
     assert f"+{svg.format_number(found[2].ms - found[1].ms)} → {svg.format_number(found[2].ms)} ms" in said
 
 
+@pytest.mark.parametrize(
+    ("kernel", "clocks"),
+    [
+        ("wgmma", 432 + 1600),
+        ("wgmma-split", 2 * 432 + 3 * 1600),
+        ("wgmma-int8", 432 + 800),
+        ("wgmma-sparse", 432 + 800),
+    ],
+)
+def test_the_budget_counts_the_products_of_each_kernel(kernel: str, clocks: int) -> None:
+    report: Any = load_benchmark("h100_lenet5_fp16")
+    report = {**report, "layers": [{**report["layers"][0], "kernel": kernel}]}
+    assert waterfall.stages_from_report(report)[0].what.startswith(f"{clocks:,} clocks")
+
+
 def test_report_on_other_kernels_than_the_fast_path_has_no_waterfall() -> None:
     with pytest.raises(ValueError, match="fast path"):
         waterfall.stages_from_report(load_benchmark("h100_lenet5_fp32"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,12 +18,12 @@ from cupy.cuda import runtime
 
 from app.cuda import events
 from app.cuda.graphs import BatchGraph, KernelGraph
-from app.cuda.memory import pinned_copy
+from app.cuda.memory import DeviceMemoryError, pinned_copy
 from app.engine import gpu
 from app.engine.buffers import chunk_slices, equal_chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.engine.request import chunk_size, default_chunk_size
+from app.engine.request import STREAMS, chunk_size, default_chunk_size
 from app.engine.small_batches import graph_batch_size
 from app.kernels import cublas
 from app.network.definitions import LENET5
@@ -207,9 +208,17 @@ def test_growing_buffers_drop_the_graph(card: FakeCard, monkeypatch: pytest.Monk
         for _ in range(2):
             for _ in range(2):
                 engine.run(images, outputs)
-            assert engine.replays_graph_for(images, outputs)
+            assert engine.replays_graph_for(images, outputs) and outputs.logits is None
             engine.run(random_images(LENET5, 30 * engine.chunk))
             assert not engine.replays_graph_for(images, outputs)
+
+
+def test_chunks_are_halved_until_they_fit(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Mock(side_effect=[*[DeviceMemoryError] * 2, *[Mock()] * STREAMS, *[DeviceMemoryError] * 7])
+    monkeypatch.setattr(gpu, "StreamBuffers", tries)
+    with open_fp16_engine(chunk=100) as engine, pytest.raises(gpu.UserError, match="not even one image fits"):
+        assert (engine.chunk, engine.shrunk) == (25, True)
+        open_fp16_engine(chunk=100)
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -25,15 +25,7 @@ from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
 from tests.fuzz.old_systems import check
 from tests.interchange import test_keras as keras
-from tests.support.keras_files import (
-    Model,
-    configuration,
-    functional,
-    keras_hdf5,
-    keras_members,
-    keras_zip,
-    zipped,
-)
+from tests.support.keras_files import Model, configuration, functional, keras_hdf5, keras_members, keras_zip, zipped
 from tests.support.networks_for_tests import layers_toml, random_graph
 from tests.support.onnx_steps import DIV, POOL, SIZES, Step, conv, floats, gemm, model_of, norm, whole
 

@@ -13,16 +13,7 @@ from app.cli import main
 from app.interchange.source import ImportOptions
 from app.layers import Conv2d
 from tests.support.foreign_files import imported
-from tests.support.keras_files import (
-    Model,
-    computed,
-    configuration,
-    functional,
-    hdf5,
-    keras_hdf5,
-    keras_zip,
-    scores_of,
-)
+from tests.support.keras_files import Model, computed, configuration, functional, hdf5, keras_hdf5, keras_zip, scores_of
 
 RNG = np.random.default_rng(8)
 SIDE = 9

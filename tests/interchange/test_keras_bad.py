@@ -57,6 +57,9 @@ def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     )
     model = [MODEL[0], norm(3), *MODEL[1:]]
     check_refused(tmp_path, keras_zip(model, configuration(model, SHAPE)), r"has a scale of \(3,\), needs \(2,\)")
+    model = [FLATTEN, norm(1600)]
+    wrong = r"layer 'n1' \(BatchNormalization\) cannot read what scalings before it leave"
+    check_refused(tmp_path, keras_zip(model, configuration(model, (40, 40, 1))), wrong)
 
 
 def set_key(where: str, value: Any) -> Any:
@@ -68,6 +71,14 @@ def set_key(where: str, value: Any) -> Any:
         at = at[int(key) if isinstance(at, list) else key]
     at[int(last) if isinstance(at, list) else last] = value
     return config
+
+
+def nested(depth: int) -> Any:
+    """The configuration of a model in this many others."""
+    found = CONFIG
+    for _ in range(depth):
+        found = {**found, "config": {"name": "s", "layers": [found]}}
+    return found
 
 
 TENSOR = {"class_name": "__keras_tensor__", "config": {"keras_history": ["n1", 0, 0]}}
@@ -90,6 +101,7 @@ GRAPHS: dict[str, tuple[Any, str]] = {
         {"module": None, "class_name": "Mine", "config": {}, "registered_name": "Mine"},
         r"layer 'model' \(Mine\) is a custom object; its own code was not run",
     ),
+    "too many models in models": (nested(9), "or more than 1,000 or 8 models in models"),
     "no object": ([1], "has a layer without a class"),
 }
 

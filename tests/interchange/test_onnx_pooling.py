@@ -15,6 +15,7 @@ import pytest
 from app.base.errors import UserError
 from app.cli import main
 from app.engine.onnx_runtime import OnnxEngine
+from app.interchange.chain import _leaves_pixels_unread
 from app.interchange.source import MAX_FILE_BYTES, ImportOptions, read_source_file
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool
 from app.layers.pool import Pool
@@ -259,3 +260,8 @@ def test_a_wrong_data_file_gives_a_one_line_error(fault: str, place: Path) -> No
     assert re.search(message, user_error(lambda: read_source_file(save_model(change), ImportOptions())))
     if fault != "a large file":
         assert main(["import", "m.onnx", "--out", "m.h5"]) == 2 and not (place / "m.h5").exists()
+
+
+@pytest.mark.parametrize(("size", "unread"), [(7, False), (8, True), (9, True), (10, False)])
+def test_windows_that_end_before_the_image_leave_pixels_unread(size: int, unread: bool) -> None:
+    assert _leaves_pixels_unread([MaxPool("pool", window=4, stride=3)], 1, size) == unread

@@ -185,7 +185,8 @@ def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **c
     names = [name.encode() for name in headers]
     program = binding.createProgram(texts[row.source], row.source, [*headers.values()], names)
     try:
-        _, language, _, *defines = compile_options(row.launch_config(problem).defines | constants, "sm_90a")
+        _, language, mode, *defines = compile_options(row.launch_config(problem).defines | constants, "sm_90a")
+        assert mode == "--generate-line-info", "code for a debugger is slow"
         binding.compileProgram(program, ("--gpu-architecture=compute_90a", language, *defines))
         ptx = binding.getPTX(program)
         return ptx.decode() if isinstance(ptx, bytes) else str(ptx)

@@ -19,12 +19,7 @@ from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import check_softmax_and_labels, host_arrays, softmax_cases
-from tests.support.kernel_grid import (
-    NETWORK_PAIRS,
-    RAGGED,
-    exactly,
-    row_of,
-)
+from tests.support.kernel_grid import NETWORK_PAIRS, RAGGED, exactly, row_of
 from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
 from tests.support.oracle import onnx_outputs

@@ -12,13 +12,7 @@ from app.lab.checking.cases import Fault
 from app.ladder.emulation.program import build_variant
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_device import host_arrays
-from tests.support.kernel_grid import (
-    convolution_pair,
-    product_pair,
-    row_of,
-    sparsely,
-    typed,
-)
+from tests.support.kernel_grid import convolution_pair, product_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected
 
 # Planted errors: file, text in it, its replacement, and the pattern of the message about a wrong element or a fault.

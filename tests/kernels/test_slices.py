@@ -76,3 +76,11 @@ def test_long_sums_have_the_same_slices_alone_and_in_a_pair(stored: str, exact: 
         for config in (alone, both):
             assert config.defines["SLICES"] == 40 and int(config.defines["STAGES"]) >= 2
             assert max(launch.shared_bytes for launch in config.launches) <= warpgroup.SHARED
+
+
+@pytest.mark.parametrize("outputs", [64, 128, 192])
+def test_warpgroups_divide_the_registers_in_eights(outputs: int) -> None:
+    defines = warpgroup.pipeline_defines(LinearProblem(256, outputs, dtype="float16"), 80)
+    producers, consumers = int(defines["PRODUCER_REGISTERS"]), int(defines["CONSUMER_REGISTERS"])
+    count = int(defines["TILE"]) // 64
+    assert producers % 8 == consumers % 8 == 0 and 0 <= warpgroup.REGISTERS - producers - count * consumers < 8 * count

@@ -207,10 +207,7 @@ def test_one_weight_more_than_2_4_selects_dense_kernels(precision: str) -> None:
     planned = plan(graph, "sm_90a", choices)
     assert convolution_kernels(planned) == ["wgmma-any-sparse", "warpgroup-sparse"]
     assert noted_layers(planned, choices) == ["conv2", "conv3"]
-    for layer, wanted in (
-        ("conv2", ["wgmma-any", "warpgroup-sparse"]),
-        ("conv3", ["wgmma-any-sparse", "warpgroup"]),
-    ):
+    for layer, wanted in (("conv2", ["wgmma-any", "warpgroup-sparse"]), ("conv3", ["wgmma-any-sparse", "warpgroup"])):
         filters = graph.parameters[layer].copy()
         filters[tuple(np.argwhere(filters == 0)[321])] = 0.5
         planned = plan(replace(graph, parameters={**graph.parameters, layer: filters}), "sm_90a", choices)

@@ -15,6 +15,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.lab.batch import UNWRITTEN, Batch, l2_chunk_size
+from app.lab.peers import rounds
 from app.lab.peers.jax import JaxEngine
 from app.lab.peers.jax import _apply_layer as jax_layer
 from app.lab.peers.rounds import OURS, Candidate, Engine, describe_error, measure_in_turn
@@ -224,6 +225,15 @@ def test_pieces_give_the_labels_of_the_whole_batch(
     (row,) = measured_rows(batch, Candidate(framework, "", "fp32", partial(make, precision="fp32")))
     assert row["note"] == "pieces of 2" and not row["reason"]
     assert row["changed"] == 0 and not row["unsteady"]
+
+
+def test_series_of_passes_take_20_ms(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PASSES", 10)
+    for ms, passes in ((5.0, 4), (7.0, 3), (0.1, 10), (90.0, 1)):
+        monkeypatch.setattr(rounds.Entrant, "_time_measurement", lambda *_, ms=ms: ms)
+        (entrant,) = entrants([fake("x", batch.truth, [])])
+        entrant.prepare(batch)
+        assert entrant.passes == passes
 
 
 def test_labels_are_overwritten_before_a_run() -> None:

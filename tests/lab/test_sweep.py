@@ -68,6 +68,8 @@ def test_every_point_is_measured_and_the_best_found() -> None:
     assert found.best_point is not None and found.best_point["parameters"] == {"TILE": 12, "DEPTH": 4}
     assert found.default_point is not None and found.default_point["ms"] == pytest.approx(2.24)
     assert done == [found] and found.finished == len(found.grid) == 6
+    rates = {point["tflops"] * point["ms"] * 1e9 for point in found.points}
+    assert [*rates] == pytest.approx([PROBLEM.flops * found.images] * len(rates))
 
 
 def test_points_that_fail_are_left_out() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from app.cuda.compiler import INCLUDE_DIR, compile_kernel, read_with_includes
 from app.drawing import svg, warpgroups
+from app.files.checks import BadValueError
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.lab.profile import job, stamps
@@ -20,6 +21,8 @@ from app.lab.profile.timeline import add_stamps, first_kernel_shares
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
+from app.records.derive import check_for_type
+from app.records.profile import Images
 from docs.generate.figures import FIGURES
 from tests.kernels.test_kernels_build import ptx_of
 from tests.support.kernel_grid import served
@@ -147,6 +150,11 @@ def test_images_are_requested_then_staged_then_computed() -> None:
         assert all(before >= after for before, after in zip(images[earlier], images[later], strict=True))
     assert images["requested"][-1] == images["staged"][-1] == images["computed"][-1] == SHARES.images
     assert images["computed"][0] == 0 and sorted(images["computed"]) == images["computed"]
+    check = check_for_type(Images)
+    assert check(images) == images
+    for name in images:
+        with pytest.raises(BadValueError, match=f"{name}: a list is not"):
+            check({**images, name: [0]})
 
 
 def test_stamps_beyond_the_count_are_ignored() -> None:
@@ -173,6 +181,7 @@ def test_charts_show_every_warpgroup_and_the_bus() -> None:
     said = ["".join(element.itertext()) for element in first.iter("text")]
     assert [said.count(f"warpgroup {number}") for number in range(5)] == [2, 2, 2, 2, 0]
     assert {meaning for *_, meaning in warpgroups.PHASES.values()} <= {*said}
+    assert sum(one.get("class") == "axis" for one in first.iter()) == 2, "each strip has its axis"
     second = ElementTree.fromstring(warpgroups.draw_bus_chart(timeline, "bus"))
     assert "1,000 images" in (second[1].text or "") and "read by the first kernel" in (second[1].text or "")
 

@@ -12,7 +12,7 @@ from app.ladder.formulas import format_count
 from app.ladder.lessons import Step, all_steps
 from app.ladder.pages import Pages, lesson_to_html
 from app.ladder.stored import stored_card
-from app.ladder.tables import COPY, FACTOR, counter_differences, difference_reason
+from app.ladder.tables import COPY, FACTOR, counter_differences, difference_reason, large_difference_reasons
 from tests.ladder.conftest import BY_NAME, STEPS
 
 # Counter → the count of a lesson that predicts it, and the largest allowed relative difference.
@@ -197,6 +197,9 @@ def test_a_page_compares_counts_with_counters_and_explains_large_differences(
                 why = difference_reason(step, layer, one)
                 assert why is not None, (layer.title, one)
                 assert lesson_to_html(why, layer) in page
+    names = tuple(f"{layer.network} {layer.name}" for layer in card.layers(step))
+    for reasons in large_difference_reasons(step, card.layers(step)).values():
+        assert {one.startswith(names) for one in reasons} == {len(reasons) > 1}, "one reason is all layers'"
     assert {*step.lesson.differs} <= needed, "reasons that no layer needs"
     assert bool(needed) == ('<ul class="note">' in page)
 

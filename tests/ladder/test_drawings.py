@@ -11,6 +11,8 @@ from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.ladder import tiles
 from app.ladder.card import Card, Layer
 from app.ladder.lessons import Step, all_steps
+from app.ladder.matrix_tiles import draw_kernel_passes
+from app.ladder.pixel_tiles import draw_register_patch
 from tests.ladder.conftest import BY_NAME, STEPS
 
 # CSS classes of shapes that the legend leaves out, because words beside the shapes explain them.
@@ -97,6 +99,8 @@ def test_marked_outputs_of_a_thread_are_those_that_its_kernel_computes(step: Ste
     for one in own:
         assert tile["x"] <= one["x"] and one["x"] + one["width"] <= tile["x"] + tile["width"] + 0.01
         assert tile["y"] <= one["y"] and one["y"] + one["height"] <= tile["y"] + tile["height"] + 0.01
+    (along, _), (_, down) = re.findall(r'd="M[\d.]+ [\d.]+L([\d.]+) ([\d.]+)"', drawing.svg())
+    assert (float(along), float(down)) == pytest.approx((own[0]["x"], own[0]["y"]), rel=1e-3), "arrows end at them"
     runs = {"register-column": (8, 1), "register-square": (64, 16), "wide-loads": (4, 1)}  # convolution, product
     if step.row.name in runs:
         assert len(own) == (
@@ -105,6 +109,15 @@ def test_marked_outputs_of_a_thread_are_those_that_its_kernel_computes(step: Ste
 
 
 SIZES = ("columns", "tall", "wide")
+
+
+def test_a_patch_reads_the_windows_of_its_pixels() -> None:
+    assert "input under the patch, 6 × 12, shared memory" in draw_register_patch(8, 2, 8, 5, 1, 128).svg()
+
+
+def test_each_pass_names_the_matrix_that_it_writes() -> None:
+    names = re.findall(r">([^<>]+)</text>", draw_kernel_passes(25, 576, 784).svg())
+    assert {"im2col", "25 × 576 values", "cuBLAS", "product", "layout"} <= {*names}
 
 
 def test_a_warp_has_32_threads_for_every_tile_size(card: Card) -> None:

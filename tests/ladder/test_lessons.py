@@ -161,6 +161,11 @@ def test_fill_formulas_and_errors_of_formulas() -> None:
             evaluate_formula(wrong, {"K": 5})
 
 
+def test_a_multiply_add_is_two_operations(card: Card) -> None:
+    peak = card.benches["lenet5"]["peaks"]["tflops"]["float32"]
+    assert card.speeds("lenet5", BY_NAME["conv-direct"]).products == pytest.approx(peak * 1e12 / 2)
+
+
 def test_a_page_shows_counters_or_how_to_read_them(card: Card) -> None:
     """Build pages from counters as ``profile --every-step`` writes them; a step without counters shows that command."""
     counts = {**dict.fromkeys(COUNTERS, 50.0), "global_loads": 1600 * 4096 * 100 / 32, "DRAM": None}

@@ -59,12 +59,7 @@ FILES: dict[str, tuple[tuple[int, ...], str, list[tuple[int, ...]], int]] = {
     ),
     "keras_convnet": ((1, 28, 28), f"{BLOCK} {BLOCK} flatten linear", [(32, 13, 13), (64, 5, 5)], 34_826),
     "pytorch_mnist": ((1, 28, 28), f"conv2d relu {BLOCK} flatten linear relu linear", [(64, 12, 12)], 1_199_882),
-    "cifar_lenet": (
-        (3, 32, 32),
-        f"{BLOCK} {BLOCK} flatten linear relu linear",
-        [(32, 16, 16), (64, 8, 8)],
-        2_156_490,
-    ),
+    "cifar_lenet": ((3, 32, 32), f"{BLOCK} {BLOCK} flatten linear relu linear", [(32, 16, 16), (64, 8, 8)], 2_156_490),
 }
 
 

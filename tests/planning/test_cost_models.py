@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from app.kernels import warpgroup_convolution as warpgroups
 from app.kernels.problems import ConvProblem
+from app.kernels.variant import Unfit
 from tests.support.kernel_grid import row_of
 
 # (channels, height, width, maps, kernel, stride), pool, padding, input type; then the time on tensor cores ÷ that on
@@ -41,3 +43,19 @@ def test_tensor_cores_are_chosen_where_measured_faster(
         problem = ConvProblem(*sizes, **types)
         worthwhile = row_of("conv", "tensor-core").worthwhile(problem, "sm_90a")
         assert measured is None or worthwhile == (measured < 1), dtype
+
+
+@pytest.mark.parametrize(("parts", "most", "more"), [(1, 24, 32), (2, 12, 16)])
+def test_a_warpgroup_holds_the_sums_of_all_parts(parts: int, most: int, more: int) -> None:
+    convolution = warpgroups.WarpgroupConvolution(16, 28, 64, 3, 1, 26, 26, 1, parts, parts)
+    warpgroups.Tiles(3, most, 1).check(convolution)
+    with pytest.raises(Unfit, match="no registers"):
+        warpgroups.Tiles(3, more, 1).check(convolution)
+
+
+def test_results_from_shared_memory_take_a_third_of_the_stores() -> None:
+    convolution = warpgroups.WarpgroupConvolution(16, 28, 64, 3, 1, 26, 26, 1, 1, 1)
+    rings = [warpgroups.FilterRing.choose(0, results, convolution) for results in (0, 16)]
+    direct, staged = (warpgroups.estimated_clocks(convolution, warpgroups.Tiles(1, 8, 1), ring) for ring in rings)
+    stores = warpgroups.STORE_CLOCKS * warpgroups.RELATIVE_TIME[1] * 8 * 4  # of 8 rows, four times across
+    assert direct - staged == pytest.approx(2 * stores)

@@ -105,6 +105,10 @@ def test_larger_layers_have_lower_limits() -> None:
         assert small.most < middle.most
         limits.append((small.most, middle.most))
     assert limits == sorted(limits, reverse=True) and limits[0] > limits[-1]
+    for maps, most in ((1, [512]), (4, [222, 512])):
+        problem = ConvProblem(8, 20, 20, maps, 3)
+        found = kernels_for_few_images(problem, patch, {"TM": 4, "TR": 2, "TC": 8}, ARCH)
+        assert [one.most for one in found] == most, "no kernel for few images serves more than 512"
     for name, dtype, expected in (("naive", "float32", [960, 250, 31]), ("tensor-core", "tfloat32", [960, 250, 31])):
         outputs = (10, 512, 4096) if dtype == "float32" else (10, 256, 2064)
         layers = [LinearProblem(64, n, dtype=dtype) for n in outputs]

@@ -11,13 +11,7 @@ import pytest
 from app.base.errors import UserError
 from app.base.precision import BY_NAME, epilogue_dtype
 from app.kernels import registry
-from app.kernels.problems import (
-    ConvPairProblem,
-    ConvProblem,
-    LinearPairProblem,
-    tuning_key,
-    without_epilogue,
-)
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, tuning_key, without_epilogue
 from app.network.definitions import FA19, LENET5, MLP, Network
 from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights

@@ -62,6 +62,11 @@ def test_doctor_lists_what_exists(run_doctor: Any, tmp_path: Path, outside: Outs
     assert findings["LENET_CACHE_DIR"]["value"] == str(tmp_path / "cache")
 
 
+def test_a_cache_that_cannot_be_written_to(run_doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.tools.machine.os.access", lambda place, mode: mode == os.F_OK)
+    assert run_doctor()[1]["cache"]["remedy"] == "set LENET_CACHE_DIR to a folder of your own"
+
+
 @pytest.mark.parametrize(
     ("forbidden", "folder", "remedy"),
     [(True, "bytecode", "unset PYTHONDONTWRITEBYTECODE"), (False, "file", "set PYTHONPYCACHEPREFIX"), (True, None, "")],

@@ -185,6 +185,12 @@ def test_seeds_change_weights_and_threads_do_not(train: Train, place: Path, monk
     assert first == second != third
 
 
+def test_settings_name_shifts_and_flips_only_where_there_are_any() -> None:
+    for shift, flip in ((2, True), (0, False)):
+        said = some_settings(shift=shift, flip=flip).describe()
+        assert ("shifts up to 2 px" in said, "horizontal flips" in said, "shifts" in said) == (flip, flip, flip)
+
+
 def test_dropout_depends_only_on_image_layer_and_epoch() -> None:
     settings = some_settings(dropout=(("fc1", 0.25), ("fc2", 0.5)))
     items = np.array([5, 17, 3])
@@ -262,13 +268,15 @@ def test_an_infinite_loss_is_an_error(options: str, train: Train, place: Path, m
 
 def test_unsuitable_images_are_refused(refused: Refused, place: Path) -> None:
     write_idx(place / "small", np.zeros((60, 8, 9), np.uint8))
+    write_idx(place / "coloured", np.zeros((60, 3, 28, 28), np.uint8))
     write_idx(place / "one", np.zeros((1, 28, 28), np.uint8))
     write_idx(place / "one_label", np.zeros(1, np.uint8))
     write_idx(place / "many", np.full(60, 10, np.uint8))
     with h5py.File(place / "floats", "w") as file:
         file["x"], file["y"] = np.full((3, 28, 28, 1), 0.1234), np.eye(10)[:3]
     cases = {
-        "--data small --labels labels": r"small has images of shape \(1, 8, 9\).*network mlp reads \(1, 28, 28\)",
+        "--data small --labels labels": r"small has images of shape \(1, 8, 9\).*network mlp reads .*: resize",
+        "--data coloured --labels labels": "coloured has images of shape .*: name images with as many channels",
         "--data images --labels many": "has label 10, network mlp has classes 0 to 9",
         "--data images": "images has no labels to learn from: name them with --labels FILE",
         "--data images --labels small": "small",

@@ -62,6 +62,12 @@ def test_every_needed_build_compiles(needed_builds: list[Build], long_form: bool
         assert f"\0{name}\0".encode() in cubin, name
 
 
+def test_convolutions_keep_whole_taps_in_shared_memory() -> None:
+    """Slices divide the 32 maps that lenet5's second convolution reads at a tap, and pad the 25 terms of the first."""
+    found = builds(NETWORKS["lenet5"], settings_of(NETWORKS["lenet5"]))
+    assert {dict(constants)["BK"] for name, constants in found if name == "conv"} == {13, 16}
+
+
 def test_weights_come_first_and_all_are_aligned() -> None:
     shapes = {"a_bias": (3,), "a": (5, 3), "b": (2, 2, 1, 7), "b_bias": (7,)}
     layout = arena_layout(shapes)

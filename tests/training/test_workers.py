@@ -151,10 +151,7 @@ def test_an_exit_without_a_reason_is_reported(close: Callable[[Connection, Conne
     assert reason == "worker 2 of 2 ended with exit code 1: train again with fewer --workers"
 
 
-@pytest.mark.parametrize(
-    ("epochs", "number", "send"),
-    [(0, signal.SIGINT, os.killpg), (1, signal.SIGTERM, os.kill)],
-)
+@pytest.mark.parametrize(("epochs", "number", "send"), [(0, signal.SIGINT, os.killpg), (1, signal.SIGTERM, os.kill)])
 def test_a_signal_is_reported_once(
     epochs: int, number: signal.Signals, send: Callable[[int, int], None], place: Path
 ) -> None:

@@ -142,7 +142,7 @@ def measuring_command(request: BenchRequest, rounds: int) -> str:
 def job_from_request(request: BenchRequest) -> Job:
     """Return what the request asks to compare. Raises UserError for any wrong option or unknown network."""
     job = Job(
-        request.network.split(","),
+        list(dict.fromkeys(request.network.split(","))),
         _parse_names("precision", request.precision, PRECISIONS),
         parse_batch_sizes(request.batch, request.batches),
         _parse_names("only", request.only, ENGINES),
@@ -157,8 +157,8 @@ def job_from_request(request: BenchRequest) -> Job:
 
 
 def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """Return the names in a list with commas, by default all. Raises UserError for an unknown name."""
-    names = list(known) if text is None else text.split(",")
+    """Return the names in a list with commas, each once, by default all. Raises UserError for an unknown name."""
+    names = list(known if text is None else dict.fromkeys(text.split(",")))
     for name in names:
         if name not in known:
             what = "engine" if option == "only" else option

@@ -213,3 +213,11 @@ def test_wrong_arguments_raise_value_error(tmp_path: Path) -> None:
             opened_reader.read(0, np.empty((2, 1, 7, 5), np.uint8).transpose(0, 1, 3, 2))
         with pytest.raises(ValueError, match="unknown"):
             opened_reader.read_labels(0, 1)
+
+
+def test_the_system_reads_ahead_in_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advice: list[Any] = []
+    monkeypatch.setattr(sources.os, "posix_fadvise", lambda number, *how: advice.append((os.fstat(number).st_ino, how)))
+    shard = write_and_open(tmp_path, npy_file(GREY))
+    with shard.open_reader():
+        assert advice == [(shard.path.stat().st_ino, (0, 0, os.POSIX_FADV_SEQUENTIAL))]

@@ -17,6 +17,7 @@ from app.base.precision import PRECISIONS
 from app.cli import main
 from app.images.evaluate import results
 from app.images.evaluate.results import APPROXIMATE, EXACT, MOST_EXACT, mcnemar, two_sided_p_value
+from app.images.evaluate.text import _most_frequent_mistake
 from app.layers import Argmax, Flatten, Linear
 from app.network.definitions import LENET5
 from app.network.reference import load_reference
@@ -76,6 +77,7 @@ def test_figures_of_the_shipped_weights(evaluate: Evaluate, capsys: pytest.Captu
     assert other["changed"] == len(other["changes"]) == 100 - np.trace(other["moves"])
     text = printed_wide(f"evaluate --device cpu --batch 40 --html {tmp_path / 'page.html'} --overwrite", capsys)
     assert f"{(labels[:40] == truth[:40]).sum()} / 40 correct" in text and "Ankle boot" in text
+    assert _most_frequent_mistake([3, 9, 4], 1, None) == "2 (4)" and not _most_frequent_mistake([0, 9, 0], 1, None)
     assert "Ankle boot" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

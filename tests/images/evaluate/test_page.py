@@ -131,6 +131,9 @@ def test_the_worst_mistakes_are_shown(channels: int, as_floats: bool) -> None:
     probabilities = [one["probability"] for one in listed]
     assert probabilities == sorted(probabilities, reverse=True)
     assert f"image {listed[0]['image']}: {listed[0]['answer']} with" in "".join(reader.texts)
+    texts = [float(one["y"] or 0) for tag, one in reader.tags if tag == "text"]
+    (height,) = [float(one["height"] or 0) for tag, one in reader.tags if tag == "svg"]
+    assert height == max(texts) + 8
 
 
 def decode_png(content: bytes, channels: int) -> np.ndarray:

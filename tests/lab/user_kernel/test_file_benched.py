@@ -69,6 +69,7 @@ def test_errors_of_the_child_process_are_reasons(
     answers["time_in_process"] = error
     code, text, _ = run_bench(f"{mine} --batch 20 --only direct")
     assert code == int(reason.startswith("WRONG")) and reason in " ".join(text.split())
+    assert ("(on another layer)" in text) == isinstance(error, LostError)
 
 
 @pytest.mark.parametrize(
