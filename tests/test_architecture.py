@@ -139,8 +139,8 @@ def test_a_package_imports_only_lower_packages() -> None:
 
 
 @pytest.mark.parametrize(("upper", "users"), [("app.lab", ("app.lab", "app.ladder")), ("app.ladder", ("app.ladder",))])
-def test_lab_and_ladder_are_started_by_name(upper: str, users: tuple[str, ...]) -> None:
-    """Classifying must not import lessons and measurements."""
+def test_no_room_imports_lab_or_ladder_but_ladder_lab(upper: str, users: tuple[str, ...]) -> None:
+    """Classifying must not import lessons and measurements: the command line loads these two by name."""
     for path in (ROOT / "main.py", *PROGRAM):
         if not module_name(path).startswith(users):
             assert not any(is_within(name, upper) for name in imported_modules(path)), path

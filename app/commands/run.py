@@ -1,4 +1,4 @@
-"""Define the options of the main job, which ``main.py`` runs if no command is given."""
+"""Define the help of the main job, which ``main.py`` runs if no command is given; RunRequest has its options."""
 
 from app.commands.parsers import COMMANDS
 from app.engine.request import RunRequest

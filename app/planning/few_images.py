@@ -1,4 +1,4 @@
-"""Choose further kernels for few images, because the large tiles of the usual one would occupy few multiprocessors.
+"""Choose further kernels of single layers for few images: the usual large tiles would occupy few multiprocessors.
 
 All kernels of a layer add the terms of each sum in the same order, so results do not depend on the batch size. A
 convolution keeps its kernel and takes smaller tiles, in float32 of two sizes. A matrix product takes another kernel.

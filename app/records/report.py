@@ -47,7 +47,7 @@ class Difference(TypedDict):
     excused: Annotated[
         bool,
         "the margin is a near-tie: below 64 roundings of the magnitudes that the image's logits sum, 4 in tf32, 8 in "
-        "fp16 and 48 in int8, see app/network/verdicts.py",
+        "fp16 and 48 in int8, as app/base/precision.py defines",
     ]
 
 
@@ -185,7 +185,7 @@ class Power(TypedDict):
 
 
 class Report(TypedDict):
-    """Verdicts on a run's labels, its times, memory and power (`main.py --json FILE`)."""  # by report.build_report
+    """Verdicts on a run's labels, its times, memory and power (`main.py --json FILE`)."""  # by app.main_job.report
 
     schema: Literal["lenet5-inference/report/4"]
     device: Card | Processor

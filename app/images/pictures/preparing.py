@@ -1,4 +1,4 @@
-"""Convert a picture to the network's input, (C, H, W) uint8.
+"""Convert a picture to the network's input, (C, H, W) uint8. The first layer divides by 255, on the GPU.
 
 The steps are those of the authors of Fashion-MNIST ("Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
 Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2). docs/predict.md, "How pictures are prepared", gives the

@@ -5,8 +5,10 @@
 // each is; B, the pooled maps, stays as it is. Metadata lies in registers: a warpgroup loads it for CHUNK taps at a
 // time, while the products of the taps before are under way.
 // From: none of the systems.
-// Data: as step 2; filters2: kept weights, then metadata (see sparse_pair.py).
-// Launch: as step 2, with IMAGES images in each of WARPGROUPS warpgroups at a time.
+// Data: x (images, 28, 28) uint8; filters1 packed (see conv_pair.py), filters2 kept weights, then metadata (see
+//       sparse_pair.py); scales (2), only the second is used; y (images, 64, 4, 4) float16.
+// Launch: one block per SM; each of WARPGROUPS warpgroups computes IMAGES images at a time (the row's parameters).
+//         Read convolve_pair in conv_pair_warpgroups.cuh, then convolve2 in conv_pair_float16.cuh, issue, multiply.
 // Bound by: shared memory, which gives 128 bytes a clock: a product of N columns reads 2,048 bytes of A and 64 N of B in
 //         the time of 64 N bytes; and the issue slots that pooling takes. Images in host memory: the bus.
 #include "conv_pair_float16.cuh"
@@ -16,7 +18,7 @@ struct SharedStorage : Float16Storage<TAPS * KEPT_BYTES + METADATA_BYTES, IMAGES
 
 struct Products : SparseProducts<Products> {
     static constexpr int COUNT = TAPS;
-    // Multiplies two taps, or the last one; each half of the lanes has the metadata of one tap.
+    // Multiplies two taps, or the last one. Of every four lanes, two hold the metadata of the first tap, two the other's.
     template <int Count>
     static __device__ __forceinline__ void multiply(float (&sums)[Count], unsigned long long filter,
                                                     unsigned long long pixels, int word, unsigned metadata) {

@@ -4,8 +4,9 @@
 // have as many products as one tap of dense filters, so the tensor cores add up two before ordinary additions take
 // over: half of these additions, and as exact. One register of metadata serves both taps.
 // From: none of the systems.
-// Data: as step 4; filters2: kept weights, then metadata (see sparse_pair.py).
-// Launch: as step 4.
+// Data: as step 7, but y (images, 64, 4, 4) is float32, and the scales of both layers are used.
+// Launch: one block per SM; a warpgroup computes IMAGES images at a time. The loop over images is convolve_pair in
+//         conv_pair_warpgroups.cuh; it calls convolve2 below.
 // Bound by: shared memory, as step 7, and the issue slots that pooling and adding take.
 #include "conv_pair_split.cuh"
 #include "sparse_products.cuh"

@@ -18,8 +18,8 @@
 // addresses that depend on it in uniform registers, as wgmma needs them.
 __device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
 
-// A matrix descriptor: the address of an operand's first core matrix, and the distances to the next along k and along
-// rows (columns). In a cluster, an address has the block's number in higher bits than a descriptor has: they are masked
+// A matrix descriptor without swizzle: the address of an operand's first core matrix, and the distances in bytes to the
+// next along k (PTX's leading byte offset) and along rows or columns (stride byte offset). In a cluster, an address has the block's number in higher bits than a descriptor has: they are masked
 // out.
 constexpr unsigned WITHIN_BLOCK = 0x3ffff;
 __device__ __forceinline__ unsigned long long make_smem_desc(unsigned address, int next_k, int next_rows) {
