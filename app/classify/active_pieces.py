@@ -67,7 +67,7 @@ class Block:
     ) -> None:
         """Copy labels (count,) and, if wanted, logits (count, classes) to the piece's results, and give the block back.
 
-        wait, compute: seconds for which the feeder waited for the device, or computed itself.
+        wait: seconds for which the feeder waited for the device. compute: seconds for which the feeder itself computed.
         """
         active, rows = self._active, slice(self.start, self.start + self.count)
         active.labels[rows] = labels

@@ -114,7 +114,7 @@ class TempFiles:
         self.correct = None if self.correct is None or correct is None else self.correct + correct
 
     def sha256(self) -> dict[str, str]:
-        """Return the SHA-256 of each file on disk, by kind."""
+        """Return kind of result (``labels``, ``logits``) → SHA-256 of its temporary file."""
         return {kind: file_sha256(array.temporary) for kind, array in self._arrays.items()}
 
     def publish(self, *, overwrite: bool) -> None:

@@ -92,7 +92,7 @@ class Buffers:
     """A plan's kernels, bound to buffers for up to ``images`` images.
 
     host: buffers in page-locked host memory, by the plan's names for them. The other buffers are allocated on the
-    device, in ``named``. early: as for ``LoadedPlan.bind``.
+    device, in ``named``. early: whether kernels may start before the previous kernel of the stream has ended.
     """
 
     def __init__(
@@ -137,10 +137,7 @@ class Buffers:
 
 
 class StreamBuffers(Buffers):
-    """A stream, its device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
-
-    early: as for ``LoadedPlan.bind``.
-    """
+    """A stream, its device buffers and the kernels bound to them, for chunks of up to ``chunk`` images."""
 
     def __init__(self, loaded: LoadedPlan, chunk: int, *, early: bool = True) -> None:
         super().__init__(loaded, chunk, {}, early=early)

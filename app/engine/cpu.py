@@ -107,7 +107,7 @@ class CpuEngine(Engine):
         pair: tuple[Outputs, Outputs] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """Classify as ``Engine.stream`` does. progress: called after every chunk."""
+        """Classify as ``Engine.stream`` does, with the same ``pair``. progress: called after every chunk."""
         for index, images in enumerate(blocks):
             outputs = Outputs(np.empty(len(images), np.uint8)) if pair is None else pair[index % 2]
             yield self.run(images, outputs, progress).labels[: len(images)]

@@ -53,7 +53,7 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 def read_untrusted(path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
     """Return the wanted parts of a file that may be damaged or malicious; another process reads it.
 
-    content: the bytes of the file, if they are known already. Raises UserError for every fault of the file.
+    content: the bytes of the file; None to read them from ``path``. Raises UserError for every fault of the file.
     """
     with Reader() as reader:
         return reader.read(path, content, wanted)
@@ -80,7 +80,7 @@ class Reader(AbstractContextManager["Reader"]):
         self._child = None
 
     def read(self, path: Path, content: bytes | None, wanted: ReadRequest) -> FileContents:
-        """Return the wanted parts of one file, as ``read_untrusted`` does. Raises UserError."""
+        """Return the wanted parts of a file. content: its bytes; None to read them from ``path``. Raises UserError."""
         request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
         with (
             open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source,
@@ -183,7 +183,7 @@ def _describe_child_failure(code: int | None, seconds: int) -> str:
 
 @contextmanager
 def _report_resource_shortage(path: Path) -> Iterator[None]:
-    """Raise UserError if the system lacks the resources to read the file."""
+    """In the ``with`` block, turn errors from a lack of memory or other resources into UserErrors on the file."""
     try:
         yield
     except MemoryError as error:

@@ -105,7 +105,7 @@ def rename_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
     if overwrite:
         temporary.replace(path)
     else:
-        _rename_to_new(temporary, path)
+        _rename_without_overwriting(temporary, path)
         temporary.unlink(missing_ok=True)
     with suppress(OSError):  # some file systems cannot flush folders
         _flush_to_disk(path.parent)
@@ -127,7 +127,7 @@ def _flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _rename_to_new(old: Path, new: Path) -> None:
+def _rename_without_overwriting(old: Path, new: Path) -> None:
     """Rename ``old`` to ``new``; raise FileExistsError if ``new`` exists. Atomic if the file system has hard links."""
     try:
         new.hardlink_to(old)  # the caller removes the old name
@@ -140,15 +140,15 @@ def _rename_to_new(old: Path, new: Path) -> None:
 
 
 @contextmanager
-def hold_lock(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None]:
+def hold_lock(path: Path, busy_message: Callable[[str], str], remedy: str) -> Iterator[None]:
     """Hold a lock on the file ``path`` while the ``with`` block runs; remove the file at the end.
 
     The system releases the locks of a process however it ends, so a file that a crash left locks nothing. On a file
-    system without locks there is no protection. busy: function from the id of the process that holds the lock to the
-    text of the error. Raises UserError with that text, or with ``remedy`` if the file cannot be written.
+    system without locks there is no protection. busy_message: returns the text of the error from the id of the process
+    that holds the lock. Raises UserError with that text, or with ``remedy`` if the file cannot be written.
     """
     try:
-        descriptor = _acquire_lock_file(path, busy)
+        descriptor = _acquire_lock_file(path, busy_message)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; {remedy}") from error
     try:
@@ -159,31 +159,31 @@ def hold_lock(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[N
         os.close(descriptor)  # after the removal, because another process could lock a file that is about to go
 
 
-def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
+def check_unlocked(path: Path, busy_message: Callable[[str], str]) -> None:
     """Raise UserError, as ``hold_lock`` does, if another process holds the lock file ``path`` now. Creates no file."""
     with suppress(OSError):  # there is no such file, or nobody may hold it
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            _lock_descriptor(descriptor, busy)
+            _lock_descriptor(descriptor, busy_message)
         finally:
             os.close(descriptor)  # closing also unlocks
 
 
-def _lock_descriptor(descriptor: int, busy: Callable[[str], str]) -> None:
+def _lock_descriptor(descriptor: int, busy_message: Callable[[str], str]) -> None:
     """Lock an open lock file. Raises UserError if another process holds it, OSError if its file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-        raise UserError(busy(other)) from None
+        raise UserError(busy_message(other)) from None
 
 
-def _acquire_lock_file(path: Path, busy: Callable[[str], str]) -> int:
+def _acquire_lock_file(path: Path, busy_message: Callable[[str], str]) -> int:
     """Open and lock the file ``path``; return its descriptor. Raises UserError if another process holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            _lock_descriptor(descriptor, busy)
+            _lock_descriptor(descriptor, busy_message)
         except UserError:
             os.close(descriptor)
             raise

@@ -75,7 +75,7 @@ MAX_AFFINE_MAPS = 1024  # of a convolution that only scales and shifts maps: it 
 
 @dataclass
 class PendingAffine:
-    """Factor and shift of each map, (n,), that the next layer with weights will include. nodes: their names."""
+    """Factor and shift of each map, (n,), to fold into the next layer with weights. nodes: where they are from."""
 
     factor: np.ndarray
     shift: np.ndarray
@@ -85,7 +85,7 @@ class PendingAffine:
 class LayerStack:
     """The layers so far, with arrays in PyTorch's layout. shape: output of the last one, (C, H, W) or (features,).
 
-    channels_last: whether the model stores maps as (H, W, C). notes: what was folded or omitted, a sentence each.
+    channels_last: whether the model stores maps as (H, W, C). notes: what was folded or omitted, one text for each.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -116,7 +116,7 @@ class LayerStack:
         if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
             commutes = _commutes_with_pooling(layer, self._pending.factor, self._pending.shift)
         if self._pending is not None and not commutes:
-            self.add_pending_as_convolution(f"a {layer.kind} follows")
+            self.add_pending_affine_as_convolution(f"a {layer.kind} follows")
         after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None and isinstance(layer, Flatten):
             pixels = self.shape[1] * self.shape[2]
@@ -129,7 +129,7 @@ class LayerStack:
         """Add a layer and its arrays, "" (out, in, …) and perhaps "_bias"; fold the pending factor and shift in."""
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
-            self.add_pending_as_convolution("padding follows, whose zeros are not shifted")
+            self.add_pending_affine_as_convolution("padding follows, whose zeros are not shifted")
         after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None:
             arrays = arrays | _fold_into_next(arrays, self._pending)
@@ -165,7 +165,7 @@ class LayerStack:
                 break
         return None
 
-    def add_pending_as_convolution(self, why: str) -> None:
+    def add_pending_affine_as_convolution(self, why: str) -> None:
         """Add the pending factor and shift as a 1 x 1 convolution. why: reason for notes. Raises BadValueError."""
         waits = self._pending
         if waits is None:
@@ -212,7 +212,7 @@ def equivalent_pooling(
 ) -> Pool | None:
     """Return this project's pooling layer with the same result on maps (C, H, W); None if there is none.
 
-    pads: rows and columns before the maps, then after. ceil: round the window count up. counted: a mean counts zeros.
+    pads: rows and columns before the maps, then after. ceil: round the window count up. counted: a mean counts padding.
     """
     if (
         len(pads) != 4

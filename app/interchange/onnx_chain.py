@@ -84,7 +84,7 @@ class OnnxGraph(OnnxLayers):
             self._read_node(Node(node))
         if self.pads_ahead != NO_PADS:
             raise BadValueError(f"ends with a Pad; {CHAIN}")
-        self.stack.add_pending_as_convolution("no layer follows")
+        self.stack.add_pending_affine_as_convolution("no layer follows")
         for operator, nodes in self.left_out.items():
             many = f"{len(nodes)} nodes ({operator}): left out, they change no number"
             self.stack.notes.append(many if nodes[1:] else f"{nodes[0]}: left out, it changes no number")

@@ -149,8 +149,8 @@ class Source(Frozen):
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
 
 
-def read_source_file(path: Path, options: ImportOptions) -> tuple[str, Source]:
-    """Read another system's file; return the name of its format and its content. Raises UserError for every fault."""
+def read_source_file(path: Path, options: ImportOptions) -> tuple[ForeignFormat, Source]:
+    """Read another system's file; return its format and its content. Raises UserError for every fault."""
     content = read_file(path, MAX_FILE_BYTES)
     found = _choose_format(path, content[:START_BYTES])
     try:
@@ -159,7 +159,7 @@ def read_source_file(path: Path, options: ImportOptions) -> tuple[str, Source]:
         check_numbers(source.arrays)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
-    return found.name, source
+    return found, source
 
 
 def _choose_format(path: Path, start: bytes) -> ForeignFormat:

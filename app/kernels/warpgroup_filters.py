@@ -8,9 +8,10 @@ from app.kernels.warpgroup_convolution import TILE, FilterRing, WarpgroupConvolu
 
 
 def pack_core_matrices(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack parts (C, …, M) of filters as wgmma's operand A: flat, channels and maps padded with zeros.
+    """Pack filters as wgmma's operand A; return a flat array in which zeros pad channels and maps.
 
-    Axes: (tiles of 64 maps, taps, parts, planes of 8 channels, 8 groups of maps, 8 maps, 8 channels).
+    parts: the float16 filters, or their high and low halves, each (C, …, M). Order of the result, slowest index first:
+    (tiles of 64 maps, taps, parts, planes of 8 channels, 8 groups of maps, 8 maps, 8 channels).
     """
     channels, *_, maps = parts[0].shape
     planes, tiles = 2 * ceil_div(channels, 16), ceil_div(maps, TILE)
@@ -22,7 +23,7 @@ def pack_core_matrices(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def pack_filters(convolution: WarpgroupConvolution, ring: FilterRing, parts: list[np.ndarray]) -> np.ndarray:
-    """Pack float16 parts (C, K, K, M) of filters for the kernel: flat float16, with metadata behind sparse stages."""
+    """Pack filters as ``pack_core_matrices`` does, with metadata behind each sparse stage. parts: each (C, K, K, M)."""
     if not convolution.sparse:
         return pack_core_matrices(parts)
     (filters,) = parts

@@ -146,7 +146,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
 def _ladder_bars(card: Card, network: str, layers: Layers) -> list[Bar]:
     """Return a bar for each step and other system: measured and predicted time of all convolutions of a network."""
     bench, since = card.benches[network], {step.row.name: step.row.since for step, _ in layers}
-    predicted = _predicted_sums(bench, network, layers)
+    predicted = _predicted_convolution_ms(bench, network, layers)
     links = {(step.row.name, dtype): f"{step.page_name}.html" for step, _ in layers for dtype in BY_DTYPE}
     return journey.bars_from_bench(bench, predicted=predicted, links=links, since=since)
 
@@ -155,8 +155,8 @@ def _html_figure(chart: str) -> str:
     return f"<figure>{chart}</figure>"
 
 
-def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
-    """Return (step, number format) → predicted ms of all convolutions, for the steps that can compute all."""
+def _predicted_convolution_ms(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
+    """Return (step, number format) → predicted ms of all convolutions together, for the steps that can compute all."""
     ops = {table["item"] for table in bench["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
     for step, served in layers:

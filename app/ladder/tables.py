@@ -66,7 +66,7 @@ def counter_differences(layer: Layer) -> Iterator[CounterDifference]:
 
 
 def difference_reason(step: Step, layer: Layer, found: CounterDifference) -> str | None:
-    """Return a sentence that explains a large difference: the lesson's, else a general one; None if none applies."""
+    """Return why count and counter differ much: the lesson's sentence, else a general one; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
     fewer = found.counted < found.expected
@@ -90,7 +90,7 @@ def difference_reason(step: Step, layer: Layer, found: CounterDifference) -> str
 
 
 def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return counter → sentences that explain its large differences; they name the layers if their reasons differ."""
+    """Return counter → sentences on why it differs much from the count; if reasons differ, each names its layers."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in counter_differences(layer):
@@ -209,7 +209,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of counts, including wasted work, beside hardware counters; None if no layer has counters."""
+    """Return a table of counts, which include wasted work, and hardware counters; None if no layer has counters."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None

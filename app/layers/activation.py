@@ -18,7 +18,7 @@ class Activation(Layer):
     operation: ClassVar[str] = "activation"
 
     @property
-    def function(self) -> str:
+    def problem_name(self) -> str:
         """Return the name of f in kernel problems, such as "relu"."""
         return self.kind
 
@@ -28,7 +28,7 @@ class Activation(Layer):
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
         """Return the problem of a kernel for this layer alone; None if the input and output types differ."""
-        return ActivationProblem(prod(shape), self.function, input_dtype) if input_dtype == output_dtype else None
+        return ActivationProblem(prod(shape), self.problem_name, input_dtype) if input_dtype == output_dtype else None
 
 
 class Relu(Activation):
@@ -37,7 +37,7 @@ class Relu(Activation):
     kind: ClassVar[str] = "relu"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in x's memory, of any shape and float type."""
+        """Overwrite x, of any shape and float type, with y; return it."""
         # Zeros for one image instead of a scalar 0: NumPy's loop over two arrays is three times as fast.
         return np.maximum(x, np.zeros_like(x[:1]), out=x)
 
@@ -48,7 +48,7 @@ class Relu6(Activation):
     kind: ClassVar[str] = "relu6"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in x's memory, of any shape and float type."""
+        """Overwrite x, of any shape and float type, with y; return it."""
         return np.clip(x, 0, 6, out=x)
 
 
@@ -59,12 +59,12 @@ class LeakyRelu(Activation):
     kind: ClassVar[str] = "leakyrelu"
 
     @property
-    def function(self) -> str:
+    def problem_name(self) -> str:
         """Return the name of f in kernel problems, with the slope unless it is the default, such as "leakyrelu:0.2"."""
         return self.kind if self.slope == DEFAULT_SLOPE else f"{self.kind}:{self.slope!r}"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in x's memory, of any shape and float type."""
+        """Overwrite x, of any shape and float type, with y; return it."""
         return np.multiply(x, x.dtype.type(self.slope), out=x, where=x < 0)
 
 
@@ -74,7 +74,7 @@ class Tanh(Activation):
     kind: ClassVar[str] = "tanh"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in x's memory, of any shape and float type."""
+        """Overwrite x, of any shape and float type, with y; return it."""
         return np.tanh(x, out=x)
 
 
@@ -84,18 +84,18 @@ class Sigmoid(Activation):
     kind: ClassVar[str] = "sigmoid"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in x's memory, of any shape and float type."""
+        """Overwrite x, of any shape and float type, with y; return it."""
         with np.errstate(over="ignore"):  # far below 0, exp(-x) is infinite and its reciprocal 0, as it should be
             np.exp(np.negative(x, out=x), out=x)
         x += 1
         return np.reciprocal(x, out=x)
 
 
-# Every activation by the name that kernel problems use; oracles and tests iterate over it.
+# Kind → class of each activation; oracles and tests iterate over it.
 ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu, Relu6, LeakyRelu, Tanh, Sigmoid)}
 
 
-def activation_layer(function: str, name: str = "") -> Activation:
-    """Return the layer for the function of a kernel problem, such as "relu" or "leakyrelu:0.2". name: the layer's."""
-    kind, *settings = function.split(":")
+def activation_layer(problem_name: str, name: str = "") -> Activation:
+    """Return the layer of a ``problem_name``, such as "relu" or "leakyrelu:0.2". name: name of the layer."""
+    kind, *settings = problem_name.split(":")
     return ACTIVATIONS[kind](name, *map(float, settings))

@@ -82,7 +82,7 @@ class Conv2d(Layer):
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
-            activation = rest[0].function
+            activation = rest[0].problem_name
             rest.pop(0)
         pool, is_max, ceil = 1, False, False
         if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].effective_stride and not rest[0].is_padded:

@@ -50,7 +50,7 @@ class Linear(Layer):
     ) -> LinearProblem | None:
         """Return the problem of a kernel with this epilogue: an activation, an argmax, or a softmax and an argmax."""
         kinds = [type(layer) for layer in epilogue]
-        activation = epilogue[0].function if len(epilogue) == 1 and isinstance(epilogue[0], Activation) else ""
+        activation = epilogue[0].problem_name if len(epilogue) == 1 and isinstance(epilogue[0], Activation) else ""
         if not activation and kinds not in ([], [Argmax], [Softmax, Argmax]):
             return None
         types = input_dtype, dtype, output_dtype

@@ -71,11 +71,11 @@ def import_(request: ImportRequest) -> int:
 
 def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
     """Return the name of the file's format, its checked content, and the converted arrays. Raises UserError."""
-    name, source = read_source_file(file, asked)
+    form, source = read_source_file(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
         _check_window_sizes(source.network)
-        return name, source, convert_arrays(source)
+        return form.name, source, convert_arrays(source)
     except (BadValueError, LayerError) as error:
         raise UserError(f"{file}: {error}") from error
 

@@ -73,7 +73,7 @@ def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arc
     if config is None or not config.launches:
         return
     for entry, code, labels in parse_functions(disassemble(compile_kernel(row.path, config.defines, arch))):
-        if loop := count_hottest_loop(code, labels):
+        if loop := hottest_loop_counts(code, labels):
             about = {"operation": row.operation, "name": row.name, "layer": layer, "entry": entry}
             yield cast(Instructions, about | loop)  # counts by class
 
@@ -115,7 +115,7 @@ def parse_functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[st
             code.append(Instruction(address, found[2], found[3]))
 
 
-def count_hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
+def hottest_loop_counts(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
     """Return how many instructions the hottest loop has, in all and by class, without inner loops that only copy.
 
     Keys: ``instructions`` for the sum, and the classes. Return None if no loop has half of the function's

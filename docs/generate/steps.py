@@ -27,10 +27,10 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
     layers = card.layers(step)
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names
-    since = f" `{row.name}` continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
+    since = f" `{row.name}` builds on `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")
     texts = (
-        f"[{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} "
+        f"Source: [{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} "
         f"{_origin_sentence(row)}",
         lesson.detail,
         f"**Bound by:** {lesson.bound}",

@@ -14,7 +14,7 @@ from app.classify.receipts import read_receipt
 from app.classify.shards import open_shard
 from app.images.pictures.preparing import prepare_picture
 from app.images.pictures.reading import read_picture
-from app.images.predict.inputs import read_images
+from app.images.predict.inputs import read_array_file
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx
 from data_tools.inflate import GZIP_MAX_RATIO
@@ -140,7 +140,7 @@ def read_parts(path: Path) -> None:
     assert out.dtype == np.uint8 or (out.min() >= 0 and out.max() <= 1)
     try:
         with np.errstate(under="ignore"):
-            whole = read_images(path)
+            whole = read_array_file(path)
     except UserError as error:
         raise AssertionError("the reader of whole files refuses it") from error
     assert whole is not None

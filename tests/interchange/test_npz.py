@@ -11,7 +11,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
-from app.images.predict.inputs import read_images
+from app.images.predict.inputs import read_array_file
 from app.interchange.npz import MAX_ARRAYS, read_array, read_npz
 from app.interchange.state_dict import read_state_dict
 from tests.interchange.test_named_arrays import import_bytes
@@ -70,7 +70,7 @@ def test_an_odd_type_or_shape_gives_a_one_line_error(case: str) -> None:
 
 def read_as_images(content: bytes, folder: Path) -> None:
     (folder / "images.npz").write_bytes(content)
-    assert read_images(folder / "images.npz") is not None
+    assert read_array_file(folder / "images.npz") is not None
 
 
 BOMBS: dict[str, tuple[Callable[[bytes, Path], object], Callable[[], bytes], str]] = {

@@ -23,7 +23,7 @@ from app.lab.bench.table import short_peak_name
 from app.planning import tuning
 from app.records.parts import Peaks
 from app.tools import machine_code, precompile, resources
-from app.tools.machine_code import CLASSES, OTHER, count_hottest_loop, parse_functions
+from app.tools.machine_code import CLASSES, OTHER, hottest_loop_counts, parse_functions
 from tests.lab.test_bench import make_document
 from tests.support.shell import user_error
 
@@ -78,9 +78,9 @@ def test_the_hottest_loop_is_counted_without_copies_within_it() -> None:
     assert (first, len(code), second, len(straight)) == ("first", 13, "second", 2)
     assert labels == {".L_x_0": 0x10, ".L_x_1": 0x30, ".L_x_2": 0x40}
     counted = {"multiply": 2, "global_load": 1, "shared_load": 1, "barrier": 1, "branch": 1, OTHER: 1}
-    assert count_hottest_loop(code, labels) == {"instructions": 7, **dict.fromkeys(CLASSES, 0), OTHER: 0} | counted
-    assert count_hottest_loop(straight, others) is None  # the loop at a kernel's end multiplies nothing
-    assert count_hottest_loop(code[:3], labels) and not count_hottest_loop(code[:3] + 2 * straight[:1], labels)
+    assert hottest_loop_counts(code, labels) == {"instructions": 7, **dict.fromkeys(CLASSES, 0), OTHER: 0} | counted
+    assert hottest_loop_counts(straight, others) is None  # the loop at a kernel's end multiplies nothing
+    assert hottest_loop_counts(code[:3], labels) and not hottest_loop_counts(code[:3] + 2 * straight[:1], labels)
 
 
 def test_missing_nvdisasm_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

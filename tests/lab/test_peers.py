@@ -238,8 +238,8 @@ WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUD
 )
 def test_settings_that_cannot_be_the_fastest(network: str, ms: dict[str, list[float]], needless: int) -> None:
     graph = random_graph(NETWORKS[network])
-    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_setting_needless(name, ms, graph))}
+    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.reason_to_skip_setting(name, ms, graph))}
     assert len(found) == needless and set(found.values()) <= {*torch.NEEDLESS}
     assert all(("pieces" if ms else "channels last") in name for name in found)
     assert not {WHOLE, PIECES, EAGER} & found.keys()
-    assert not torch.why_setting_needless("jit", ms, graph)
+    assert not torch.reason_to_skip_setting("jit", ms, graph)

@@ -137,7 +137,7 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
         assert expected is not None
         expected, _ = GRADIENTS[type(before)](before, x, x, expected, {}, True)
     dx = poisoned(x.size)
-    gradient = pool_gradient_kernel(architecture(), layer, shape, before.function if before else "")
+    gradient = pool_gradient_kernel(architecture(), layer, shape, before.problem_name if before else "")
     gradient(null_stream(), len(x), upload(x), upload(y), upload(dy), dx)
     np.testing.assert_array_equal(fetched(dx, x.shape), expected)
 

@@ -33,7 +33,7 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
         return images
     try:
         if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
-            wait_for_stream(current_torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
+            make_stream_wait(stream, current_torch_stream(images.get_device()), cupy.cuda.Event(disable_timing=True))
             return _view_torch_tensor(images, dtype)
         # A JAX array that is ready needs no wait, which DLPack would include. Some JAX arrays lack the interface.
         ready = getattr(images, "is_ready", bool)()
@@ -58,10 +58,10 @@ def current_torch_stream(number: int) -> int:
     return found
 
 
-def wait_for_stream(ready: int, stream: cupy.cuda.Stream, event: cupy.cuda.Event) -> None:
-    """Make ``stream`` wait, by an event, for the work enqueued so far on the stream whose pointer is ``ready``."""
-    if ready != stream.ptr:
-        runtime.eventRecord(event.ptr, ready)
+def make_stream_wait(stream: cupy.cuda.Stream, other: int, event: cupy.cuda.Event) -> None:
+    """Make ``stream`` wait, by the event, for the work enqueued so far on the stream whose pointer is ``other``."""
+    if other != stream.ptr:
+        runtime.eventRecord(event.ptr, other)
         stream.wait_event(event)
 
 
@@ -88,9 +88,9 @@ def _view_cuda_array_interface(owner: Any, interface: dict[str, Any], stream: cu
 
     (CuPy's own conversion would make the host wait for the stream of the array.)
     """
-    ready = interface.get("stream")
-    if ready is not None:  # the interface calls the null stream 1
-        wait_for_stream(0 if ready == 1 else ready, stream, cupy.cuda.Event(disable_timing=True))
+    other = interface.get("stream")
+    if other is not None:  # the interface calls the null stream 1
+        make_stream_wait(stream, 0 if other == 1 else other, cupy.cuda.Event(disable_timing=True))
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     if 0 in shape:  # an empty array may have no address
         return cupy.empty(shape, dtype)
@@ -138,10 +138,10 @@ class CardEngines(Engines):
         self.arithmetic = None
         with cupy.cuda.Device(number):
             self.device_context = self._card = cupy.cuda.Device()
-            self._ready = cupy.cuda.Event(disable_timing=True)  # recorded on other libraries' streams
+            self._event = cupy.cuda.Event(disable_timing=True)  # recorded on other libraries' streams
         self._number: int = self._card.id
         self._threads = threading.local()
-        self._given: dict[tuple[Shape, Any], GpuEngine] = {}  # by the given batch's shape without N, and its type
+        self._given: dict[tuple[Shape, Any], GpuEngine] = {}  # (shape without N, type) of arrays → engine
 
     def run_on_card(self, graph: Graph, images: Any, stream: Any = None, *, wait: bool) -> tuple[Any, Any, bool]:
         """Enqueue images on a stream; return labels, scores, and whether the caller gave a single image.
@@ -201,11 +201,11 @@ class CardEngines(Engines):
         if engine is None or not dense or address % ALIGNED or number != self._number:
             return None
         if type(images) is not cupy.ndarray:
-            wait_for_stream(current_torch_stream(number), stream, self._ready)
+            make_stream_wait(stream, current_torch_stream(number), self._event)
         return engine, images.shape[0], address
 
     def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return labels and logits as ``Engines.compute_results`` does: of large batches, a function for the logits."""
+        """Return labels and logits as ``Engines.compute_results`` does; of large batches, a function for the logits."""
         assert isinstance(engine, GpuEngine)
         if not self._is_current_gpu():
             with self._card:

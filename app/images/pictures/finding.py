@@ -77,8 +77,8 @@ def _find_listed_pictures(pieces: Iterable[bytes], where: str) -> Iterator[Path]
 def _split_file_names(pieces: Iterable[bytes], where: str) -> Iterator[str]:
     """Yield the names in a list. Raises UserError, which names ``where``, if the content is a picture instead.
 
-    pieces: the content, in pieces of any length. Zero bytes separate the names if the first piece with a separator has
-    one; otherwise newlines do.
+    pieces: the content, in pieces of any length. The first piece that contains a zero byte or a newline decides: zero
+    bytes separate the names if it contains one, otherwise newlines do.
     """
     left, separator = b"", None
     for piece in pieces:

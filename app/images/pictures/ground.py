@@ -23,13 +23,13 @@ LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest connected part
 # The surface: cubic splines through a grid of knots, fitted to averages of blocks.
 FITTED = 64  # blocks along the longer edge
 KNOTS = 9  # along each edge
-STIFF_AT_BORDER, STIFF = 1e-1, 1e-4  # weights of its bending against the squared differences from the blocks
+STIFF_AT_BORDER, STIFF = 1e-1, 1e-4  # weights of the surface's bending against its squared differences from blocks
 NEAR = 3.0  # of 255: blocks that differ less from the surface are ground, if they join ground
 MOST_GROWTH_STEPS = 40  # the most steps of growth
 
 # Only where the border is not even. Sizes in pixels; a picture has at most 256 along an edge (preparing.py).
 BLUR = 2  # radius: patterns become weaker, objects hardly
-LINE = 7  # lines as thin as this, as seams and creases, are no objects
+LINE = 7  # lines as thin as this, such as seams and creases, are no objects
 SHADE, SLOPE, HUE = (0.5, 1.6), 6.0, 12.0  # shadows: brightness ÷ ground's, change a pixel, change of colours
 NECK = 9  # shadows are joined with the ground at the border by strips at least as wide
 # Share of the squared differences from the ground: if less remains without shadows, they are kept as object.
@@ -82,15 +82,15 @@ def _exceeds_tolerance(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
 
 
 def _greatest_difference(picture: np.ndarray, other: np.ndarray | int) -> np.ndarray:
-    """Return the greatest difference of each pixel's channels: (h, w). Four times as fast as ``max`` along the axis."""
+    """Return each pixel's greatest difference in a channel, (h, w). Four times as fast as ``max`` along the axis."""
     red, green, blue = np.moveaxis(np.abs(picture - other), 2, 0)
     return np.maximum(np.maximum(red, green), blue)
 
 
 def _has_one_colour_background(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
-    """Return whether the outermost pixels have one colour, apart from noise and objects; shadows and lines are neither.
+    """Return whether the outermost pixels show one colour, perhaps noise and objects, but no shadows and lines.
 
-    mask: pixels that differ from the colour, (h, w) bool. blurred: of the picture. ground: the colour, (h, w, 3).
+    mask: pixels that differ from the colour, (h, w) bool. blurred: the picture, blurred. ground: the colour, (h, w, 3).
     """
     edge = frame_mask(mask.shape, 1)
     sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
@@ -185,10 +185,9 @@ def _bending_energy() -> np.ndarray:
 
 
 def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a mask of the object, (h, w) bool, and the weight of each pixel in it, (h, w) float32.
+    """Return a mask of the pixels that differ more than the sample's, (h, w) bool, and their weights, (h, w) float32.
 
-    rest: differences from the ground, (h, w, 3). sample: pixels of the ground, (h, w) bool. The object's pixels differ
-    more than the sample's.
+    rest: differences from the ground, (h, w, 3). sample: mask of pixels of the ground, (h, w) bool.
     """
     far = _mahalanobis_distances(rest, sample)
     mask = (_greatest_difference(rest, 0) > TOLERANCE) & (far > DEVIATIONS)
@@ -197,14 +196,17 @@ def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.nd
 
 
 def _drop_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Return the mask without shadows and folds, or unchanged if little would remain, as of objects with soft edges."""
+    """Return the mask, (h, w) bool, without shadows and folds of the ground; unchanged if little would remain of it.
+
+    So little would remain, for example, of objects with soft edges. ring: mask of the picture's border, (h, w) bool.
+    """
     left = mask & ~_shadow_mask(mask, picture, ground, ring)
     squares = np.square(picture - ground).max(axis=2)
     return left if squares[left].sum() > LEAST_WITHOUT_SHADOWS * squares[mask].sum() else mask
 
 
 def _shadow_mask(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Return a mask of pixels of the ground's hue that soft changes of brightness connect with the border, ``ring``."""
+    """Return a mask of pixels of the ground's hue that are linked to the border, ``ring``, by soft changes of light."""
     brightness = (picture * ground).sum(axis=2) / np.square(ground).sum(axis=2).clip(1)
     same_hue = _greatest_difference(picture, brightness[..., None] * ground) < HUE
     level = brightness * ground.max(axis=2)
@@ -220,7 +222,7 @@ def _drop_thin_lines(mask: np.ndarray) -> np.ndarray:
 
 
 def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """Return the Mahalanobis distances of ``rest``, (h, w, 3), by the covariance in the pixels of ``sample`` (bool)."""
+    """Return the Mahalanobis distances (h, w) of ``rest`` (h, w, 3), by the covariance of the pixels in ``sample``."""
     values = rest[sample]
     sizes = np.abs(values).max(axis=1)
     usual = values[sizes <= max(3.0, 3 * float(np.median(sizes)))]
@@ -229,7 +231,7 @@ def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
 
 
 def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
-    """Return the connected parts of the mask with at least ``least`` times the weight of the heaviest one.
+    """Return the mask with only the connected parts that weigh at least ``least`` times as much as the heaviest.
 
     weight: of each pixel, (h, w). Parts along the border have a tenth of their pixels' weight.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NAMES = ("x", "images")  # names for images in an NPZ file; its only array may have any name
 
 
-def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
+def read_array_file(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
     """Return the images in a file of arrays; None if ``path`` is another file or cannot be read. Raises UserError."""
     try:
         start = read_first_bytes(path, START_BYTES)
@@ -193,7 +193,7 @@ def gather_inputs(paths: Iterable[str]) -> list[Input]:
         for path in paths:
             if not path:  # Path("") is this folder
                 raise UserError("an empty PATH names nothing: give '.' for this folder")
-            images = None if path == "-" else read_images(Path(path), lambda *asked: hdf5_reader().read(*asked))
+            images = None if path == "-" else read_array_file(Path(path), lambda *asked: hdf5_reader().read(*asked))
             if images is not None:
                 inputs.append(images)
                 continue

@@ -23,7 +23,7 @@ PROGRAMS = (
 
 def as_text(document: Bench, width: int = WIDTH) -> str:
     """Return the document as text: heading, tables, texts on a user's kernel, and notes."""
-    parts = [_header_lines(document, width), *(_item_table(item, width) for item in document["tables"])]
+    parts = [_header_lines(document, width), *(_table_lines(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals_table(document["totals"], width))
         parts += [_batches_table(document["batches"], width)] if len(document["batches"]) > 1 else []
@@ -54,7 +54,7 @@ def short_peak_name(name: str) -> str:
     return " ".join([SHORT[dtype], *family])
 
 
-def _item_table(item: Table, width: int) -> list[str]:
+def _table_lines(item: Table, width: int) -> list[str]:
     problem = next(iter(item["problems"].values()))
     title = f"{item['item']} ({item['images']:,} images; {problem})"
     return [*paragraph(title, width), *table(KERNELS, map(_kernel_cells, item["rows"]), width)]

@@ -53,7 +53,7 @@ SHAPES: dict[str, Sequence[Single]] = {
 IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, which are the rows of a matrix product
 # Operation → the sizes that --shape takes.
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
-# Two bytes whose repetition is a NaN in every type → what this NaN in an output means.
+# Two bytes that, repeated, are a NaN in every type → what an output of such bytes means.
 NANS = {
     b"\xff\xff": "nothing was written, or only added (outputs begin as NaN)",
     b"\xfe\xff": "found NaN from shared memory that no thread had written",  # by the emulation
@@ -123,7 +123,7 @@ class Case(Frozen):
         return None
 
     def _describe_position(self, at: int) -> str:
-        """Return the image and position of flat index ``at`` of y, as text."""
+        """Return as text to which image, map and pixel the flat index ``at`` of y belongs."""
         if isinstance(self.problem, LinearProblem):
             image, output = divmod(at, self.problem.outputs)
             return f"image {image}, output {output}"
@@ -134,14 +134,14 @@ class Case(Frozen):
 
 
 def _describe_value(value: Any) -> str:
-    """Return a wrong element of y, a NumPy scalar, as text; for a known NaN, the text from ``NANS``."""
+    """Return a wrong element of y, a NumPy scalar, as text; if its bytes repeat a key of ``NANS``, the text there."""
     words = (value.tobytes()[at : at + 2] for at in range(0, value.nbytes, 2))
     return NANS.get(b"".join(set(words)), f"found {value:.7g}")
 
 
-def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
-    """Return a description of the first label whose score is not the best within the allowed errors, or None."""
-    for image, (label, scores, slack) in enumerate(zip(labels, exact, each, strict=True)):
+def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> str | None:
+    """Return a description of the first label whose score is below the best by more than allowed errors, or None."""
+    for image, (label, scores, slack) in enumerate(zip(labels, exact, allowed, strict=True)):
         best = int(scores.argmax())
         if label >= len(scores) or scores[best] - scores[label] > slack[best] + slack[label]:
             found = "nothing was written" if label == 255 else f"found {label}"
@@ -243,9 +243,9 @@ def _parse_shape(row: Variant, text: str) -> Iterator[Single]:
 
 
 def problem_in_type(row: Variant, problem: Single, dtype: str) -> Single:
-    """Return the problem with another arithmetic type, and the storage types that belong to it except for uint8 input.
+    """Return the problem in another arithmetic type, with the storage types of that type; uint8 input stays uint8.
 
-    For a kernel of 2:4 sparse filters, the problem has such filters.
+    For a kernel for 2:4 sparse filters, the problem has such filters.
     """
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)

@@ -48,7 +48,7 @@ def with_new_data(cases: Iterable[Case], rng: np.random.Generator) -> list[Case]
 
 
 def _plain_forms(problem: Single) -> list[Single]:
-    """Return the problem without bias, activation, pooling and uint8 input; then also without padding."""
+    """Return one or two simpler problems: without bias, activation, pooling and uint8 input; then also unpadded."""
     if isinstance(problem, ConvProblem):
         channels, height, width, maps, window, stride = problem.sizes
         fits = window <= min(height, width)

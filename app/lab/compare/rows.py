@@ -101,7 +101,7 @@ def _make_field_getter(*names: str) -> Callable[[Document], Mapping[str, Any]]:
 
 
 def _run_settings(document: Report) -> Mapping[str, Any]:
-    """Return the settings of the main job, except the numbers of runs."""
+    """Return network, type of images, precision, batch and settings of a main job's report, but no numbers of runs."""
     settings = {name: value for name, value in document["settings"].items() if name not in ("runs", "layer_runs")}
     return {
         "network": document["network"]["name"],

@@ -195,7 +195,7 @@ def search_settings(
             for setting, make in settings.items():
                 if setting in known["ms"] or setting in known["failed"]:
                     continue
-                if needless := torch.why_setting_needless(setting, known["ms"], batch.graph):
+                if needless := torch.reason_to_skip_setting(setting, known["ms"], batch.graph):
                     searches.add(known, setting, [], needless)
                     continue
                 candidate = Candidate(engine, setting, precision, partial(make, precision=precision))

@@ -62,7 +62,7 @@ SETTINGS = tuple(
 )
 
 
-def why_setting_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
+def reason_to_skip_setting(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
     """Return why the setting called ``name`` cannot be the fastest; empty if it can. ms: times of tried settings."""
     setting = next((one for one in SETTINGS if str(one) == name), Setting())
     if setting.channels_last and not any(isinstance(step.layer, Conv2d | Pool) for step in graph.steps):

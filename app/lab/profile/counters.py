@@ -55,7 +55,7 @@ COUNTERS: dict[str, Counter] = {
     "L2": Counter("L2 cache, of its peak", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
     "DRAM": Counter("device memory, of its peak", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
 }
-# Events per thread that one counted event stands for: an instruction of a warp is one of each of its 32 threads.
+# Unit → events of threads in one counted event: an instruction of a warp is one instruction of each of 32 threads.
 WEIGHTS = {"warps": 32, "threads": 1, "bytes": 1}
 # Counters of a kernel in the main job, in percent.
 THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"  # active threads of a warp's 32
@@ -79,7 +79,7 @@ def busiest_unit(throughput: Mapping[str, float | None]) -> str:
 
 
 def parse_ncu_shares(text: str) -> list[dict[str, Any]]:
-    """Return a row for each kernel launch in the table that ``ncu --csv --page raw`` prints, without earlier lines.
+    """Return a row for each kernel launch in the output of ``ncu --csv --page raw``; skip lines before the table.
 
     Values are in percent, or None if the tool gave no number. Keys ``load``, ``store``: bytes used ÷ bytes moved by
     global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS) → share of
@@ -89,7 +89,7 @@ def parse_ncu_shares(text: str) -> list[dict[str, Any]]:
 
 
 def parse_ncu_launches(text: str) -> list[dict[str, str]]:
-    """Return the cells of each launch in ncu's table, by column; [] if the text has no table."""
+    """Return column → cell of each launch in ncu's table; [] if the text has no table."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if start is None:
@@ -161,7 +161,7 @@ def describe_ncu_failure(text: str, code: int) -> str:
 
 
 def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
-    """Return the rows with layer and kernel name of the spans ``launched``; layers are empty if the kernels differ."""
+    """Return the rows ``counted`` with layer and name of each launch; layers are empty if ncu counted other kernels."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
         return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]

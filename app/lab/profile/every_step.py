@@ -98,7 +98,7 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
 
 
 def served_layers(graph: Graph, arch: str, choices: Choices, row: Variant) -> Iterator[str]:
-    """Yield the names of the layers that this variant can compute."""
+    """Yield the names of the layers that the variant ``row`` can compute."""
     for layer in (step.layer for step in graph.steps if step.layer.operation == row.operation):
         try:
             plan(graph, arch, replace(choices, kernels={layer.name: row}))
@@ -108,7 +108,7 @@ def served_layers(graph: Graph, arch: str, choices: Choices, row: Variant) -> It
 
 
 def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
-    """Yield (layer, kernel function) of each launch of this variant for one batch, in order. Raises UserError."""
+    """Yield (layer, kernel function) of each launch of ``row`` for one batch. Raises UserError as ``plan`` does."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
             config = row.launch_config(node.problem, node.settings)

@@ -130,7 +130,7 @@ def default_parameters_like(header: Header, row: Variant, problem: Problem) -> d
     return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
 
 
-def configure_like_row(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
+def configure_like_variant(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
     """Return the launch of the registry's ``row``, with the header's other constants added. Raises Unfit."""
     config = row.configure(problem, parameters)
     constants, _ = evaluate_constants(header, problem)

@@ -99,7 +99,7 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
         given = {one.name: getattr(row, one.name) for one in fields(row)} | told
         given |= {"since": row.name, "dtypes": dtypes or row.dtypes}
         given["defaults"] = partial(launches.default_parameters_like, header, row)
-        given["configure"] = partial(launches.configure_like_row, header, row)
+        given["configure"] = partial(launches.configure_like_variant, header, row)
         return UserVariant(**given)
     if INTEGERS in dtypes:
         raise UserError(f"{name}: types: no kernel of a single layer computes in {INTEGERS}: name another type")

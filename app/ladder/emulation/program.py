@@ -191,8 +191,8 @@ class BuiltKernel(Frozen):
     def run(self, *inputs: Sequence[np.ndarray | None], low: bool) -> list[np.ndarray]:
         """Run the kernel once for each of ``inputs``, in one process; return the flat outputs of all runs, in order.
 
-        inputs: x and the packed parameters. Bytes that no run has written are 0xFF; each run finds all memory but its
-        inputs as the run before left it. low: whether arrays begin, not end, at a guard page. Raises Fault.
+        inputs: x and the packed parameters of each run. Memory begins as bytes 0xFF; between runs only the inputs are
+        written anew. low: whether arrays begin at a guard page instead of ending at one. Raises Fault.
         """
         done, found, at = self.execute(*inputs, low=low), [], 0
         for output in (*self.outputs,) * len(inputs):

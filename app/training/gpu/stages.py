@@ -117,7 +117,7 @@ def activation_stage(context: StageContext, layer: Activation, shape: Shape, x: 
     """Return the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
     y = context.allocate_activations(shape)
     launch = inference_launch(context, layer, shape, x, y, "float32")
-    slopes = activation_gradient_kernel(context.arch, prod(shape), layer.function) if slope else None
+    slopes = activation_gradient_kernel(context.arch, prod(shape), layer.problem_name) if slope else None
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         if slopes is not None:
@@ -188,9 +188,9 @@ def build_stages(context: StageContext, model: Model, settings: Settings, x: Any
             x = made[-1].y
         function = ""
         if isinstance(layer, Activation):
-            function = layer.function
+            function = layer.problem_name
         elif isinstance(layer, Conv2d | Linear) and waiting and isinstance(waiting[0], Activation):
-            function = waiting[0].function
+            function = waiting[0].problem_name
             waiting.pop(0)
         slope = not (waiting and isinstance(waiting[0], Pool))
         match layer:
