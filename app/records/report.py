@@ -118,7 +118,7 @@ class ComparedPrecision(TypedDict):
 
     precision: Precision
     end_to_end_ms: Times
-    gain: Annotated[Amount, "this run's median ÷ that one's"]
+    gain: Annotated[Amount, "this run's median time ÷ that of the other precision"]
     compared: Count
     differences: list[Difference]
 
