@@ -119,7 +119,7 @@ class ComparedPrecision(TypedDict):
     precision: Precision
     end_to_end_ms: Times
     gain: Annotated[Amount, "this run's median time ÷ that of the other precision"]
-    compared: Count
+    compared: Annotated[Count, "number of labels compared"]
     differences: list[Difference]
 
 
