@@ -34,17 +34,16 @@ POLL_SECONDS = 0.1
 MEMORY_BYTES = 1 << 30  # limit of the process that transfers the file
 CHUNK = 1 << 16
 MAX_REASON = 200  # characters
-# The server must not decompress the archive.
-HEADERS = {"Accept-Encoding": "identity"}
-_PASSING, _FOR_GOOD = 10, 11  # exit codes of this process: another attempt may succeed, or none can
+HEADERS = {"Accept-Encoding": "identity"}  # the server must not decompress the archive
+_TRANSIENT, _PERMANENT = 10, 11  # exit codes of this process: another attempt may succeed, or none can
 
 
 class DownloadError(Exception):
-    """A URL did not deliver its file. The text is the reason, in one line. passing: whether a retry may succeed."""
+    """A URL did not deliver its file. The text is the reason, in one line. transient: whether a retry may succeed."""
 
-    def __init__(self, reason: str, passing: bool = False) -> None:
+    def __init__(self, reason: str, transient: bool = False) -> None:
         super().__init__(reason)
-        self.passing = passing
+        self.transient = transient
 
 
 def find_unreachable_urls(urls: Sequence[str]) -> dict[str, str]:
@@ -84,7 +83,7 @@ def download_file(url: str, target: Path, max_bytes: int) -> None:
         try:
             return _attempt_download(url, target, max_bytes)
         except DownloadError as error:
-            if not error.passing:
+            if not error.transient:
                 raise
             last = error
     raise DownloadError(f"{last} ({ATTEMPTS} attempts)")
@@ -99,7 +98,7 @@ def _attempt_download(url: str, target: Path, max_bytes: int) -> None:
         reason = child.receive() and _final_report(child, target, progress)  # the first message is READY
         code = child.exit_code()
     if code != 0:
-        raise DownloadError(reason or f"the process that downloads it {describe_exit_code(code)}", code == _PASSING)
+        raise DownloadError(reason or f"the process that downloads it {describe_exit_code(code)}", code == _TRANSIENT)
 
 
 def _final_report(child: Child, target: Path, progress: tqdm) -> str:
@@ -127,7 +126,7 @@ def main(url: str, target: str, max_bytes: int) -> None:
         transfer_file(url, Path(target), max_bytes)
     except DownloadError as error:
         link.send(str(error).encode())
-        sys.exit(_PASSING if error.passing else _FOR_GOOD)
+        sys.exit(_TRANSIENT if error.transient else _PERMANENT)
 
 
 def transfer_file(url: str, target: Path, max_bytes: int) -> None:
@@ -149,7 +148,7 @@ def transfer_file(url: str, target: Path, max_bytes: int) -> None:
     except (requests.URLRequired, requests.TooManyRedirects, requests.exceptions.InvalidURL) as error:
         raise DownloadError(_error_reason(error)) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise DownloadError(_error_reason(error), passing=True) from error
+        raise DownloadError(_error_reason(error), transient=True) from error
     except Exception as error:  # an invalid answer can make the libraries raise any exception
         raise DownloadError(f"its answer is not understood ({_error_reason(error)})") from error
 

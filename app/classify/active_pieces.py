@@ -87,7 +87,7 @@ class Block:
 
 
 class Feeder:
-    """Hands blocks from the queue to one thread. held: the blocks that the thread has not returned."""
+    """A feeder thread's access to the queue. held: the blocks of images that the thread has not returned."""
 
     def __init__(self, queue: ActivePieceQueue) -> None:
         self.queue = queue
@@ -122,9 +122,8 @@ class ActivePieceQueue:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.changed = (
-            Condition()
-        )  # guards all state of the queue and its pieces; notifies of new blocks and of the end
+        # Guards all state of the queue and its pieces; notifies of new blocks and of the end.
+        self.changed = Condition()
         self.active: list[ActivePiece] = []
         self.ended: BaseException | None = None
 

@@ -203,7 +203,7 @@ class OutputFolder:
             )
 
     def _load_earlier_results(self, progress: Callable[[int], object]) -> None:
-        """Read the results of earlier runs into ``receipts`` and ``notes``. Raises UserError."""
+        """Keep valid earlier results, note unusable ones. Raises UserError if one may be neither kept nor replaced."""
         for number in self.remaining_shards:
             existing = [path for path in self._result_files(number) if may_exist(path)]
             self._check_overwrite_allowed(existing)

@@ -1,7 +1,7 @@
 """Make CUDA graphs: capture a repeated batch, or build a graph of kernels node by node.
 
-A thread that waits for the whole device breaks a stream capture; no other thread can break a graph built of nodes. CuPy
-can only capture graphs, so ``KernelGraph`` calls the driver. Its structures follow the CUDA Driver API's documentation.
+A thread that waits for the whole device breaks a stream capture; other threads cannot break a graph built of nodes.
+CuPy can only capture graphs, so ``KernelGraph`` calls the driver, with ctypes structures that follow its documentation.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def tuple_check(*checks: Check) -> Check:
 
 
 def mapping_check(check: Check) -> Check:
-    """Return a check for a JSON object with any names of one line, whose values pass ``check``."""
+    """Return a check for a JSON object whose values pass ``check``. Its names may be any lines of printable text."""
     check_name = text_check(1000)
 
     def check_mapping(value: Any) -> dict[str, Any]:

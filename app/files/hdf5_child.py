@@ -48,25 +48,25 @@ def _answer_request(message: bytes, source: int, result: int) -> bytes:
     return json.dumps(answer).encode()
 
 
-def _answer_contents(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
+def _contents_reply(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
     found = read_contents(file, ReadRequest(**request["wanted"]), memory.allocate_array)
     arrays = zip(found.arrays.items(), memory.offsets, strict=True)
     described = [(name, array.dtype.str, array.shape, offset) for (name, array), offset in arrays]
     return {"names": found.names, "arrays": described, "attributes": found.attributes}
 
 
-def _answer_descriptions(file: StrictFile, request: dict[str, Any], _: _SharedMemoryFile) -> dict[str, Any]:
+def _descriptions_reply(file: StrictFile, request: dict[str, Any], _: _SharedMemoryFile) -> dict[str, Any]:
     names = file.list_names()
     found = [(name, file.describe_dataset(name)) for name in request["datasets"] if name in names]
     return {"names": names, "datasets": [(name, one.dtype.str, one.shape, one.offset, one.band) for name, one in found]}
 
 
-def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
+def _rows_reply(file: StrictFile, request: dict[str, Any], memory: _SharedMemoryFile) -> dict[str, Any]:
     array = file.read_rows(request["dataset"], request["first"], request["count"], memory.allocate_array)
     return {"rows": (array.dtype.str, array.shape, memory.offsets[0])}
 
 
-_ANSWERS = {"contents": _answer_contents, "descriptions": _answer_descriptions, "rows": _answer_rows}
+_ANSWERS = {"contents": _contents_reply, "descriptions": _descriptions_reply, "rows": _rows_reply}
 
 
 class _SharedMemoryFile:

@@ -64,11 +64,11 @@ class Chain(Frozen):
 def network_from_chain(
     chain: Chain, name: str, summary: str, channels: int, features: int | None, size: int | None
 ) -> Network:
-    """Return the network of a chain; it enlarges images to ``size``, the height and width that the layers read.
+    """Return the network of a chain, which scales images to ``size`` x ``size`` for the first layer.
 
-    channels: of an image. features: inputs of the first fully connected layer, None without one. If ``size`` is None,
-    it is the only size that gives so many features and leaves no row or column unread. Raises BadValueError, which asks
-    for ``--size``, if no size or several sizes fit.
+    channels: of an image. features: inputs of the first fully connected layer, None without one. size: None to find the
+    only one that gives this layer ``features`` inputs; of several, the only one that leaves no row or column unread.
+    Raises BadValueError, which asks for ``--size``, if no size or several sizes fit.
     """
     if size is None:
         size = _unique_image_size(chain.layers, channels, features)

@@ -26,14 +26,14 @@ class ConvertedArray(Frozen):
 
 def source_array_shapes(network: Network) -> dict[str, Shape]:
     """Return the shape that each array has in a ``Source``, by its name in weights files; includes optional biases."""
-    return {name: channels_first_shape(ours) for name, ours, _ in _expected_arrays(network)}
+    return {name: channels_first_shape(ours) for name, ours, _ in _array_shapes(network)}
 
 
 def convert_arrays(source: Source) -> list[ConvertedArray]:
     """Return every array in the layout of weights files, in the network's order. Raises BadValueError for a misfit."""
     network = source.network
     found: list[ConvertedArray] = []
-    wanted = [*_expected_arrays(network)]
+    wanted = [*_array_shapes(network)]
     for name, ours, flattened in wanted:
         theirs = channels_first_shape(ours)
         if name not in source.arrays:
@@ -56,7 +56,7 @@ def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dic
     The result includes arrays with names that the network lacks. Raises BadValueError for a shape that does not fit.
     """
     found = dict(arrays)
-    for name, ours, flattened in _expected_arrays(network):
+    for name, ours, flattened in _array_shapes(network):
         if name in arrays:
             _check_array_shape(name, arrays[name], ours, network)
             if len(ours) == 4:
@@ -72,8 +72,8 @@ def channels_first_shape(shape: Shape) -> Shape:
     return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
 
 
-def _expected_arrays(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
-    """Yield each array's name, its shape in a weights file and, if a matrix reads flattened maps, the maps' shape."""
+def _array_shapes(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
+    """Yield (name, shape in a weights file, shape of the flattened maps that it reads, or None) of each array."""
     flattened = None
     for step in network.steps:
         if isinstance(step.layer, Flatten):

@@ -187,7 +187,7 @@ class OnnxLayers(WeightlessLayers):
         self._flatten()
 
     def read_unsqueeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Convert a node that adds the channel axis to images (N, H, W); shapes in ``stack`` always have this axis."""
+        """Note where a node adds the channel axis to images (N, H, W); ``stack.shape`` has this axis from the start."""
         axes = self._reduction_axes(node, values)
         if self.stack.found or self.stack.shape[0] != 1 or axes not in ([1], [3]):
             raise node.error("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")

@@ -1,4 +1,4 @@
-"""Choose among launches of kernels with bit-identical results by the number of images."""
+"""Choose a launch by the number of images, among kernels with bit-identical results."""
 
 from __future__ import annotations
 

@@ -266,8 +266,8 @@ class LoadedKernel:
         block, shared, early = self._block, self._shared_bytes, self._dependent
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
-        def launch(stream: int, size: Any, _: Any = alive) -> None:
-            if (blocks := grid(size))[0]:
+        def launch(stream: int, grid_argument: Any, _: Any = alive) -> None:
+            if (blocks := grid(grid_argument))[0]:
                 driver.launchKernel(handle, *blocks, *block, shared, stream, address, 0)
 
         if not early and self._cluster is None:
@@ -279,10 +279,10 @@ class LoadedKernel:
         """Return a function that adds a launch with ctypes ``values`` to a graph, given the argument of ``grid``."""
         packed, dependent, cluster = _value_addresses(values), self._dependent, self._cluster
 
-        def add_node(graph: KernelGraph, size: int) -> None:
-            if (blocks := grid(size))[0]:
+        def add_node(graph: KernelGraph, grid_argument: int) -> None:
+            if (blocks := grid(grid_argument))[0]:
                 node = self._function.ptr, ctypes.addressof(packed), blocks, self._block, self._shared_bytes
-                graph.add_kernel(*node, dependent=dependent, cluster=cluster(size) if cluster else 1)
+                graph.add_kernel(*node, dependent=dependent, cluster=cluster(grid_argument) if cluster else 1)
 
         return add_node
 

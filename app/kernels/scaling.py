@@ -254,7 +254,10 @@ def _flatten_filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarr
 def _output_bounds(
     weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, activation: str = ""
 ) -> np.ndarray:
-    """Return each output's greatest magnitude. weights: (inputs, terms, outputs). inputs: greatest magnitudes of x."""
+    """Return an upper bound of each output's magnitude after ``activation``: (outputs,) float64.
+
+    weights: (channels, taps, outputs). bias: (outputs,). inputs: (channels,), greatest magnitude in each channel.
+    """
     sums = inputs @ np.abs(weights).sum(axis=1)
     shift = np.zeros(len(sums)) if bias is None else bias.astype(np.float64)
     if activation == "sigmoid":

@@ -6,7 +6,7 @@ from app.kernels.problems import ConvProblem, LinearProblem
 FAST_TF32 = (80, 90, 100, 103)  # architectures whose tensor cores multiply tfloat32 several times as fast
 
 
-def split_is_worthwhile(problem: ConvProblem | LinearProblem, arch: str) -> bool:
+def tf32_split_is_worthwhile(problem: ConvProblem | LinearProblem, arch: str) -> bool:
     """Return whether splitting float32 into two tfloat32 beats float32 on CUDA cores; True for other types.
 
     Splitting is slower on desktop GPUs, because their tensor cores multiply tfloat32 no faster than their CUDA cores

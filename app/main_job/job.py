@@ -67,7 +67,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
         with device.translate_gpu_errors():
             outcome = run_on_gpu(request, graph, chosen, data, batch, watch.lap)
     # Check.
-    agreement_of = partial(reference_agreement, graph, weights, data, request.recheck)
+    agreement_of = partial(compare_with_reference, graph, weights, data, request.recheck)
     accuracy = check_labels(
         graph, weights, data, outcome, agreement_of(outcome.labels, outcome.arithmetic), request.min_accuracy
     )
@@ -113,7 +113,7 @@ def batch_size(request: RunRequest, data: Dataset) -> int:
     return batch
 
 
-def reference_agreement(
+def compare_with_reference(
     graph: Graph, weights: Weights, data: Dataset, recheck: bool, labels: np.ndarray, dtype: str
 ) -> Agreement:
     """Return how far labels (N,) agree with the float64 reference, stored or computed now for the first images.

@@ -132,7 +132,7 @@ Counted = Annotated[Amount | None, "null where the tool gave no number"]
 
 
 class StepCounts(TypedDict):
-    """Hardware counts, summed over a layer's launches, and the largest percentages (app/lab/profile/counters.py)."""
+    """Hardware counters of a layer: sums over launches, largest percentages of peak (app/lab/profile/counters.py)."""
 
     instructions: Counted
     multiply_adds: Counted

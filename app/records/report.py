@@ -118,8 +118,8 @@ class ComparedPrecision(TypedDict):
 
     precision: Precision
     end_to_end_ms: Times
-    gain: Annotated[Amount, "this run's median ÷ that one's"]
-    compared: Count
+    gain: Annotated[Amount, "this run's median time ÷ that of the other precision"]
+    compared: Annotated[Count, "number of labels compared"]
     differences: list[Difference]
 
 

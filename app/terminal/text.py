@@ -67,9 +67,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Return each shown column's width: of its longest cell, or of its longest word if it is last and left-aligned.
+    """Return the width of each shown column: of its longest cell or, for a left-aligned last column, longest word.
 
-    The last cell of a row with fewer cells than columns does not count.
+    shown: indices of columns. If a row is short, its last cell spans the other columns and does not count.
     """
     found = []
     for index in shown:

@@ -87,7 +87,7 @@ def _encode_safetensors(description: Description, arrays: Arrays) -> bytes:
 
 
 def _encode_npz(description: Description, arrays: Arrays) -> bytes:
-    """Return an NPZ file with the names and layouts of weights files."""
+    """Return the arrays as an NPZ file, with the names and layouts of this program's weights files."""
     return build_npz_bytes(NamedArrays(arrays, description))
 
 

@@ -22,9 +22,9 @@ LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MN
 
 
 def networks(request: NetworksRequest) -> int:
-    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Return 0. Raises UserError.
+    """Print every network: input, layers, parameters, FLOPs per image, its shipped weights' accuracy. Return 0.
 
-    The request may name a single network, or ask for its TOML instead.
+    The request may name a single network, or ask for its TOML instead. Raises UserError.
     """
     if request.toml:
         _print_toml(request)

@@ -29,7 +29,7 @@ from app.training.task import TrainTask, load_task
 from app.training.workers import check_workers, start_team
 
 
-def write_results(task: TrainTask, progress: Progress, say: Callable[[str], object]) -> None:
+def save_training_results(task: TrainTask, progress: Progress, say: Callable[[str], object]) -> None:
     """Write all requested results; call ``say`` with a line for each. Raises UserError."""
     request = task.request
     weights = _write_weights(task, progress)
@@ -149,7 +149,7 @@ def _train_and_write(task: TrainTask, job: TrainingJob, say: Callable[[str], obj
     try:
         progress = _train_epochs(task, job, say)
         with translate_memory_errors(job.settings):
-            write_results(task, progress, say)
+            save_training_results(task, progress, say)
     except loop.DivergedError as error:
         kept = task.files.checkpoint
         remove = f"remove {kept}, which stores the last complete epoch, and " if kept.exists() else ""

@@ -201,7 +201,7 @@ GENERAL = Recipe(epochs=40, rate=3e-3, weight_decay=0.01)
 def default_recipe(network: Network) -> Recipe:
     """Return the recipe of a listed network; a wider or narrower variant has the same recipe.
 
-    Other networks get a general recipe, with all possible biases.
+    Other networks get a general recipe, with a bias in every layer that may have one.
     """
     own = RECIPES.get(network_family(network.name))
     if own is not None and is_listed_network(network):

@@ -68,9 +68,9 @@ def write_schemas(folder: Path) -> list[Path]:
 def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield (path, description) of each field. prefix: path of the records. seen: record → path of its description."""
     for name, hint in {name: hint for record in records for name, hint in record_fields(record).items()}.items():
-        inner = _nested_records(hint)
+        inner = _record_types_in(hint)
         place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
-        deep = any(_nested_records(field) for one in inner for field in record_fields(one).values())
+        deep = any(_record_types_in(field) for one in inner for field in record_fields(one).values())
         text = _describe_field(hint)
         if inner and inner[0] in seen:
             yield place, "; ".join(filter(None, (text, f"as in `{seen[inner[0]]}`")))
@@ -99,7 +99,7 @@ def _list_fields(records: list[Any]) -> str:
 
 def _describe_field(hint: Any) -> str:
     """Return the description of a field or, without one, of its record; then the strings that its value may be."""
-    inner = _nested_records(hint)
+    inner = _record_types_in(hint)
     found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]
     if all(word in found for word in words):
@@ -127,9 +127,9 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(part.kind) if part.origin is Union else (hint,)
 
 
-def _nested_records(hint: Any) -> list[Any]:
+def _record_types_in(hint: Any) -> list[Any]:
     """Return the record types (TypedDict) that a field may contain, directly or in lists and dicts."""
     kind = split_annotated_type(hint).kind
     if is_typeddict(kind):
         return [kind]
-    return [record for one in get_args(kind) if not isinstance(one, str) for record in _nested_records(one)]
+    return [record for one in get_args(kind) if not isinstance(one, str) for record in _record_types_in(one)]

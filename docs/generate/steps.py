@@ -43,7 +43,7 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
 
 def _origin_sentence(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
-        return f"No older report had a kernel like `{row.name}`."
+        return f"No report of the older projects has a kernel like `{row.name}`."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
     reports = f"reports on {', '.join(others)} and {last}" if others else f"report on {last}"
     return f"The older {reports} had the idea of `{row.name}`."
@@ -90,6 +90,6 @@ def _speedup_sentences(figures: Figures, rows: Mapping[str, Variant], name: str,
         if (text := format_share(first.row(layer, name, dtype), "of the {} peak"))
     ]
     peaks = f" On `{first.network}`, `{name}` reaches {' and '.join(shares)}." if shares else ""
-    takes = f"{item} takes" if item else "conv1 and conv2 together take"
     times_text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    return f"In {SHORT[dtype]}, {takes} {times_text}{against}.{peaks}"
+    computes = f"`{name}` computes {item or 'conv1 and conv2 together'} in"
+    return f"In {SHORT[dtype]}, {computes} {times_text}{against}.{peaks}"

@@ -149,7 +149,8 @@ def _peer_fault_sentences(comparison: Row) -> Iterator[str]:
     """Yield a sentence for each peer that has no times or that gives wrong labels."""
     images = comparison["images"]
     for row in comparison["rows"]:
-        what = f"{peer_title(row)} in {row['precision']}"
+        name, _, setting = peer_title(row).partition(" ")
+        what = f"{name} in {row['precision']}" + (f" ({setting})" if setting else "")
         if row["engine"] != OURS and row["reason"]:
             yield wrap_paragraph(f"{what} has no times: {row['reason']}.")
         elif row["engine"] != OURS and row["changed"] > WRONG * images:
@@ -216,7 +217,7 @@ def network_section(network: str, figures: Figures) -> str:
     """Return the layers of a network, its times beside those of other systems, and its accuracy."""
     row = network_entry(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
-    layers = " → ".join(map(_layer_text, row["layers"]))
+    layers = " → ".join(map(_layer_with_settings, row["layers"]))
     work = f"{row['parameters']:,} parameters and takes {row['flops'] / 1e6:.2f} MFLOP per image"
     about = f"{size} → {layers}. The network has {work}."
     return "\n\n".join(
@@ -234,7 +235,7 @@ def correct_labels_table(network: str) -> str:
     return markdown_table(["first images", "report", "our weights here"], rows, 0)
 
 
-def _layer_text(layer: Row) -> str:
+def _layer_with_settings(layer: Row) -> str:
     settings = [name if value is True else f"{name} {value}" for name, value in layer["settings"].items()]
     return layer["kind"] + (f" ({', '.join(settings)})" if settings else "")
 

@@ -106,7 +106,7 @@ def test_the_next_mirror_is_used_if_one_fails(cache: Path, server: Mirrors, use_
     check_loaded()
     check_only_the_files(cache)
     assert [server.asked[f"/{mirror}/{NAMES[0]}.gz"] for mirror in bad] == [1, 1, 1]
-    assert [server.asked[f"/flaky/{name}.gz"] for name in NAMES] == [2, 2], "server errors are passing"
+    assert [server.asked[f"/flaky/{name}.gz"] for name in NAMES] == [2, 2], "server errors are transient"
     assert sum(server.asked.values()) == 7, "a mirror that failed is not asked again"
 
 

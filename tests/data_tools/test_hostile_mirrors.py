@@ -144,7 +144,7 @@ def test_invalid_answers_give_one_line_errors(name: str, serve: Starter, tmp_pat
     with pytest.raises(DownloadError) as caught:
         transfer_file(url, tmp_path / "file", LIMIT)
     text = str(caught.value)
-    assert caught.value.passing == (code == AGAIN), text
+    assert caught.value.transient == (code == AGAIN), text
     assert 3 < len(text) < 300 and text.isascii() and text.isprintable()
 
 

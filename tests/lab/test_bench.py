@@ -171,7 +171,7 @@ def test_times_with_sparse_filters_are_stored_under_sparse_problems() -> None:
     rows = tuple(
         Result(OURS, name, "float16", step, ms=1.0) for step, name in ((21, "warpgroup"), (22, "warpgroup-sparse"))
     )
-    found = job.tuned_times([Table("conv2", "conv", True, 100, {"float16": problem}, rows)])
+    found = job.tuned_results([Table("conv2", "conv", True, 100, {"float16": problem}, rows)])
     kept = {one: [*times] for one, times in found.items()}
     assert kept == {problem: ["warpgroup"], replace(problem, sparse=True): ["warpgroup-sparse"]}
 
@@ -217,7 +217,7 @@ def test_text_contains_every_row() -> None:
 
 
 def test_only_times_of_registry_variants_are_stored_for_tuning() -> None:
-    found = job.tuned_times([make_table("conv1")])
+    found = job.tuned_results([make_table("conv1")])
     assert set(found[CONV]) == {"cublas", "direct", "shared-tile"}
     assert found[CONV]["shared-tile"].parameters == {"TILE": 16}
     assert len(found) == 2

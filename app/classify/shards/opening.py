@@ -148,16 +148,14 @@ def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored
     status = os.fstat(stream.fileno())
     if _file_kind(stream) != "a NumPy array (.npy)":
         layout = read_layout(path, ranks)
-        return _describe_stored_array(
-            path, status, layout.shape, np.dtype(np.uint8), layout.offset, zipped=layout.zipped
-        )
+        return _make_stored_array(path, status, layout.shape, np.dtype(np.uint8), layout.offset, zipped=layout.zipped)
     try:
         header = read_header("it", os.pread(stream.fileno(), MAX_HEADER_BYTES, 0))
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
     if header.order == "F" and len(header.shape) > 1:
         raise UserError(f"{path} is stored by columns; save it again with numpy.ascontiguousarray")
-    stored = _describe_stored_array(path, status, header.shape, header.dtype, header.offset)
+    stored = _make_stored_array(path, status, header.shape, header.dtype, header.offset)
     if not header.shape or stored.nbytes != status.st_size - header.offset:
         found = f"{status.st_size - header.offset:,} bytes of numbers, which is not what its shape {header.shape} needs"
         raise UserError(f"{path} has {found}; get a fresh copy")
@@ -173,7 +171,7 @@ def _read_hdf5_headers(
     found = {}
     for name, one in described.items():
         offset = one.offset or 0
-        stored = _describe_stored_array(
+        stored = _make_stored_array(
             path, status, one.shape, one.dtype, offset, dataset=name, band=one.band * (one.offset is None)
         )
         if stored.storage_form == "plain" and offset + stored.nbytes > status.st_size:
@@ -187,7 +185,7 @@ def _read_hdf5_headers(
     return names, found
 
 
-def _describe_stored_array(
+def _make_stored_array(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
 ) -> StoredArray:
     """Return a ``StoredArray``, with the size and time of the file's ``status``. layout: further fields of it."""

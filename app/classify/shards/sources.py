@@ -48,12 +48,12 @@ class StoredArray(Frozen):
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of one item along the first dimension, such as an image."""
+        """Return the size in bytes of one item along the first dimension, such as an image."""
         return prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the whole array."""
+        """Return the size of the whole array in bytes."""
         return self.shape[0] * self.row_bytes
 
 

@@ -68,7 +68,7 @@ class GrowingNetwork:
         self.add_layer(Flatten(""))
 
     def defer_scale(self, factor: np.ndarray, offset: np.ndarray) -> None:
-        """Add to ``pending`` a factor and an offset of the next layer's input, each () or (channels,)."""
+        """Let the next layer read its input x as ``factor`` * x + ``offset``. Both are () or (channels,)."""
         before = self.pending or (np.float64(1), np.float64(0))
         factor, offset = np.asarray(before[0] * factor), np.asarray(before[1] * factor + offset)
         self.pending = (factor, offset) if (factor != 1).any() or offset.any() else None

@@ -233,9 +233,9 @@ def pack_tap_fragments(filters: np.ndarray) -> np.ndarray:
 
 
 def pack_second_filter_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
-    """Pack (32, 5, 5, 64) as mma's A: (passes, 50 k steps, tiles of 16 maps, 32 lanes, 4 registers, 2).
+    """Pack (32 channels, 5, 5, 64 maps) as mma's A: (passes, 50 k steps, tiles of 16 maps, 32 lanes, 4 registers, 2).
 
-    A k step is one tap and 16 channels; a pass covers ``maps`` maps.
+    A k step is one tap and 16 channels; a pass covers ``maps`` maps; a register holds two neighbouring channels.
     """
     # axes: step, half of k, t, pair, tap | pass, tile, half of the rows, g
     parts = filters.reshape(2, 2, 4, 2, 25, 64 // maps, maps // 16, 2, 8)

@@ -8,7 +8,7 @@ from app.base.precision import epilogue_dtype
 from app.cuda.compiler import architecture_number
 from app.kernels.plain_problems import ITEMSIZE, Argument, max_workspace_images
 from app.kernels.problems import LONG_SUM, LinearProblem
-from app.kernels.tensor_cores import split_is_worthwhile
+from app.kernels.tensor_cores import tf32_split_is_worthwhile
 from app.kernels.variant import (
     BLOCK,
     FLOATS,
@@ -157,7 +157,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
 def _tensor_cores_are_worthwhile(problem: LinearProblem, arch: str) -> bool:
     """Return whether tensor cores beat CUDA cores, and no warpgroup kernel with a separate softmax is faster."""
     warpgroups = architecture_number(arch) == WARPGROUPS and problem.dtype != "tfloat32"
-    return split_is_worthwhile(problem, arch) and not (problem.softmax and warpgroups)
+    return tf32_split_is_worthwhile(problem, arch) and not (problem.softmax and warpgroups)
 
 
 def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:

@@ -1,6 +1,6 @@
 // The multiply-adds of `register-tiled` become mma.sync instructions, each 16 x 8 sums of a warp at once, in float16,
 // tfloat32 or two tfloat32 for each float32 (SPLIT), with float32 sums; the double-buffered tiles stay. Tensor cores
-// cut off what they add: a stage of split operands is summed there, the stages in the usual way.
+// truncate sums instead of rounding them: with split operands they add up each stage, and CUDA cores add the stages.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT: float16, or float for tfloat32; bias (N) float or null;
 //       y (rows, N) OUTPUT, with SOFTMAX that of each row; with ARGMAX also labels (rows) uint8: the column of the

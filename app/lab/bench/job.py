@@ -151,7 +151,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         tables = {main: [timer.time_item(item, job.graph, main) for item in job.items]}
         if request.save_tuning:
             notes.append(
-                f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned_times(tables[main]))}"
+                f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned_results(tables[main]))}"
             )
             known = tuning.load(card["name"])  # for the whole program
         tables |= {
@@ -193,7 +193,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
     return document, tables[main]
 
 
-def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.TunedResult]]:
+def tuned_results(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.TunedResult]]:
     """Return the times of the registry's variants as problem → name → result, for the tuning file of ``auto``."""
     found: dict[Problem, dict[str, tuning.TunedResult]] = {}
     for served in tables:

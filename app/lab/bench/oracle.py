@@ -203,9 +203,9 @@ def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int
     margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
     xp = array_module(x)
 
-    def iterate_window_elements(maps: Array, beyond: float) -> Iterator[Array]:
+    def iterate_window_elements(maps: Array, outside_value: float) -> Iterator[Array]:
         if any(map(max, margins)):
-            maps = xp.pad(maps, [(0, 0), (0, 0), *margins], constant_values=beyond)
+            maps = xp.pad(maps, [(0, 0), (0, 0), *margins], constant_values=outside_value)
         for p, q in product(range(window), range(window)):
             yield maps[:, :, p : p + down : stride, q : q + across : stride]
 

@@ -138,9 +138,9 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """Return the time in ms of the last timed step of the ladder before row ``index``, in the same type.
+    """Return the time in ms of the last step before row ``index`` that was timed in its data type; None without one.
 
-    results: in the order of the ladder. A debug row follows the row of the same kernel.
+    results: in the order of the ladder. A debug row follows its kernel's row and is compared with it; others skip it.
     """
     row = results[index]
     if row.step is None or row.kind not in (OURS, DEBUG):

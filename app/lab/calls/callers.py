@@ -148,7 +148,7 @@ class TorchPool:
         self._made: dict[tuple[bool, int, str, Setting], TorchCalls] = {}
 
     def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        """Return setting → function that makes a caller for this kind of call, for all settings of an engine."""
+        """Return, for each setting of an engine, a function that makes a ``Caller`` for this kind of call."""
         settings = [
             setting
             for setting in torch.SETTINGS

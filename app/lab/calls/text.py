@@ -32,7 +32,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
 
 
 def speed_verdict(row: Call) -> str:
-    """Return the fastest peer's time ÷ ours as text, also in tf32; it begins with ``LOST`` if the peer was faster."""
+    """Return the fastest peer's time ÷ ours as text, after ``LOST`` if it was faster, then that of the best in tf32."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"

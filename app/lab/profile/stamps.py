@@ -31,7 +31,7 @@ class Warpgroup(Frozen):
 
 
 class Shares(Frozen):
-    """How a launch distributes images: in each round, each warpgroup takes ``each`` of them. warpgroups: per block."""
+    """How a launch distributes images: in each round, a warpgroup takes up to ``each``. warpgroups: per block."""
 
     images: int
     each: int
@@ -40,7 +40,7 @@ class Shares(Frozen):
 
     @classmethod
     def from_launch_sizes(cls, images: int, most: int, multiprocessors: int, warpgroups: int) -> "Shares":
-        """Return the shares of a launch whose warpgroups take at most ``most`` images at a time."""
+        """Return how a launch of one block per multiprocessor distributes images. most: per warpgroup and round."""
         blocks = min(images, multiprocessors)
         return cls(images, min(most, -(-images // (blocks * warpgroups))), blocks, warpgroups)
 

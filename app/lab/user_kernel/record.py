@@ -1,4 +1,4 @@
-"""Write a record of a correct user kernel and its times, and read records, whose figures must agree."""
+"""Write records of correct user kernels and their times; read them, and refuse figures that contradict the samples."""
 
 import hashlib
 from dataclasses import fields
@@ -58,12 +58,12 @@ def write_record(bench: Bench, source: Source, author: str, path: Path, *, overw
 
 
 def read_record(path: Path) -> KernelRecord:
-    """Read a record. Raises UserError if the file is no record, or if its figures do not agree with each other."""
+    """Read a record. Raises UserError if the file is no record, or if its figures do not follow from its samples."""
     return cast(KernelRecord, read_json(path, _check_record, REMEDY))
 
 
 def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
-    """Return (table, row) for each time of the record's kernel. Raises BadValueError without any or for a wrong one."""
+    """Return (table, row) of each time of the record's kernel. Raises BadValueError if none exists or one is wrong."""
     found: list[tuple[records.Table, TimedRow]] = []
     reason = "the report has no row of it"
     for table in record["bench"]["tables"]:

@@ -233,7 +233,7 @@ def _verdict_word(reason: str | None) -> Verdict:
 
 
 def as_text(document: Check, width: int) -> str:
-    """Return the report as text: the verdict on each shape, the first errors, and the number of right shapes."""
+    """Return the report as text: verdict on each shape, the first errors, and how many shapes had right results."""
     file = "" if document["source"] == document["kernel"] else f" ({document['source']})"
     kernel = f"{document['operation']} {document['kernel']}{file}"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]

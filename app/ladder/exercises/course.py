@@ -40,7 +40,7 @@ class Exercise(Frozen):
 
     @property
     def file_name(self) -> str:
-        """Return the name of the exercise's file, in the learner's folder and in this one."""
+        """Return the name of the exercise's file, in the learner's folder and in this package."""
         return f"{self.name}.cu"
 
     @property

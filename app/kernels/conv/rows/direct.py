@@ -36,7 +36,7 @@ CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
 
 
 def _padding_define(problem: ConvProblem) -> dict[str, str | int]:
-    """Return the constant PADDING. Kernels with run-time sizes use it, too: 0 removes their border checks."""
+    """Return PADDING as a compile-time constant, also for kernels with run-time sizes: 0 removes border checks."""
     return {"PADDING": problem.padding}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from app.kernels.conv.rows.register_patch import REGISTERS, estimated_patch_time, map_block_count
 from app.kernels.problems import ConvProblem
 from app.kernels.scaling import round_to_tf32, split_tf32
-from app.kernels.tensor_cores import split_is_worthwhile
+from app.kernels.tensor_cores import tf32_split_is_worthwhile
 from app.kernels.variant import (
     KernelLaunch,
     LaunchConfig,
@@ -249,7 +249,7 @@ def _tensor_cores_are_worthwhile(problem: ConvProblem, arch: str) -> bool:
     """Return whether tensor cores are estimated to be faster than CUDA cores (register-patch)."""
     if problem.dtype not in CUDA_CORE_PRODUCTS:
         return True
-    if not split_is_worthwhile(problem, arch):
+    if not tf32_split_is_worthwhile(problem, arch):
         return False
     products, stores = CUDA_CORE_PRODUCTS[problem.dtype]
     _, time = _estimated_time(problem, _tensor_defaults(problem))
