@@ -113,11 +113,11 @@ def test_two_searches_at_once_keep_all_times() -> None:
     ]
 
 
-@pytest.mark.parametrize("content", ["{", '{"schema": "other/1"}'])
-def test_a_damaged_file_is_refused_in_one_line(content: str) -> None:
-    first = open_searches()
+@pytest.mark.parametrize("change", [("}", ""), ("lenet5-inference", "other"), ("2.0", "2.0, 3.0")])
+def test_a_damaged_file_is_refused_in_one_line(change: tuple[str, str]) -> None:
+    first, path = open_searches(), cache_dir() / "peers" / "some_card.json"
     first.add(lookup(first), SLOW, [1.0, 2.0], "")
-    (cache_dir() / "peers" / "some_card.json").write_text(content, encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
     with pytest.raises(UserError, match=r"some_card.json .*delete it, and search again$"):
         open_searches()
 
