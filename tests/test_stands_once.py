@@ -49,6 +49,8 @@ SINGLE_PLACES = {
         ),
     ),
     "another drawing kit": (r"</?svg|matplotlib|plotly", ("app/drawing/",)),
+    "a stream that waits for the default stream": (r"cuda\.Stream\((?!non_blocking=True)", ("app/lab/peers/torch.py",)),
+    "an import that replaces cupy.cuda.runtime": (r"(from|import) cupy\.cuda\.runtime\b", ()),
     "another helper process": (r"Popen|get_context\(", ("app/files/child_process.py", "app/training/workers.py")),
     "another check of shared memory's size": (
         r"== SHARED_BYTES",

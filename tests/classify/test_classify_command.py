@@ -183,6 +183,8 @@ def test_unreadable_shards_are_named_and_the_others_finished(
     found = json.loads(Path("report.json").read_text())
     assert found["images"] == found["compared"] == sum(row["images"] for row in found["devices"])
     left = [name for name in shards if name not in (shards[3], shards[6])]
+    assert main(["classify", *BASE, "--out", "two", *shards[2:4]]) == 2
+    assert capsys.readouterr().err.startswith("unreadable: ")
     assert found["correct"] == found["images"] - 28 and found["shards"]["classified"] == len(left)
     for kind in ("labels", "logits"):
         assert len([*Path("results").glob(f"*.{kind}.npy")]) == len(left)

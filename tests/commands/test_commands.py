@@ -83,6 +83,7 @@ def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
     older = f"--arch sm_75 --weights {shipped.find_shipped_weights('lenet5')}"
     options = ("", "--no-fuse", "--conv direct", older, "--conv conv2=shared-tile")
     fused, separate, direct, older, mixed = (printed_wide(f"graph {given}", capsys) for given in options)
+    assert "\n  conv1    conv2d   32 x 24 x 24         800  0.9216 " in fused
     assert "184,352" in fused and "conv1+relu1+pool1+conv2+relu2+pool2" in fused
     assert "conv1+relu1" not in separate and len(separate.splitlines()) > len(fused.splitlines())
     convolutions = [line.split()[1] for line in direct.splitlines() if line.strip().startswith(("conv1+", "conv2+"))]

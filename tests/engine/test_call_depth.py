@@ -86,7 +86,9 @@ def test_stack_from_the_command_to_a_launch(precision: str, tmp_path: Path, monk
 
     with fake_card(), monkeypatch.context() as patch:  # undone first: it replaces functions of the simulated GPU
         stacks = record_launches(patch)
-        code = main([*prepare_main_job("cuda", tmp_path), "--precision", precision])
+        patch.setattr("app.main_job.power.check_nvml_available", lambda: None)
+        patch.setattr("app.main_job.power.measure_current_gpu", lambda run, _: (run(), None)[1])
+        code = main([*prepare_main_job("cuda", tmp_path), "--precision", precision, "--power"])
         assert code == 1, "a card that computes nothing fails the accuracy check, and has no other fault"
         assert "enqueue" in [name for _, name in stacks[0]]
         assert len(stacks[0]) <= MOST_FRAMES, stacks[0]

@@ -80,12 +80,12 @@ def test_parameters_below_one_are_refused(row: Variant) -> None:
             assert row.refusal_reason(problem, "sm_90a", {name: value}) == f"{name} must be at least 1, not {value}"
 
 
-def test_patches_without_whole_pooling_windows_are_refused() -> None:
+def test_patches_that_do_not_fit_are_refused() -> None:
     row, problem = row_of("conv", "register-patch"), ConvProblem(1, 28, 28, 32, 5, pool=2)
-    for sides in ({"TR": 2, "TC": 5}, {"TR": 1, "TC": 4}):
-        assert "no whole pooling windows of 2 x 2" in str(
-            row.refusal_reason(problem, "sm_90a", row.defaults(problem) | sides)
-        )
+    windows = "no whole pooling windows of 2 x 2"
+    for tr, tc, reason in ((2, 5, windows), (1, 4, windows), (4, 4, "128 sums do not fit in a thread's registers")):
+        refusal = row.refusal_reason(problem, "sm_90a", row.defaults(problem) | {"TR": tr, "TC": tc})
+        assert reason in str(refusal)
 
 
 @ALL_VARIANTS

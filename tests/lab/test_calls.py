@@ -152,12 +152,11 @@ def test_text_and_table_of_the_documents(tmp_path: Path) -> None:
 
 def test_help_and_errors_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     """The help names every row; without a GPU, the error is one line."""
-    with pytest.raises(SystemExit):
-        sys_argv = ["calls", "--help"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", sys_argv)
-            main()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(sys, "argv", ["calls", "--help"])
+        main()
     told = capsys.readouterr().out
+    assert all(kind.images == int(kind.name.partition("-")[0]) for kind in KINDS)
     assert all(f"  {kind.name} " in told for kind in KINDS) and all(len(line) <= 80 for line in told.splitlines())
     with pytest.raises(UserError, match=r"no row is called '1-resistant'.*1-resident"):
         parse_kinds("1,1-resistant")

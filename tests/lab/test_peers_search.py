@@ -35,7 +35,7 @@ TIMES = {EAGER: [3.0, 4.0], SLOW: [2.0, 2.0], FAST: [1.0, 2.5], "jit": [2.5, 3.0
 @pytest.fixture(autouse=True)
 def temporary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Use a temporary cache and a temporary folder of shipped times; return the folder."""
-    pytest.importorskip("cupy", reason="CuPy is not installed")
+    pytest.importorskip("app.lab.peers.ours", reason="CuPy is not installed")  # its modules keep the real pinned_array
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "FIGURES", tmp_path)
     monkeypatch.setattr("app.cuda.memory.pinned_array", np.empty)
@@ -113,11 +113,11 @@ def test_two_searches_at_once_keep_all_times() -> None:
     ]
 
 
-@pytest.mark.parametrize("content", ["{", '{"schema": "other/1"}'])
-def test_a_damaged_file_is_refused_in_one_line(content: str) -> None:
-    first = open_searches()
+@pytest.mark.parametrize("change", [("}", ""), ("lenet5-inference", "other"), ("2.0", "2.0, 3.0")])
+def test_a_damaged_file_is_refused_in_one_line(change: tuple[str, str]) -> None:
+    first, path = open_searches(), cache_dir() / "peers" / "some_card.json"
     first.add(lookup(first), SLOW, [1.0, 2.0], "")
-    (cache_dir() / "peers" / "some_card.json").write_text(content, encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
     with pytest.raises(UserError, match=r"some_card.json .*delete it, and search again$"):
         open_searches()
 

@@ -109,6 +109,8 @@ def test_larger_layers_have_lower_limits() -> None:
         problem = ConvProblem(8, 20, 20, maps, 3)
         found = kernels_for_few_images(problem, patch, {"TM": 4, "TR": 2, "TC": 8}, ARCH)
         assert [one.most for one in found] == most, "no kernel for few images serves more than 512"
+    found = kernels_for_few_images(ConvProblem(9, 20, 20, 8, 3), patch, {}, ARCH)
+    assert {one.settings["CK"] for one in found} == {3}, "at most eight channels are in shared memory at a time"
     for name, dtype, expected in (("naive", "float32", [960, 250, 31]), ("tensor-core", "tfloat32", [960, 250, 31])):
         outputs = (10, 512, 4096) if dtype == "float32" else (10, 256, 2064)
         layers = [LinearProblem(64, n, dtype=dtype) for n in outputs]

@@ -91,7 +91,7 @@ def compare(request: BenchRequest) -> int:
     job = job_from_request(request)
     device.require_gpu("bench")
     with exit_on_interrupt():  # these imports load CuPy
-        from cupy.cuda.runtime import deviceSynchronize
+        from cupy.cuda import runtime
 
         from app.lab.peers.ours import OurEngine, runs_sparse_kernels
 
@@ -100,7 +100,7 @@ def compare(request: BenchRequest) -> int:
     rounds = request.rounds or DEFAULT_ROUNDS
     searches = Searches(card["name"], {engine: installed_versions(PACKAGES[engine]) for engine in PEERS})
     with device.translate_gpu_errors(), redirect_output_to_stderr():
-        factories = find_engine_factories(job.engines, partial(OurEngine, **here), deviceSynchronize)
+        factories = find_engine_factories(job.engines, partial(OurEngine, **here), runtime.deviceSynchronize)
         factories = factories._replace(runs_sparse=partial(runs_sparse_kernels, **here))
         if not (request.search or factories.peers or OURS in job.engines):
             raise UserError(f"--only {request.only}: {'; '.join(factories.missing)}: name {OURS}, too")

@@ -139,13 +139,13 @@ def test_every_kind_and_current_version_is_tested() -> None:
 def test_slower_and_faster_rows_are_found(kind: str, run_compare: Compare) -> None:
     document, names = DOCUMENTS[kind]
     for factor, expected in ((1.0, "same"), (1.5, "slower run"), (0.5, "faster run")):
-        code, out, found = run_compare(kind, document, scale_times(document, factor), "--fail-above", "3%")
+        code, out, found = run_compare(kind, document, scale_times(document, factor), "--fail-above", "0.5%")
         assert {row["name"] for row in found["rows"]} == names
         assert {row["verdict"] for row in found["rows"]} == {expected}
         assert all(row["percent"] == pytest.approx(100 * factor - 100) for row in found["rows"])
         assert code == (expected == "slower run") and set(found["failed"]) == (names if code else set())
         assert f"{len(names)} {expected}" in out and ("FAILED" in out) is bool(code)
-        assert found["noise"] == "samples" and "slower by over 3 %, between these two runs" in out
+        assert found["noise"] == "samples" and "slower by over 0.5 %, between these two runs" in out
         assert "not how far runs of one program lie apart" in out
 
 

@@ -92,7 +92,7 @@ def test_bench_without_a_gpu_is_refused(mine: Path, refuses: Refuses) -> None:
     refuses(["bench", mine], "bench needs an NVIDIA GPU: ")
 
 
-def test_standing_without_other_kernels() -> None:
+def test_standing_alone_and_before_slower_steps() -> None:
     row = {"kind": "file", "name": "mine.cu", "dtype": "float32", "step": None, "ms": 2.0, "wrong": False, "reason": ""}
     rates = {"tflops": 1.0, "gbytes_per_s": 5.0, "share": 0.9, "limit": "memory"}
     table: Any = {"item": "conv1", "rows": [{**row, "rates": rates}]}
@@ -101,6 +101,8 @@ def test_standing_without_other_kernels() -> None:
         "mine.cu on conv1, fp32: 2.0000 ms, place 1 of 1; every output is right; the bound is 1.8000 ms"
     )
     assert text.endswith("90% of its time: memory bounds it.")
+    table["rows"] += [{**row, "kind": "kernel", "step": step, "ms": 3.0} for step in (7, 8)]
+    assert "it beats 07 mine.cu (3.0000 ms, 1.50 of its time) and 1 slower step; the" in describe_standing(table)[0]
 
 
 def _upper_case(text: str) -> str:
