@@ -62,5 +62,5 @@ def did_you_mean_hint(word: str, known: Iterable[str]) -> str:
 
 
 def pip_install_command(extra: str) -> str:
-    """Return the pip command for an extra's packages, which works with and without an installed package."""
+    """Return the pip command that installs an extra's packages; this program need not be installed as a package."""
     return f"pip install {' '.join(map(shlex.quote, EXTRAS[extra]))}"

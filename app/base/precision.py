@@ -7,13 +7,13 @@ class Precision(Frozen):
     """One precision in which a network can be computed.
 
     name: its name on the command line and in reports. dtype: type of the multiplication, the ``dtype`` of a problem.
-    near_tie: two scores are a near-tie if they differ by less than this share of an image's magnitude. colour: its CSS
-    class in charts. stored: type of activations in memory between the layers. coarse: whether operands are rounded to
-    11 significant bits before the multiplication. calibrated: whether the weights file needs numbers that were
-    calibrated on images, which not every network's has. offered: whether the command line accepts the name. paired:
-    whether kernels exist that compute two convolutions in it. fallback: dtype of layers without a fast kernel in it; ""
-    if every layer has one. peers: the precision of equal accuracy for other systems; "" if none. jax: JAX's name for
-    the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
+    near_tie: an image's two best scores are a near-tie if they differ by less than this share of the sum of a score's
+    absolute terms. colour: CSS class in charts. stored: type of activations in memory between the layers. coarse:
+    whether operands are rounded to 11 significant bits before the multiplication. calibrated: whether the weights file
+    needs numbers that were calibrated on images, which not every file has. offered: whether the command line accepts
+    the name. paired: whether a kernel can compute two convolutions in it. fallback: dtype of layers without a fast
+    kernel in it; "" if every layer has one. peers: precision in which other systems are compared with it; "" if none.
+    jax: JAX's name for it as a multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
 
     name: str
@@ -106,5 +106,5 @@ def storage_dtype(dtype: str) -> str:
 
 
 def epilogue_dtype(dtype: str) -> str:
-    """Return the type of biases and epilogue of a kernel that multiplies ``dtype``: float64 or float32."""
+    """Return the type in which a kernel that multiplies ``dtype`` adds biases and so on: float64 or float32."""
     return "float64" if dtype == "float64" else "float32"

@@ -43,7 +43,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def limit_resource(what: int, most: int) -> None:
-    """Limit a resource of this process, such as RLIMIT_CPU, to ``most``, or to its hard limit if that is lower."""
+    """Limit a resource of this process to ``most``, or to its hard limit if that is lower. what: such as RLIMIT_CPU."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
@@ -52,7 +52,7 @@ class StopDetector:
     """Detects that a child process is stopped, for example by SIGSTOP, so that nobody waits for it for ever."""
 
     def __init__(self, child: int | None) -> None:
-        """Detect stops of the process with the id ``child``."""
+        """Detect stops of the process with the id ``child``. It must have been started, so None is an error."""
         assert child is not None, "it has been started"
         self._child, self._found = child, 0
 
@@ -71,7 +71,7 @@ class StopDetector:
 
 
 def describe_exit_code(code: int | None) -> str:
-    """Return how a process ended, in words that follow the process's name. code: negative for a signal."""
+    """Return how a process ended, in words to follow its name. code: minus the number of a signal; None: unknown."""
     if code is None:
         return "ended in an unknown way"
     if code >= 0:

@@ -43,7 +43,7 @@ def format_cores(cores: Iterable[int]) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep freed memory: every chunk allocates the same arrays, and fresh pages cost a fifth more time."""
+    """Make malloc keep freed memory for later arrays of the same sizes: with fresh pages, a run is a fifth slower."""
     with suppress(OSError, AttributeError):  # other C libraries lack mallopt
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
@@ -51,7 +51,7 @@ def keep_freed_memory() -> None:
 
 
 class _OneBlasThread:
-    """Counts the running ``one_blas_thread`` blocks, and keeps the thread counts from before the first one."""
+    """Counts the running ``one_blas_thread`` blocks; keeps OpenBLAS's numbers of threads from before them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -107,7 +107,7 @@ def _openblas_thread_functions() -> Sequence[tuple[Callable[[], int], Callable[[
 def check_address_space(threads: int = 1) -> None:
     """Raise MemoryError if a resource limit leaves too little address space for ``threads`` threads.
 
-    At the limit, OpenBLAS would crash, or exit with code 1, which means a failed accuracy check.
+    At the limit, OpenBLAS would crash, or exit with code 1, with which this program reports a failed check of accuracy.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return

@@ -22,7 +22,7 @@ class ActivePiece:
     """A piece (range of images) in classification, with its results or error. done: set when no feeder uses it."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
-        """Allocate the results. reader: of the file of images. classes: logits of an image; None: store no logits."""
+        """Allocate the results. reader: reads the images. classes: logits of each image; None: store no logits."""
         self.piece = piece
         self.reader = reader
         self.labels = np.empty(piece.count, np.uint8)
@@ -118,7 +118,7 @@ class Feeder:
 
 
 class ActivePieceQueue:
-    """The pieces in classification, the earliest first. size: images per block. ended: what ended it, or None."""
+    """The pieces in classification, earliest first. size: images per block. ended: exception that ended it, if any."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -139,7 +139,7 @@ class ActivePieceQueue:
             raise active.error
 
     def remove_if_finished(self, active: ActivePiece) -> None:
-        """Remove a piece if it is classified or failed, and no feeder uses it. The caller must hold ``changed``."""
+        """Remove a classified or failed piece if no feeder uses it. The caller must hold the lock ``changed``."""
         if not active.blocks and (active.error is not None or active.taken == active.piece.count):
             self.active.remove(active)
             active.done.set()
@@ -154,7 +154,7 @@ class ActivePieceQueue:
             self.changed.notify_all()
 
     def abandon_hanging_feeders(self) -> None:
-        """Let ``classify`` return although feeders hang; call this after ``end``."""
+        """Let ``classify`` return although feeder threads hang; call this after ``end``."""
         with self.changed:
             for active in self.active:
                 active.done.set()

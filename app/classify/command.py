@@ -219,6 +219,6 @@ def _network_display_name(graph: Graph) -> str:
 
 
 def _placeholder_dataset(shard: Shard) -> Dataset:
-    """Return zeros of the shard's shape and type, which take no memory, to check both against the network."""
+    """Return zeros of the shard's shape and type, which take no memory, to check whether the network accepts them."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.image_shape))
     return Dataset(images, None, None, str(shard.path), None)

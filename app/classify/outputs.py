@@ -35,10 +35,10 @@ Window = tuple[int, int]
 class OutputFolder:
     """Collect the results of a run's shards in any order, and give those of a complete shard their final file names.
 
-    number: index of a shard in ``shards``. One thread uses the folder, within ``create_and_lock``. identity: network,
-    weights and arithmetic of the run. receipts: index → receipt of each finished shard; with ``resume`` also of those
-    of an earlier run, whose indices are in ``kept``. notes: a line for each shard of which an earlier run left unusable
-    results, so that this run classifies it again.
+    Methods take a shard's index in ``shards`` as ``number``. Only one thread uses the folder, in a ``create_and_lock``
+    block. identity: network, weights and arithmetic of the run. receipts: index → receipt of each complete shard. kept:
+    indices of the shards whose results are kept from an earlier run (with ``resume``). notes: a line for each shard
+    that is classified again because its results of an earlier run are unusable.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class OutputFolder:
         return None
 
     def _has_expected_array(self, file: Path, number: int, kind: str) -> bool:
-        """Return whether the file contains an array of the shard's results: their shape, and the type of this kind."""
+        """Return whether a file has the shape and type of a shard's result array. kind: ``labels`` or ``logits``."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):

@@ -137,7 +137,10 @@ def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None
 
 
 def cut_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
-    """Yield a shard's images in pieces that end at multiples of ``size``; a file without random access is one piece."""
+    """Yield pieces of the shard at index ``number``: ``count`` images in all, from index ``first`` on.
+
+    Pieces end at multiples of ``size`` images; a file without random access is one piece.
+    """
     at, end = first, first + count
     while at < end:
         stop = end if shard.is_sequential else min((at // size + 1) * size, end)

@@ -22,7 +22,10 @@ KINDS = (*DTYPES,)
 
 
 def receipt_mismatch(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
-    """Return the first thing in which a receipt differs from this run, such as ``weights``; None if nothing differs."""
+    """Return the first thing in which a receipt differs from this run, such as ``weights``; None if nothing differs.
+
+    first, images: index of the first and number of the images of the shard that this run classifies.
+    """
     pairs = (
         ("images", (receipt["size"], receipt["mtime_ns"]), (shard.images.size, shard.images.mtime_ns)),
         ("--start or --count", (receipt["first"], receipt["images"]), (first, images)),
@@ -71,9 +74,9 @@ class TempFiles:
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Create the files in ``folder``. Raises UserError.
+        """Create the files in ``folder``. Raises UserError if that fails.
 
-        paths, shapes: final path, and shape of the array, of each kind of result (``labels``, ``logits``).
+        paths, shapes: kind of result (``labels``, ``logits``) → final path, and shape of the array.
         """
         self._arrays: dict[str, _NpyFile] = {}
         self._left = shapes["labels"][0]

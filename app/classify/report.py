@@ -52,7 +52,7 @@ class ImageTotals:
 
 @dataclass
 class Totals:
-    """Totals of a run so far. devices: totals of each device, by host and name. writing: seconds of writing results."""
+    """Totals so far. devices: (host, device) → its totals. whole: of all devices. writing: seconds of writing files."""
 
     devices: dict[tuple[str, str], tuple[DeviceInfo, ImageTotals]] = field(default_factory=dict)
     whole: ImageTotals = field(default_factory=ImageTotals)
@@ -76,7 +76,7 @@ class Totals:
 def build_report(
     network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Totals, seconds: float
 ) -> Classify:
-    """Return the report as a record. unreadable: a reason for each unreadable shard. seconds: duration of the run."""
+    """Return a run's report as a record. unreadable: reason for each unreadable shard. seconds: the run's duration."""
     receipts, kept = results.receipts, results.kept
     known = [receipt for receipt in receipts.values() if receipt["correct"] is not None]
     compared, correct = sum(one["images"] for one in known), sum(one["correct"] or 0 for one in known)

@@ -94,7 +94,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
 
 @contextmanager
 def _open_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenedRunner]:
-    """Open a runner on several processes, and tell it how long each piece may take. runner: function that opens it."""
+    """Open a runner on several processes by ``runner``, which gets a function that estimates the seconds of a piece."""
     rate = 1.0
 
     def estimate(piece: Piece | DeviceQuery) -> float:

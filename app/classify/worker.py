@@ -171,7 +171,7 @@ class LocalRunner:
         self._finished: deque[tuple[Piece, Future[PieceResult | PieceFault]]] = deque()
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """Yield results as ``Runner.run`` does. Closing the generator also closes the worker."""
+        """Classify pieces; yield each with its result as it completes. Closing the generator also closes the worker."""
         waiting = iter(pieces)
         most = max(2 * self._worker.device_info.lanes, AHEAD)
         with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:

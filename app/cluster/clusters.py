@@ -103,7 +103,7 @@ async def start_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
 
 
 class WorkerDeathReporter(SchedulerPlugin):
-    """Print a note for each worker process that ends or stops answering. expected: True at the shutdown: no notes."""
+    """Print a note for each worker that ends or stops answering. expected: True at the shutdown, for no notes."""
 
     def __init__(self) -> None:
         self.expected = False

@@ -43,7 +43,7 @@ def open_local_runner(
     """Start worker processes on this machine; return a context manager that yields a runner on them.
 
     opener: opens the engine in a process. in_flight: number of tasks that each process runs at the same time. options:
-    as for ``ClusterRunner``. Raises UserError if the processes do not start.
+    ``estimate`` and ``check`` of ``ClusterRunner``. Raises UserError if the processes do not start.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     return ClusterRunner(start_cluster(workers, in_flight, plugin), plugin.name, **options).run_dask_thread()
@@ -53,7 +53,7 @@ def open_cluster_runner(opener: Opener, address: str, **options: Any) -> Abstrac
     """Return a context manager that connects to the scheduler at ``address`` and yields a runner on its workers.
 
     Each thread of a worker runs one task at a time. opener: opens the engine on a worker. Raises UserError if the
-    workers cannot be used. options: as for ``ClusterRunner``.
+    workers cannot be used. options: ``estimate`` and ``check`` of ``ClusterRunner``.
     """
     plugin = EnginePlugin(opener, {})
     return ClusterRunner(connect_to_cluster(address, plugin), plugin.name, **options).run_dask_thread()
@@ -73,9 +73,9 @@ class ClusterRunner:
         estimate: Estimate = lambda piece: 1.0,
         check: Check = lambda: None,
     ) -> None:
-        """Store the arguments. name: of the workers' plugin. estimate: returns roughly how many seconds a piece takes.
+        """Store the arguments. cluster: yields Dask's client. name: of the plugin that runs on the workers.
 
-        check: is called regularly in the thread that called ``run``; it may raise KeyboardInterrupt.
+        estimate: returns roughly the seconds that a piece takes. check: called often by ``run``; may raise exceptions.
         """
         self._cluster, self._name = cluster, name
         self._estimate, self._check = estimate, check

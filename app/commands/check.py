@@ -77,6 +77,6 @@ class CheckRequest(Frozen, kw_only=True):
 
     @property
     def kernel_option(self) -> tuple[str, str]:
-        """Return (option, kernel) of the option that names a kernel, such as ``("conv", "direct")``."""
+        """Return the option that names a kernel, and the kernel's name, such as ``("conv", "direct")``."""
         kernels = (("conv", self.conv), ("fc", self.fc), ("pool", self.pool))
         return next((option, name) for option, name in kernels if name is not None)

@@ -88,7 +88,7 @@ def make_request(name: str, options: argparse.Namespace) -> Any:
 
 
 def command_module(name: str) -> str:
-    """Return the name, relative to app, of the module that implements the command; only running it imports that."""
+    """Return the name, relative to app, of the module that runs the command; it is imported only for that."""
     body: str = _options_module(name).BODY
     return body
 

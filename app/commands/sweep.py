@@ -54,11 +54,11 @@ class SweepRequest(Frozen, kw_only=True):
 
     @property
     def kernel_option(self) -> tuple[str, str] | None:
-        """Return (option, kernel), such as ``("conv", "direct")``; None if the pipeline is swept."""
+        """Return (option, kernel that it names), such as ``("conv", "direct")``; None if the pipeline is swept."""
         return None if self.pipeline else self._named_kernels[0]
 
     @property
     def _named_kernels(self) -> list[tuple[str, str]]:
-        """Return (option, kernel) of each given option that names a kernel."""
+        """Return (name of the option, name of the kernel) for each given option that names a kernel."""
         kernels = {"conv": self.conv, "fc": self.fc, "pool": self.pool}
         return [(option, name) for option, name in kernels.items() if name is not None]

@@ -165,7 +165,7 @@ def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored
 def _read_hdf5_headers(
     path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
 ) -> tuple[list[str], dict[str, StoredArray]]:
-    """Return the names in the root of an HDF5 file, and by name those of the wanted datasets that exist."""
+    """Return all names in the root of an HDF5 file, and name → array of the ``wanted`` datasets that exist."""
     status = os.fstat(stream.fileno())
     names, described = hdf5.describe_datasets(path, stream, wanted)
     found = {}
@@ -188,6 +188,6 @@ def _read_hdf5_headers(
 def _make_stored_array(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
 ) -> StoredArray:
-    """Return a ``StoredArray``, with the size and time of the file's ``status``. layout: further fields of it."""
+    """Return a ``StoredArray``. status: gives the file's size and time of change. layout: further fields by name."""
     name = f"{layout['dataset']} in {path}" if "dataset" in layout else str(path)
     return StoredArray(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)

@@ -175,7 +175,7 @@ def _check_range(first: int, count: int, stored: StoredArray) -> None:
 def _read_in_pieces(
     stored: StoredArray, source: ArrayReader, first: int, count: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (offset from ``first``, stored rows) for each piece; all pieces use the same memory, one after another."""
+    """Yield ``count`` rows from ``first`` on in parts, (offset from ``first``, rows), which share one memory."""
     most = min(count, max(1, CONVERTED_BYTES // stored.row_bytes))
     memory = np.empty(most * stored.row_bytes, np.uint8)
     for start in range(0, count, most):

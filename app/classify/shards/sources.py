@@ -62,7 +62,7 @@ BAND_BYTES = 16 << 20  # read at a time from HDF5 chunks; at least the rows of o
 
 
 class ArrayReader(AbstractContextManager["ArrayReader"]):
-    """Base class of readers of an array's bytes. Raises UserError if the size of the file is not ``stored.size``."""
+    """Base class of readers of a stored array's bytes. Raises UserError if the file's size is not the recorded one."""
 
     def __init__(self, stored: StoredArray) -> None:
         self.stored = stored
@@ -75,7 +75,7 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
 
     @abstractmethod
     def fill(self, at: int, target: np.ndarray) -> None:
-        """Fill ``target``, (n,) uint8, with the array's bytes from position ``at`` on. Raises UserError."""
+        """Fill ``target``, (n,) uint8, with the array's bytes from byte ``at`` on. Raises UserError."""
 
     def check_unchanged(self) -> None:
         """Raise UserError if the file was written after it was opened."""
@@ -109,7 +109,7 @@ class PlainReader(ArrayReader):
         os.posix_fadvise(self.stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """Fill ``target`` as ``ArrayReader.fill`` does."""
+        """Fill ``target``, (n,) uint8, with the array's bytes from byte ``at`` on. Raises UserError."""
         left, at = target.data, at + self.stored.offset
         with faults_as_user_errors(self.stored.path):
             while left:  # one call reads 2 GiB at most
@@ -138,7 +138,7 @@ class GzipArrayReader(ArrayReader):
         self._content, self._at = GzipReader(self.stream, self.stored.size), 0
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """Fill ``target`` as ``ArrayReader.fill`` does."""
+        """Fill ``target``, (n,) uint8, with the array's bytes from byte ``at`` on. Raises UserError."""
         with self._lock, faults_as_user_errors(self.stored.path):
             start = at + self.stored.offset
             if start < self._at:
@@ -161,7 +161,7 @@ class GzipArrayReader(ArrayReader):
 
 
 class ChunkReader(ArrayReader):
-    """Reader of a chunked HDF5 dataset. It keeps the last rows read, a multiple of the rows of a chunk (a band)."""
+    """Reader of a dataset in HDF5 chunks. It reads whole chunks, and keeps the last of them for the next call."""
 
     def __init__(self, stored: StoredArray, hdf5: hdf5_process.Reader) -> None:
         super().__init__(stored)
@@ -172,7 +172,7 @@ class ChunkReader(ArrayReader):
         self._band = np.empty(0, np.uint8)
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """Fill ``target`` as ``ArrayReader.fill`` does."""
+        """Fill ``target``, (n,) uint8, with the array's bytes from byte ``at`` on. Raises UserError."""
         filled = 0
         with self._lock:
             while filled < len(target):
