@@ -26,7 +26,7 @@ _shown: list["NumberedCard"] = []  # the GPU that ``make_only_visible`` has chos
 
 
 class NumberedCard(Frozen):
-    """A GPU with CUDA's number. visible: CUDA_VISIBLE_DEVICES of a process that must see only this GPU."""
+    """A GPU. number: CUDA's number of it. visible: value of CUDA_VISIBLE_DEVICES that shows only this GPU."""
 
     number: int
     visible: str
@@ -50,7 +50,7 @@ class NumberedCard(Frozen):
 
 
 def parse_device_name(text: str, known: Collection[str] = DEVICES) -> str:
-    """Return ``text`` if it names a device in one of the ``known`` forms. Raises BadValueError."""
+    """Return ``text`` if it names a device. known: accepted forms, such as ``cuda:N``. Raises BadValueError."""
     kind = "cuda:N" if _NUMBERED.fullmatch(text) else text
     if kind in known and text != "cuda:N":
         return text
@@ -64,7 +64,7 @@ def device_number(device: str) -> int | None:
 
 
 def original_device_number(current: int) -> int:
-    """Return the number by which the user knows the GPU that CUDA calls ``current`` in this process."""
+    """Return the user's number of a GPU. current: CUDA's number of it in this process, which may see only that GPU."""
     return _shown[0].number if _shown else current
 
 

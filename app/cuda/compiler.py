@@ -69,7 +69,7 @@ def _loaded_nvrtc_path(major: int) -> str:
 
 @cache
 def library_build_hash(path: str) -> str:
-    """Return a hash of a library's size and of its notes with the build ID, to identify the build (64-bit ELF)."""
+    """Return a hash that identifies the build of a library (64-bit ELF): of its size and its notes (build ID)."""
     with Path(path).open("rb") as file:
         header = file.read(64)
         (table,) = struct.unpack_from("<Q", header, 0x20)
@@ -91,7 +91,7 @@ def architecture_name(major: int, minor: int) -> str:
 
 
 def architecture_number(name: str) -> int:
-    """Return the number in an architecture's name, such as 90 in ``sm_90a``, as kernels have it in ``min_arch``."""
+    """Return the number in an architecture's name: 90 for ``sm_90a``. Compare it with ``min_arch`` of kernels."""
     return int(name.removeprefix("sm_").rstrip("abcdef"))
 
 
@@ -112,7 +112,7 @@ def read_with_includes(path: Path) -> dict[str, str]:
 
 
 def compile_options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
-    """Return NVRTC's options: target, language, a -D for each compile-time constant, and line numbers or debugging."""
+    """Return NVRTC's options. defines: compile-time constants. arch: such as ``sm_90a``. debug: do not optimise."""
     constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
     mode = "--device-debug" if debug else "--generate-line-info"
     return (f"--gpu-architecture={arch}", "--std=c++17", mode, *constants)
@@ -135,7 +135,7 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
-    """Return whether the cache has undamaged machine code of this kernel. Raises the errors of ``compile_kernel``."""
+    """Return whether the cache has undamaged machine code of this kernel. Raises UserError if NVRTC is missing."""
     return (
         _read_cached_cubin(_cache_path(find_nvrtc(), path, read_with_includes(path), compile_options(defines, arch)))
         is not None
@@ -159,7 +159,7 @@ def _cache_path(library: NvrtcLibrary, path: Path, texts: Mapping[str, str], fla
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
     """Compile a kernel without the cache; return the assembler's log: registers, shared memory and spills.
 
-    Raises the errors of ``compile_kernel``.
+    Raises UserError if NVRTC is missing, and RuntimeError if the kernel does not compile.
     """
     library = find_nvrtc()
     uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # NVRTC's cache would give no log

@@ -28,10 +28,10 @@ _idle: list[Child] = []  # idle processes; list operations are atomic, so thread
 def compile_program(
     library: str, name: str, text: str, headers: Mapping[str, str], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """Compile a program in a child process; return the error's name (or ""), the machine code and the compiler's log.
+    """Compile a program in a child process; return the error's name ("" if none), the machine code and the log.
 
-    library: path of NVRTC. headers: texts by name. Raises UserError if the system lacks processes or memory, and
-    RuntimeError if NVRTC crashes or takes too long.
+    library: path of NVRTC. name, text: of the program's file. headers: name → text of each included file. Raises
+    UserError if the system lacks processes or memory, and RuntimeError if NVRTC crashes or takes too long.
     """
     try:
         process = _idle.pop()
@@ -82,7 +82,7 @@ def main(library: str) -> None:
 def _compile_in_process(
     nvrtc: Any, name: str, text: str, headers: list[tuple[str, str]], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """Compile a program in this process; see ``compile_program``. headers: name and text of each included file."""
+    """Compile in this process; return what ``compile_program`` returns. headers: (name, text) of included files."""
     program = ctypes.c_void_p()
     texts, names = [text.encode() for _, text in headers], [name.encode() for name, _ in headers]
     arrays = ((ctypes.c_char_p * len(headers))(*texts), (ctypes.c_char_p * len(headers))(*names))

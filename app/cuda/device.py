@@ -92,7 +92,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
 def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
     """Return the device, with ``auto`` resolved to ``cuda`` or ``cpu``, and why ``auto`` chose the CPU (else None).
 
-    lap: as for ``why_no_gpu``. Raises UserError if the requested GPU is not available.
+    lap: called after each slow step with its name, such as ``cupy``. Raises UserError if the requested GPU is missing.
     """
     if requested == "cpu":
         return "cpu", None
@@ -105,7 +105,7 @@ def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None)
 
 
 def require_gpu(who: str) -> None:
-    """Raise UserError if no GPU can be used. who: the subject of its text. Ctrl-C during the check ends the process."""
+    """Raise the UserError ``WHO needs an NVIDIA GPU: …`` if none can be used. Ctrl-C in the check ends the process."""
     with exit_on_interrupt():
         reason = why_no_gpu()
     if reason is not None:
@@ -151,7 +151,7 @@ def compute_capability() -> tuple[int, int]:
 
 
 def describe_gpu() -> dict[str, Any]:
-    """Return the GPU, its driver and the CUDA libraries, as reports record them."""
+    """Return what reports record of the current GPU, its driver and the CUDA libraries: names, numbers, versions."""
     import cupy
 
     current = cupy.cuda.runtime.getDevice()
@@ -173,7 +173,7 @@ def describe_gpu() -> dict[str, Any]:
 
 
 def describe_cpu(threads: int) -> dict[str, Any]:
-    """Return the processor, as reports record it. threads: number of threads that compute."""
+    """Return what reports record of the processor, such as its name. threads: number of threads that compute."""
     import numpy
 
     return {"kind": "cpu", "name": _cpu_model_name(), "threads": threads, "numpy": numpy.__version__}
@@ -188,7 +188,7 @@ def format_device(device: Mapping[str, Any]) -> str:
 def format_bus_address(device: Mapping[str, Any], suffix: str = "") -> str:
     """Return the number and bus address of a GPU, ``cuda:0, PCI 0000:1b:00.0``, and ``suffix``; "" if not recorded.
 
-    device: as for ``format_device``; older documents lack number and address.
+    device: from ``describe_gpu``, or from an older document without number and address.
     """
     return f"cuda:{device['number']}, PCI {device['bus']}{suffix}" if "bus" in device else ""
 

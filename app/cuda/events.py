@@ -43,10 +43,7 @@ def time_by_events(
 
 
 class EventSequence:
-    """CUDA events that a run records on any streams and that later runs reuse.
-
-    ready: number of events to create in advance.
-    """
+    """CUDA events that a run records on any streams and later runs reuse. ready: how many to create in advance."""
 
     def __init__(self, ready: int = 0) -> None:
         self._events = [cupy.cuda.Event() for _ in range(ready)]

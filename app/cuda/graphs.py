@@ -118,8 +118,9 @@ class KernelGraph:
     def add_kernel(
         self, function: int, values: int, grid: Size, block: Size, shared_bytes: int, *, dependent: bool, cluster: int
     ) -> None:
-        """Add a kernel after the last one, and copy its arguments. values: address of an array of argument addresses.
+        """Add a kernel after the last one, and copy its arguments. function: the driver's handle of the kernel.
 
+        values: address of an array with the addresses of the arguments. grid, block: blocks and threads along x, y, z.
         dependent: whether it may start before the last one has ended. cluster: blocks per cluster.
         """
         node, ahead = ctypes.c_void_p(), self._last

@@ -60,12 +60,12 @@ def make_attributed_launcher(
     *,
     dependent: bool,
 ) -> Callable[[int, Any], None]:
-    """Return a function of a stream pointer and a size that launches ``function``.
+    """Return a function of (stream pointer, size) that launches a kernel; a size is mostly a number of images.
 
-    values: addresses of the arguments, read at each launch. block: threads, and bytes of dynamic shared memory. grid:
-    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x. launch_plain:
-    function that launches sizes that need no attributes; CuPy's launch takes less host time. dependent: whether the
-    kernel may start before the previous one ends.
+    function: the driver's handle. values: addresses of the arguments, read at each launch. block: threads, and bytes of
+    dynamic shared memory. grid: size → blocks. cluster: size → blocks per cluster, neighbours along x. launch_plain:
+    called instead where no attribute is needed, as CuPy's launch takes less time. dependent: whether the kernel may
+    start before the previous one ends.
     """
     kernel = ctypes.c_void_p(function)
     early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
@@ -93,7 +93,7 @@ def make_attributed_launcher(
 
 
 def launch_kernel_ex(config: Any, function: ctypes.c_void_p, values: ctypes.Array[ctypes.c_void_p]) -> None:
-    """Call the driver's cuLaunchKernelEx. Raises CUDADriverError, as CuPy's launches do."""
+    """Call the driver's cuLaunchKernelEx. config: reference to a ``_Config``. Raises CUDADriverError if it fails."""
     driver.check_status(_load_launch_kernel_ex()(config, function, values, None))
 
 
@@ -103,7 +103,7 @@ def _load_launch_kernel_ex() -> Callable[..., int]:
 
 
 def call_driver(name: str, *arguments: Any) -> None:
-    """Call a function of the driver. Raises CUDADriverError, as CuPy's calls do."""
+    """Call a function of the driver by its name. Raises CUDADriverError if it fails."""
     driver.check_status(getattr(_load_driver_library(), name)(*arguments))
 
 

@@ -15,7 +15,7 @@ class DeviceMemoryError(Exception):
 
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """Return an uninitialised array in a separate allocation, so checkers see its bounds. Raises DeviceMemoryError."""
+    """Return an uninitialised array; memory checkers see where its allocation ends. Raises DeviceMemoryError."""
     try:
         memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
     except runtime.CUDARuntimeError as error:
