@@ -17,7 +17,7 @@ def page_style_sheet() -> str:
 
 
 def interactive_html(name: str) -> str:
-    """Return the HTML of a drawing of ``INTERACTIVES``; it loads a script from the folder ``scripts``."""
+    """Return the HTML of a drawing, which loads a script from the folder ``scripts``. name: one of ``INTERACTIVES``."""
     html = (FOLDER / f"{name}.html").read_text(encoding="utf-8")
     return f'{html}<script src="scripts/{name}.js" defer></script>\n'
 

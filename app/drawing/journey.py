@@ -15,7 +15,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 class Layout(Frozen):
-    """Sizes of a chart in pixels. right: space for the text after a bar. ratios: whether it has ``Bar.ratio``."""
+    """Sizes in pixels. left, top, right: space around bars. width: of the bars. ratios: whether ratios are shown."""
 
     left: int
     top: int
@@ -63,9 +63,9 @@ def step_label(name: str, dtype: str, step: int | None) -> str:
 def measured_predecessor(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
-    """Return the nearest measured predecessor of a step in the same format, or else in fp32; None if there is none.
+    """Return the nearest measured predecessor of step ``name``, as (name, format): in ``dtype``, or else in float32.
 
-    since: step → step that it continues.
+    since: step → step that it continues. is_measured: takes (name, format). Returns None if it is False for all.
     """
     while (before := since.get(name)) is not None:
         for key in ((before, dtype), (before, "float32")):
@@ -82,10 +82,10 @@ def bars_from_bench(
     links: Mapping[Key, str] | None = None,
     since: Mapping[str, str | None] | None = None,
 ) -> list[Bar]:
-    """Return the bars of a bench document, in its order: for one convolution, or for the sum of all (item None).
+    """Return the bars of a bench document, in its order: for the convolution ``item``, or (None) for the sum of all.
 
-    predicted, links: ms and addresses by name and number format. since: step → step that it continues. The debug build
-    gets no bar.
+    predicted: (name, number format) → ms. links: (name, number format) → address. since: step → step that it continues.
+    The kernel that is compiled without optimisation gets no bar.
     """
     predicted, links, since = predicted or {}, links or {}, since or {}
     rows = [row for row in document["totals"] if row["kind"] != "debug"]

@@ -77,7 +77,7 @@ def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[B
 
 
 def spread_label_positions(at: Sequence[float], low: float, high: float) -> list[float]:
-    """Return y positions near ``at`` (ascending) for labels, ``HEIGHT`` apart, and within low..high if they fit."""
+    """Return y positions of labels, near those in ``at`` (ascending), ``HEIGHT`` apart, in low..high if they fit."""
     found: list[float] = []
     for wanted in at:
         found.append(max(wanted, found[-1] + HEIGHT) if found else max(wanted, low))

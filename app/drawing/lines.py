@@ -39,7 +39,7 @@ def draw_line_chart(
     mark: tuple[float, str] | None = None,
     name: str = "lines",
 ) -> str:
-    """Return a chart as SVG. across: label of the horizontal axis. mark: a number to mark on it, and its label.
+    """Return a chart as SVG. across: label of the horizontal axis. mark: (number to mark on it, text beside it).
 
     logarithmic: whether both axes are logarithmic; all values must then be positive. Raises ValueError without a point.
     """

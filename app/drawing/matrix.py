@@ -11,7 +11,7 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """A cell of a grid. kind: CSS classes. strength: how strong its colour is, 0 to 1. text: written in the cell."""
+    """A cell of a grid. kind: CSS classes. strength: of its colour, 0 to 1. text: written in the cell."""
 
     strength: float
     text: str
@@ -36,7 +36,7 @@ def draw_cells(
 def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") -> str:
     """Return a heat map of times as SVG; a frame marks the shortest one. down, across: labels of the axes.
 
-    An axis with an empty label shows no values.
+    ms: (value on the axis down, value on the axis across) → time. Without its label, the axis down shows no values.
     """
     times = dict(sorted(ms.items()))
     best = min(times, key=lambda where: times[where])

@@ -35,7 +35,7 @@ def html_figure(picture: str) -> str:
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
-    """Return an HTML table; empty without rows. sides: ``l`` or ``r`` aligns each column; first cells are heads."""
+    """Return an HTML table; "" without rows. sides: a letter per column, ``l`` for left or ``r`` for right."""
     kinds = [' class="number"' if side == "r" else "" for side in sides]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     lines = [

@@ -42,10 +42,10 @@ class Point(Frozen):
 def roofline_points(
     document: Mapping[str, Any], item: str, dram_bytes: Mapping[Key, float] | None = None
 ) -> list[Point]:
-    """Return the points of one convolution of a bench document, in its order: of all kernels timed on the GPU.
+    """Return a point for each GPU kernel that a bench document times on the convolution ``item``, in its order.
 
-    dram_bytes: device-memory traffic of the batch in bytes, as the hardware counted it, by name and number format. For
-    other rows, each array counts as moved once.
+    dram_bytes: (name, number format) → bytes that the hardware counted between device memory and GPU, for the batch.
+    For other kernels, each array counts as moved once.
     """
     dram_bytes = dram_bytes or {}
     (table,) = (table for table in document["tables"] if table["item"] == item)
@@ -60,7 +60,7 @@ def roofline_points(
 
 
 def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Return a roofline chart as SVG. peaks: of a bench document. Raises ValueError without points, or NoRoomError."""
+    """Return a roofline as SVG. peaks: rates in a bench document. Raises ValueError without points, or NoRoomError."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:
@@ -107,7 +107,7 @@ def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
 def _axis_ranges(
     points: Sequence[Point], roofs: Mapping[str, float], bandwidth: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the ranges of both axes, which include the points, the roofs and the ridge points."""
+    """Return the ranges of both axes, which include points, roofs (TFLOP/s) and ridge points. bandwidth: in TB/s."""
     xs, ys = [point.intensity for point in points], [point.tflops for point in points]
     ridges = [tflops / bandwidth for tflops in roofs.values()]
     across = (
@@ -129,7 +129,7 @@ def _draw_axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[fl
 def _draw_roofs(
     roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
 ) -> tuple[list[str], list[Box]]:
-    """Return the SVG of the roofs, labelled with their rates, and the boxes that other labels must avoid."""
+    """Return the SVG of the roofs (TFLOP/s) and boxes for labels to avoid. bandwidth: in TB/s. xs: ends of x axis."""
     low, high = xs
     parts: list[str] = []
     boxes: list[Box] = []

@@ -115,7 +115,7 @@ def _title_element(words: str) -> str:
 
 
 def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, label: Label) -> list[str]:
-    """Return the SVG of a vertical grid line for each tick, with its label below."""
+    """Return the SVG of a vertical grid line for each tick, from ``top`` to ``bottom``, with its label below."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{x(tick):.5g} {top:g}V{bottom:g}", "grid"))
@@ -124,7 +124,7 @@ def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float,
 
 
 def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label: Label) -> list[str]:
-    """Return the SVG of a horizontal grid line for each tick, with its label to the left."""
+    """Return the SVG of a horizontal grid line for each tick, from ``left`` to ``right``, with its label at left."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{left:g} {y(tick):.5g}H{right:g}", "grid"))
@@ -148,14 +148,14 @@ def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.i
 
 
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Return the chart's ``svg`` element. name: unique in the page. description: what the chart shows, in words."""
+    """Return a chart's ``svg`` element. name: unique in a page. description: alternative text. parts: its elements."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
     return f"{head} {size_attributes(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
 
 
 def size_attributes(width: float, height: float, margin: float = 0) -> str:
-    """Return the size attributes of an ``svg`` element whose coordinates begin at (-margin, -margin)."""
+    """Return the attributes of an ``svg`` element for its size, with coordinates that begin at (-margin, -margin)."""
     return f'viewBox="{0 - margin:g} {0 - margin:g} {width:g} {height:g}" width="{width:g}" height="{height:g}"'
 
 
@@ -169,9 +169,9 @@ TIP = (  # defines the arrowhead; the id may occur once in a page, and only one 
 
 @dataclass
 class Drawing:
-    """A picture that grows to contain the shapes that are added to it. summary: the alternative text.
+    """A picture that grows to contain the shapes that are added to it. width, height: its size in pixels so far.
 
-    keys: meaning of each CSS class of shapes, for the legend.
+    summary: the alternative text. keys: CSS class → what its shapes mean, for the legend. parts: SVG elements.
     """
 
     summary: str
@@ -184,7 +184,7 @@ class Drawing:
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def add_grid(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
-        """Draw a grid of squares with sides of ``cell`` pixels; without lines if ``cell`` is small. kind: CSS class."""
+        """Draw a grid of squares with sides of ``cell`` pixels, without lines if they are small. kind: CSS class."""
         width, height = columns * cell, rows * cell
         across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
         down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
@@ -201,7 +201,7 @@ class Drawing:
         self._grow_to_contain(x + width, y + height)
 
     def add_text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
-        """Write one line of text at (x, y). kind, anchor: as for ``text``."""
+        """Write one line of text at (x, y). kind: CSS classes. anchor: ``start``, ``middle`` or ``end``."""
         self.parts.append(text(words, x, y, kind, anchor))
         self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
 

@@ -20,7 +20,7 @@ PHASES = {
 MULTIPLIES = ("conv1", "conv2")
 CURVES = {"requested": "c5", "staged": "c1", "computed": "c3"}
 CURVE_MEANINGS = {"requested": "images requested", "staged": "images arrived and staged", "computed": "images computed"}
-Span = Sequence[Any]  # phase, start, stop in µs
+Span = Sequence[Any]  # (phase, start, stop) in µs
 Interval = tuple[float, float]
 
 
@@ -44,19 +44,19 @@ def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str =
 
 
 def idle_share(rows: Sequence[Sequence[Span]]) -> float:
-    """Return the share (0 to 1) of the time in which no warpgroup multiplies. rows: the spans of each warpgroup."""
+    """Return the share (0 to 1) of time in which no warpgroup multiplies. rows: (phase, start, stop) by warpgroup."""
     end = max(stop for spans in rows for _, _, stop in spans)
     return 1 - sum(stop - start for start, stop, count in multiplying_warpgroup_counts(rows) if count) / end
 
 
 def waiting_share(rows: Sequence[Sequence[Span]]) -> float:
-    """Return the share (0 to 1) of the warpgroups' time in which they wait for images or write windows."""
+    """Return the share (0 to 1) of all warpgroups' time in which they wait for images or arrange them for kernels."""
     spent = [(phase, stop - start) for spans in rows for phase, start, stop in spans]
     return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
 
 
 def multiplying_warpgroup_counts(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
-    """Return (start, stop, number of multiplying warpgroups) for every interval between two changes of that number."""
+    """Return (start µs, stop µs, number of multiplying warpgroups) for each interval between changes of that number."""
     changes: dict[float, int] = {}
     for spans in rows:
         for phase, start, stop in spans:

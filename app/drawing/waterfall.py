@@ -32,10 +32,7 @@ class Stage(Frozen):
 
 
 def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
-    """Return the stages into which the time in a report of ``main.py`` divides.
-
-    Raises ValueError unless the report is on lenet5 and its kernels for Hopper.
-    """
+    """Return the stages of the time in a report of ``main.py``. Raises ValueError unless it is on lenet5 on Hopper."""
     convolutions = report["layers"][0]
     if convolutions["kernel"] not in PRODUCTS or report["batch"] != convolutions["images"]:
         raise ValueError("a budget needs a report of lenet5's fast path")

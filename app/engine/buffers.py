@@ -46,10 +46,10 @@ class LoadedPlan:
             )
 
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
-        """Return a launch on these buffers (name → array) of the kernel, or the kernels by batch size, of node ``at``.
+        """Return a launch, on these buffers (name → array), of the plan's node with the index ``at``.
 
-        images: the most per launch. early: whether kernels may start before the previous kernel of the stream has
-        ended.
+        images: the most per launch; if the node has several kernels, a launch selects one by its number of images.
+        early: whether kernels may start before the previous kernel of the stream has ended.
         """
         node = self.plan.nodes[at]
 
@@ -91,8 +91,8 @@ def _upload_packed(kernel: Kernel, parameters: Sequence[np.ndarray | None]) -> W
 class Buffers:
     """A plan's kernels, bound to buffers for up to ``images`` images.
 
-    host: buffers in page-locked host memory, by the plan's names for them. The other buffers are allocated on the
-    device, in ``named``. early: whether kernels may start before the previous kernel of the stream has ended.
+    host: name → buffer in page-locked host memory. named: name → buffer allocated on the device, for all others of
+    ``plan.buffers``. early: whether kernels may start before the previous kernel of the stream has ended.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Buffers:
             launch.launch_for(images)(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
-        """Enqueue copies of results in ``named`` to ``outputs``, page-locked or on the device. stream: a pointer."""
+        """Enqueue copies of results in ``named`` to the arrays of ``outputs``, on host or device. stream: a pointer."""
         results: tuple[tuple[str, Any], ...] = (LABELS, outputs.labels), (LOGITS, outputs.logits)
         for name, rows in results:
             if rows is not None and name in self.named:
@@ -147,7 +147,7 @@ class StreamBuffers(Buffers):
         self.staging: np.ndarray | None = None
 
     def copy_to_staging(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
-        """Wait until the page-locked staging buffer is free, copy the images to it by ``copy``, and return the copy."""
+        """Wait until the page-locked staging buffer is free, call ``copy(buffer, images)``, return the filled rows."""
         staging, self.staging = self.staging, None  # after an exception, helpers may still write to it
         if staging is None:
             staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
@@ -160,8 +160,8 @@ class StreamBuffers(Buffers):
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
         """Enqueue the copy in, the kernels and the copy out of at most ``chunk`` page-locked images; return at once.
 
-        outputs: page-locked arrays for as many images. mark: called with these buffers before, between and after the
-        three. staged: the images are in the staging buffer.
+        outputs: page-locked arrays for as many images. mark: called with this object before each of the three
+        steps and after the last. staged: the images are in the staging buffer.
         """
         stream = self.stream.ptr
         if mark:
@@ -228,7 +228,7 @@ class WholeBatchBuffers(Buffers):
         return suits and all(is_pinned(array) and array.ctypes.data % ALIGNED == 0 for array in arrays)
 
     def enqueue(self, stream: cupy.cuda.Stream) -> None:
-        """Enqueue the batch on one stream and return at once. Logits are copied: kernels write them in small stores."""
+        """Enqueue the batch and return at once. Logits are copied, as kernels' small stores are slow over the bus."""
         if not self._direct:
             self.copy_in(self._images, stream.ptr)
         self.enqueue_kernels(len(self._images), stream.ptr)
@@ -241,7 +241,7 @@ def next_power_of_two(count: int, least: int) -> int:
 
 
 def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
-    """Yield slices of a batch: one if ``chunk`` holds all, else ends of ``chunk`` / 2 images and equal slices between.
+    """Yield slices of ``count`` images: one if ``chunk`` holds all; else half chunks at both ends, equal ones between.
 
     The ends are short because nothing overlaps the copy of the first chunk or the kernels of the last one.
     """
@@ -255,7 +255,7 @@ def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
 
 
 def equal_chunk_slices(start: int, stop: int, chunk: int) -> Iterator[slice]:
-    """Yield the fewest slices of at most ``chunk`` images from start to stop; lengths differ by at most one."""
+    """Yield the fewest slices of at most ``chunk`` images from start to stop. Their lengths differ by at most one."""
     count, many = stop - start, -(-(stop - start) // chunk)
     for i in range(many):
         yield slice(start + count * i // many, start + count * (i + 1) // many)

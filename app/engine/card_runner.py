@@ -59,7 +59,7 @@ class CardRunner:
         """Enqueue images (N, …) on ``stream``, which must be current; return labels (N,) and scores (N, classes).
 
         images: address of ``count`` images of the plan's input dtype, contiguous and aligned to 16 bytes; keep them
-        alive until the stream has finished. Raises UserError if the kept buffers do not fit in device memory.
+        alive until the stream has finished. Raises UserError if the plan's buffers do not fit in device memory.
         """
         # One allocation, and not by cupy.empty: their overhead of microseconds would count here.
         behind = -(-count // APART) * APART
@@ -72,9 +72,9 @@ class CardRunner:
         return labels, scores
 
     def run_to_host(self, count: int, images: int, stream: cupy.cuda.Stream, *, leave_logits: bool = False) -> Outputs:
-        """Run as ``run`` does, but wait, and return results in pageable host memory: kernels write them over the bus.
+        """Run ``count`` images on ``stream`` and wait; return results in pageable host memory, written over the bus.
 
-        leave_logits: as for ``allocate_results``.
+        images: their address, aligned to 16 bytes. leave_logits: leave the logits in GPU memory, if they fit there.
         """
         outputs, results = self.allocate_results(count, leave_logits=leave_logits)
         try:
@@ -85,11 +85,11 @@ class CardRunner:
         return outputs.copy()
 
     def run_from_host(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
-        """Run as ``run_to_host`` does, but the first kernel reads the images over the bus. It requires ``reads_host``.
+        """Run images in host memory, which the first kernel reads over the bus; its variant must have ``reads_host``.
 
         images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Pageable images are first copied to
-        page-locked memory in parts, so that kernels run on one part during the copy of the next. leave_logits: as for
-        ``allocate_results``.
+        page-locked memory in parts, so that kernels run on one part during the copy of the next. leave_logits: leave
+        the logits in GPU memory, if they fit there.
         """
         outputs, results = self.allocate_results(len(images), leave_logits=leave_logits)
         spare = len(images) if leave_logits else 0
@@ -123,7 +123,7 @@ class CardRunner:
         return None
 
     def _run_staged(self, images: np.ndarray, results: tuple[int, int], spare: int) -> None:
-        """Copy images to page-locked memory and run them, part by part."""
+        """Copy images to page-locked memory and run them, part by part. results, spare: as for ``_run_parts``."""
         count, staging = len(images), self._staging or ReusedRows(images.shape[1:], images.dtype)
         self._staging = None  # after an exception, helpers may still write to it
         rows = staging.first_rows(count)
@@ -132,10 +132,10 @@ class CardRunner:
         self._staging = staging
 
     def _run_parts(self, images: int, results: tuple[int, int], parts: Iterable[tuple[int, int]], spare: int) -> None:
-        """Run kernels on page-locked images part by part, each when its bounds arrive; wait for the results.
+        """Run kernels on page-locked images, part by part; wait for the results.
 
-        images, results: addresses of the images, and of labels and scores. spare: number of images in the next call's
-        array of logits, allocated while the kernels run so that the next call need not wait; 0 for none.
+        images, results: addresses of images, and of labels and scores. parts: yields (start, stop) of each part when
+        it is ready. spare: number of images for whose logits to allocate an array for the next call; 0: no array.
         """
         bases = (images, *results)
         try:
@@ -151,7 +151,7 @@ class CardRunner:
     def _enqueue_after_previous(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
         """Enqueue ``count`` images after all work enqueued before. addresses: of images, labels, scores.
 
-        The caller must then record ``_done``, or wait for the stream.
+        The caller must then record the event ``_done`` on the stream, or wait for the stream.
         """
         if count > self.capacity < self.most:
             self._grow_buffers(count)
@@ -216,7 +216,7 @@ class ReusedRows:
 
 
 def max_buffered_images(plan: ExecutionPlan) -> int:
-    """Return the largest multiple of ``STEP`` images whose buffers take at most ``MOST_BYTES``."""
+    """Return the largest multiple of ``STEP`` images whose buffers take at most ``MOST_BYTES`` of GPU memory."""
     kept = (pair for name, pair in plan.buffers.items() if name not in GIVEN)
     each = sum(size * np.dtype(dtype).itemsize for dtype, size in kept)
     return max(MOST_BYTES // max(each, 1 << 10) // STEP * STEP, STEP)

@@ -26,10 +26,7 @@ class BadArgumentError(UserError, ValueError):
 
 
 class ImageBatch(Frozen):
-    """Checked images, (N, C, H, W) and C-contiguous.
-
-    graph: graph of the network for images of this size. single: the caller gave one image, without an axis N.
-    """
+    """Checked images (N, C, H, W), C-contiguous. graph: for their size. single: one image was given, without N."""
 
     images: Any
     graph: Graph
