@@ -42,7 +42,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def choices_hint(word: str, known: Iterable[str]) -> str:
-    """Return ``choose one of …`` with the known names, followed by the known name that is nearest to ``word``."""
+    """Return ``choose one of …`` with the known names, then the one nearest to ``word`` if one is near."""
     names = [*known]
     return f"choose one of {', '.join(names)}{did_you_mean_hint(word, names)}"
 

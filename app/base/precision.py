@@ -106,5 +106,5 @@ def storage_dtype(dtype: str) -> str:
 
 
 def epilogue_dtype(dtype: str) -> str:
-    """Return the type in which a kernel that multiplies ``dtype`` adds biases and so on: float64 or float32."""
+    """Return the type in which a kernel that multiplies ``dtype`` adds biases and activates: float64 or float32."""
     return "float64" if dtype == "float64" else "float32"

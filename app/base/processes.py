@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Block Ctrl-C, SIGTERM and SIGHUP in this thread while the block runs. New processes and threads inherit the mask.
+    """Block Ctrl-C, SIGTERM and SIGHUP in this thread while the block runs, and in processes and threads it starts.
 
     A terminal or a scheduler sends these signals to every process. Only the first process may react: it ends the
     others.

@@ -94,7 +94,7 @@ class Feeder:
         self.held: list[Block] = []
 
     def take_block(self, *, wait: bool = True) -> Block | None:
-        """Return a block of the earliest piece that has one; None at the end. wait: wait if no block is free now."""
+        """Return a block of the earliest piece that has one; None at the end, or if none is free and not ``wait``."""
         queue = self.queue
         with queue.changed:
             while queue.ended is None:

@@ -119,9 +119,10 @@ def images_per_piece(device_info: DeviceInfo) -> int:
 
 
 def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
-    """Return (first, count) for each shard, which select ``count`` images from ``start`` on of all shards in order.
+    """Return (first image, number of images) of each shard: in all, ``count`` images from ``start`` on.
 
-    counts: number of images of each shard. count: None selects all. Raises UserError if there are too few.
+    counts: number of images of each shard. start: number of images to leave out, through all shards in order. count:
+    None selects all others. Raises UserError if there are too few.
     """
     total = sum(counts)
     wanted = total - start if count is None else count

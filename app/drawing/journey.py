@@ -1,4 +1,4 @@
-"""Draw a bar chart of the ladder: the measured and the predicted time of each kernel on a logarithmic scale."""
+"""Draw a bar chart of the ladder of kernels: the measured and predicted time of each, on a logarithmic scale."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

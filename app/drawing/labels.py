@@ -65,7 +65,7 @@ def _is_free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
 
 
 def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
-    """Yield boxes for a label of ``width`` pixels around the point, the nearest first, horizontal before diagonal."""
+    """Yield boxes for a label of ``width`` pixels around (x, y), the nearest first, horizontal before diagonal."""
     far = math.hypot(panel.width, panel.height)
     distance = RADIUS + 1.0
     while distance < far:

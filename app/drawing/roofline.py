@@ -91,7 +91,7 @@ def _draw_panels(points: Sequence[Point], peaks: Mapping[str, Any], title: str, 
 
 
 def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
-    """Return a box for each panel, given its number of points: side by side, but crowded panels alone in a row."""
+    """Return a box for each panel. counts: points of each; panels with many are alone in a row. stretch: of heights."""
     found: list[Box] = []
     column, top = 0, float(HEAD + TOP)
     for count in counts:

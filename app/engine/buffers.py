@@ -180,7 +180,7 @@ class StreamBuffers(Buffers):
 
 
 def fork_streams(streams: Sequence[StreamBuffers], submit: Callable[[], None], origin: cupy.cuda.Stream) -> None:
-    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; make ``origin`` wait for that work.
+    """Let ``submit`` enqueue work on the streams: after the earlier work on ``origin``, and before later work there.
 
     A capture of ``origin`` includes the work that ``submit`` enqueues.
     """
