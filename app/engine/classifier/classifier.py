@@ -57,10 +57,10 @@ class Classifier:
         """Load a network by its name, or from a network file (``.toml``) or a weights file (HDF5).
 
         device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current GPU), ``cuda:N`` (CUDA's number N) or
-        ``cpu``. precision: as the option ``--precision``. sparse: False has the effect of ``--no-sparse``. resident: a
-        persistent kernel classifies up to eight images a call; it occupies three multiprocessors until a moment after
-        the last call. It exists only for lenet5 on Hopper, and multiplies sparse weights as dense ones, as all kernels
-        of such a classifier do. Raises a UserError that is also a ValueError.
+        ``cpu``. precision: ``auto``, or a value of the option ``--precision``. sparse: False multiplies 2:4
+        sparse weights as dense ones. resident: a persistent kernel classifies up to eight images a call; it occupies
+        three multiprocessors until a moment after the last call. It exists only for lenet5 on Hopper, and then all
+        kernels multiply sparse weights as dense ones. Raises a UserError that is also a ValueError.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
