@@ -27,7 +27,7 @@ READY = b"ready"
 
 @contextmanager
 def _report_resource_shortage() -> Iterator[None]:
-    """Raise UserError if the system lacks the resources for another process."""
+    """Within the ``with`` block, turn OSErrors, as for lack of memory or processes, into UserErrors."""
     try:
         yield
     except OSError as error:
@@ -77,7 +77,7 @@ class Child(AbstractContextManager["Child"]):
     def send_request(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
         """Send a request to a process that runs ``answer_requests``; return its answer, empty if it closed its socket.
 
-        files: open files that the process needs. seconds: time limit. Raises errors as ``receive`` does.
+        files: open files that the process needs. Raises TimeoutError after ``seconds``, UserError if it was stopped.
         """
         with memory_file(request) as exchange:
             with suppress(ConnectionError):  # if the process has ended, ``receive`` returns b""

@@ -44,7 +44,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def _allocate_ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
-    """Return a new array in ordinary memory, as the default for ``Allocate``."""
+    """Return a new array in ordinary memory. The third argument, a chunk's size in bytes, is not needed here."""
     return np.empty(shape, kind)
 
 
@@ -129,7 +129,7 @@ class StrictFile:
             return self._read_rows(name, dataset, first, count, allocate)
 
     def describe_dataset(self, name: str) -> StoredDataset:
-        """Return how the file stores the root's dataset ``name``, of any size. Raises UserError as ``read_array``."""
+        """Return how the file stores the root's dataset ``name``, of any size. Raises UserError if unreadable."""
         with _report_faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, sys.maxsize)
             if dataset.chunks:
