@@ -146,7 +146,7 @@ class ResidentKernel:
         self._number = (self._number + 2) % NUMBERS
 
     def _compile_launcher(self, loaded_plan: LoadedPlan) -> Callable[[int, int], None]:
-        """Compile the kernel; return a function that launches it, with all arguments bound."""
+        """Compile the kernel; return a function that launches it, given a stream's pointer and a number of blocks."""
         plan = loaded_plan.plan
         entry = LoadedKernel(
             load_cubin(compile_kernel(SOURCE, compile_time_constants(plan), plan.arch)),
@@ -166,7 +166,7 @@ class ResidentKernel:
 
 
 def compile_time_constants(plan: ExecutionPlan) -> dict[str, str | int]:
-    """Return the persistent kernel's compile-time constants, taken from the plan's two kernels, which it imitates."""
+    """Return the persistent kernel's compile-time constants: those of the plan's two kernels, whose work it does."""
     convolutions, products = (node.variant.launch_config(node.problem, node.settings).defines for node in plan.nodes)
     own = {"ROWS", "STAGES", "FEW", "STEP_BLOCKS"}  # of the launch for many images
     shared = {name: value for name, value in products.items() if name not in own}

@@ -42,10 +42,10 @@ class Child(AbstractContextManager["Child"]):
     def __init__(
         self, module: str, *arguments: str | int, environment: Mapping[str, str] | None = None, one_thread: bool = True
     ) -> None:
-        """Start a process that calls ``main(*arguments)`` of ``module``. Raises UserError.
+        """Start a process that calls ``main(*arguments)`` of ``module``. Raises UserError if it cannot start.
 
-        one_thread: the system kills the process when the calling thread ends; otherwise the process must end when its
-        socket closes.
+        environment: its variables; None for those of this process. one_thread: the system kills it when the calling
+        thread ends; otherwise it must end when its socket closes.
         """
         # -I -S: without the user's settings and Python's start-up files, which take time to load.
         command = [sys.executable, "-I", "-S", "-c", _child_program(module, arguments, one_thread)]

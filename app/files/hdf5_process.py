@@ -201,7 +201,7 @@ def _require_requested(holds: bool) -> None:
 
 
 def _map_shared_array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
-    """Return the array of dtype ``kind`` at byte ``offset`` of the file ``result``, mapped copy-on-write."""
+    """Map an array at byte ``offset`` of the file ``result``, copy-on-write. Raise ValueError beyond the file's end."""
     dtype, count = np.dtype(kind), math.prod(shape)
     if not dtype.isnative or offset % mmap.ALLOCATIONGRANULARITY:
         raise ValueError("no mapped numbers")

@@ -218,7 +218,7 @@ class _LayerList:
         self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), *sizes], settings, arrays)
 
     def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
-        """Add a convolution for the operator ``New``. If ``no_bias`` is not set, it has a bias if it has two arrays."""
+        """Add a convolution (operator ``New``). If ``no_bias`` is not given, two arrays mean that it has a bias."""
         self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
     def add_fully_connected(self, settings: Settings, arrays: list[str]) -> None:

@@ -127,9 +127,9 @@ class Classifier:
         """Classify images; return their labels, (N,) uint8, or () for one image.
 
         images: (N, H, W) or (N, C, H, W), or one image (H, W) or (C, H, W); uint8 pixels, or floats in [0, 1]. Objects
-        are light on a black background. Networks that resize images take uint8 images of the size before or after it. A
-        GPU array of CuPy, PyTorch, JAX or another library is read without a copy to the host; the range of its floats
-        is not checked.
+        are light on a black background. Networks that resize images take uint8 images of the size before or after
+        resizing. A GPU array of CuPy, PyTorch, JAX or another library is read without a copy to the host; the range of
+        its floats is not checked.
 
         stream: stream of CuPy or PyTorch, or its pointer, on which GPU images are ready and work is enqueued; None for
         CuPy's current one. on_card: return CuPy arrays without waiting, also from ``logits`` and ``probabilities``. Use
