@@ -32,10 +32,10 @@ def copy_by_threads(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Copy rows; yield start and end of each part once it is copied, while helper threads copy the later parts.
+    """Copy rows in parts; yield (start, end) of each part once it is copied, while helper threads copy later parts.
 
-    target, source: C-contiguous, of equal dtype and row size. ends: end of each part; the last one is the number of
-    rows. After an exception, helpers may still write to ``target``: do not use it again.
+    target, source: C-contiguous, of equal dtype and row size. ends: the row at which each part ends (excluded); the
+    last one is the number of rows. After an exception, helpers may still write to ``target``: do not use it again.
     """
     row = source.nbytes // max(len(source), 1)
     bounds = [*pairwise((0, *ends))]
@@ -96,7 +96,7 @@ class _CopyPart:
 
 
 class _HelperThreads:
-    """The helper threads, which start at the first call and end with the interpreter."""
+    """The threads that help to copy. They start at the first copy and end with the interpreter."""
 
     def __init__(self) -> None:
         self.reset()

@@ -38,7 +38,7 @@ class CpuEngine(Engine):
     """Run a graph on the CPU by NumPy, in float32. Threads may share it.
 
     The scores of an image have the same bits in every batch and chunk, at every index, with any number of threads: see
-    ``app.layers.products``. fed: as for ``open_engine``; one thread per core feeds the engine, and the matrix library
+    ``app.layers.products``. fed: not None if threads feed blocks to the engine, one per core; the matrix library then
     uses one thread per call. seconds: maps the name of a part to the seconds that ``run`` has spent in it, summed over
     the threads, each of which computes whole chunks.
     """
@@ -75,7 +75,7 @@ class CpuEngine(Engine):
         return tuple(TimedPart(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """Classify as ``Engine.run`` does. progress: called after every chunk."""
+        """Classify images (N, C, H, W); return ``outputs``, or new ones. progress: called with each chunk's length."""
         if outputs is None:
             scores = np.empty((len(images), self.graph.class_count), np.float32)
             outputs = Outputs(np.empty(len(images), np.uint8), scores)
@@ -107,13 +107,13 @@ class CpuEngine(Engine):
         pair: tuple[Outputs, Outputs] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """Classify as ``Engine.stream`` does, with the same ``pair``. progress: called after every chunk."""
+        """Classify arrays of images one by one; yield labels (N,). pair: outputs to use in turn; None: new ones."""
         for index, images in enumerate(blocks):
             outputs = Outputs(np.empty(len(images), np.uint8)) if pair is None else pair[index % 2]
             yield self.run(images, outputs, progress).labels[: len(images)]
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Return a feeding thread's function as ``Engine.prepare_feeding`` does; zeros fill a block that is short.
+        """Return the function by which a feeding thread classifies a source's blocks; zeros fill up short blocks.
 
         ONNX Runtime computes the same bits for an image only in blocks of equal size; NumPy does so in any block.
         """
@@ -140,7 +140,7 @@ class CpuEngine(Engine):
         return *self.graph.forward(images, np.float32, record_layer_time), spent
 
     def describe(self) -> EngineDescription:
-        """Describe the device as ``Engine.describe`` does."""
+        """Return the processor's name, the cores that are used, and the arithmetic."""
         cores = f"cpu:{format_cores(core_numbers())}"
         return EngineDescription(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
 

@@ -1,6 +1,6 @@
-"""Classify blocks of images that several threads read, each into one of its two page-locked slots, on a GPU.
+"""Classify blocks of images on a GPU; several threads read the blocks, each thread into two page-locked slots.
 
-While the GPU copies and computes one slot, the thread reads the next block into the other slot. The thread waits only
+While the GPU copies and computes one slot, its thread reads the next block into the other slot. The thread waits only
 for the slot that it is about to refill. The streams of all threads together keep the bus and the multiprocessors busy.
 """
 
@@ -38,7 +38,7 @@ TIMED = 5  # timed copies, and timed runs of the kernels
 
 
 def choose_block_and_threads(plan: ExecutionPlan, fed: FeedingOptions) -> tuple[int, int]:
-    """Return the number of images per block, and the number of threads that feed the engine."""
+    """Return the images per block, and the number of threads that read blocks. fed: options of such an engine."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
     block = COMPRESSED_BLOCK if fed.compressed else BLOCK
@@ -48,7 +48,7 @@ def choose_block_and_threads(plan: ExecutionPlan, fed: FeedingOptions) -> tuple[
 
 
 def make_feeding_loop(slots: Sequence[BlockSlot], buffers: StreamBuffers) -> Callable[[BlockSource], None]:
-    """Return the function that a feeding thread runs: it classifies the blocks of a source until the source ends."""
+    """Return a thread's function: it reads a source's blocks into ``slots`` in turn, and the GPU classifies them."""
 
     def classify(source: BlockSource) -> None:
         for slot in cycle(slots):
@@ -76,7 +76,7 @@ class FedGpuEngine(GpuEngine):
         self._sample = np.empty(0)  # a block's page-locked images, for ``describe``
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Allocate a feeding thread's slots; return the function that it runs, as ``Engine.prepare_feeding`` does."""
+        """Allocate slots for feeding thread ``index``; return its function, which classifies a source's blocks."""
         runtime.setDevice(self.device.id)  # cuLaunchKernelEx fails in a thread without a context
         outputs = partial(self.allocate_outputs, self.block, logits=self._with_logits)
         slots = [BlockSlot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
@@ -84,7 +84,7 @@ class FedGpuEngine(GpuEngine):
         return make_feeding_loop(slots, self.stream_buffers[index])
 
     def describe(self) -> EngineDescription:
-        """Describe the device as ``Engine.describe`` does."""
+        """Return GPU, arithmetic, and whether copies or kernels are slower, which takes milliseconds to measure."""
         with self.device:
             return EngineDescription(
                 device=f"cuda:{original_device_number(self.device.id)}",
@@ -106,7 +106,7 @@ class BlockSlot:
         self._block: Block | None = None
 
     def enqueue(self, block: Block, buffers: StreamBuffers) -> None:
-        """Enqueue the copies and kernels of the block that was read into this slot."""
+        """Enqueue the copies and kernels of the block in this slot, on the stream and device memory of ``buffers``."""
         part = slice(0, block.count)
         buffers.enqueue(self.images[part], self._outputs.slice_view(part))
         self._done.record(buffers.stream)
@@ -124,7 +124,7 @@ class BlockSlot:
 
 
 def measure_bottleneck(buffers: StreamBuffers, images: np.ndarray) -> str:
-    """Return which takes longer for a block: its copy (``bus``) or its kernels (``kernels``). Takes milliseconds."""
+    """Return what takes longer for a block of images: the copy (``bus``) or the ``kernels``. Takes milliseconds."""
     stream = buffers.stream
     work: dict[str, Callable[[], None]] = {
         "bus": lambda: buffers.copy_in(images, stream.ptr),

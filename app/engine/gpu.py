@@ -52,8 +52,8 @@ MOST_READ = 1 << 15  # images that the first kernel reads over the bus: their co
 class GpuEngine(Engine):
     """Run a plan on the current GPU. Any thread on which that GPU is current may call it, one call at a time.
 
-    Several threads may each use an engine: an engine never waits for the whole device or its null stream. chunk: images
-    per chunk, halved until the buffers fit in device memory (``shrunk`` is then True); None lets it grow with the
+    Several threads may each use an engine of their own: no engine waits for the whole device or its null stream. chunk:
+    images per chunk, halved until buffers fit in device memory (``shrunk`` is then True); None lets it grow with the
     batches. always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus. Raises
     UserError if not even one image fits.
     """
@@ -144,9 +144,9 @@ class GpuEngine(Engine):
         return Outputs(pinned_array((count,), np.uint8), scores)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """Classify as ``Engine.run`` does. outputs: page-locked, from ``allocate_outputs``.
+        """Classify images and wait; return ``outputs``, page-locked (``allocate_outputs``), or new ones with logits.
 
-        images: of the plan's dtype, C-contiguous. Images in pageable memory are copied through a staging buffer.
+        images: (N, C, H, W) of the plan's dtype, C-contiguous; from pageable memory, they go through a staging buffer.
         """
         if outputs is None:
             outputs = self.run_without_graph(images, leave_logits=False)
@@ -196,7 +196,7 @@ class GpuEngine(Engine):
         return outputs.copy()
 
     def _replays_last_call(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return what ``replays_graph_for`` returns, faster: compare the arrays with the last call's as objects."""
+        """Return whether ``run`` replays a CUDA graph for these arrays; fast if they are the last call's objects."""
         if images is not self._last[0] or outputs is not self._last[1]:
             self._last = (images, outputs) if self.replays_graph_for(images, outputs) else (None, None)
         return self._last[0] is not None
@@ -228,9 +228,9 @@ class GpuEngine(Engine):
     ) -> None:
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
-        mark: as for ``StreamBuffers.enqueue``. chunk: images per chunk, by default and at most the engine's. parts:
-        chunks and their streams, by default those of ``chunk_slices``. copy: function that copies pageable images to
-        page-locked memory. Raises ValueError for images of another type or shape, and for too short ``outputs``.
+        mark: called before, between and after a chunk's copy in, kernels and copy out. chunk: images per chunk, by
+        default and at most the engine's. parts: chunks and their streams; by default, streams take turns. copy: copies
+        pageable images to page-locked memory. Raises ValueError for a wrong type or shape, or too short ``outputs``.
         """
         self.plan.check_images(images)
         if len(outputs.labels) < len(images):
@@ -257,7 +257,7 @@ class GpuEngine(Engine):
         pair: tuple[Outputs, Outputs] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """Classify as ``Engine.stream`` does; the next array runs while the caller reads labels."""
+        """Classify arrays of images one by one; yield the labels of each while the next runs. pair: outputs in turn."""
         turns: Iterator[StreamBuffers] = iter(())
         before: tuple[int, int] | None = None  # the running array: index modulo 2, and length
         for index, images in enumerate(itertools.chain(blocks, (None,))):
@@ -281,7 +281,7 @@ class GpuEngine(Engine):
             before = None if images is None else (index % 2, len(images))
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue images in GPU memory without waiting; return labels and scores as ``CardRunner.run`` does."""
+        """Enqueue images (N, …) in GPU memory without waiting; return labels (N,) and scores (N, classes) there."""
         return self.card_runner.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:

@@ -46,9 +46,9 @@ class Block(Protocol):
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Copy the block's labels (count,) and logits (count, classes) or None. The engine reuses the arrays.
+        """Take a copy of the block's labels (count,) and logits (count, classes), if any: the engine reuses the arrays.
 
-        wait, compute: seconds that the thread waited for the device, or computed.
+        wait: seconds that the thread waited for the device. compute: seconds that the thread itself computed.
         """
 
 
@@ -97,7 +97,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """Classify images (N, C, H, W) and wait; return ``outputs``, or new ones with logits."""
+        """Classify images (N, C, H, W) and wait; return ``outputs``, or, if that is None, new ones with logits."""
 
     @abstractmethod
     def stream(
@@ -113,9 +113,9 @@ class Engine(ABC):
         """
 
     def prepare_feeding(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare the calling thread as feeder ``index``; return a function that classifies all blocks of a source.
+        """Prepare the calling thread as feeder ``index``, from 0; return a function that classifies a source's blocks.
 
-        Call this and ``describe`` only if the engine was opened with ``fed``.
+        Call this and ``describe`` only if the engine was opened for feeding.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Open a network's engine on a device. Functions import the engines only when called: these load all kernels."""
+"""Open a network's engine on a device. GPU engines are imported only when needed: the import loads all kernels."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def open_engine(
 ) -> Engine:
     """Return an engine for images of the graph's input shape and of ``dtype``.
 
-    device: ``cpu``, or ``cuda`` for the current GPU. choices: options for GPU kernels, without tuning; None for the
-    defaults. fed: options of an engine into which several threads read blocks (``Engine.prepare_feeding``); None for an
-    engine that is given arrays. Raises UserError if no kernels can compute the network, if memory is short, or if
-    ``$LENET_CPU_ENGINE`` names no usable engine.
+    device: ``cpu``, or ``cuda`` for the current GPU. choices: options for GPU kernels, to which the stored tuning is
+    added; None for the defaults. fed: options of an engine into which several threads read blocks (with
+    ``Engine.prepare_feeding``); None for an engine that is given arrays. Raises UserError if no kernels can compute the
+    network, if memory is short, or if ``$LENET_CPU_ENGINE`` names no usable engine.
     """
     if device == "cpu":
         return cpu_engine_class()(graph, dtype, fed)

@@ -19,19 +19,19 @@ UNLABELLED = "none"  # value of --labels
 
 
 def device_option(**settings: Any) -> Any:
-    """Declare the option ``--device``. settings: as for ``option``."""
+    """Declare the option ``--device``. settings: further arguments of ``option``, such as ``group``."""
     help = "processor to use: auto (default; a GPU if there is one), cuda, cuda:N (the GPU of this number) or cpu"
     return option(help, "auto", type=argparse_type(str, "a device", parse_device_name), metavar="DEVICE", **settings)
 
 
 def gpu_option(**settings: Any) -> Any:
-    """Declare the option ``--device`` of a command that needs a GPU. settings: as for ``option``."""
+    """Declare the option ``--device`` of a command that needs a GPU. settings: further arguments of ``option``."""
     kind = argparse_type(str, "a device", lambda text: parse_device_name(text, ("cuda", "cuda:N")))
     return option("GPU to use, by number (default: the first)", "cuda", type=kind, metavar="cuda:N", **settings)
 
 
 def devices_option(**settings: Any) -> Any:
-    """Declare the option ``--devices``, for ``app.cuda.cards.parse_device_list``. settings: as for ``option``."""
+    """Declare the option ``--devices``, a list of GPUs. settings: further arguments of ``option``."""
     return option("GPUs to use, one process each: all, or numbers as in 0,2", metavar="all|N,…", **settings)
 
 
@@ -41,7 +41,7 @@ def data_dir_option() -> Any:
 
 
 def data_option(**settings: Any) -> Any:
-    """Declare the option ``--data``. settings: as for ``option``."""
+    """Declare the option ``--data``. settings: further arguments of ``option``, such as ``twice``."""
     return option("file of your own images: IDX (.gz or not), or HDF5 with x and y", **settings)
 
 

@@ -79,9 +79,9 @@ class ResidentKernel:
         self._labels = [np.array(label, np.uint8) for label in range(classes + 1)]
 
     def run(self, images: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]] | None:
-        """Classify up to MOST uint8 images, (N, …), or a single image; return labels, and a function for the logits.
+        """Classify up to eight uint8 images, (N, …), or a single one; return labels, and a function for the logits.
 
-        Return None for arrays that do not fit in a request: of another type or shape, not contiguous, or with more
+        Return None for an array that does not fit in a request: of another type or shape, not contiguous, or of more
         images. Every Python instruction here adds to the latency.
         """
         form = self._forms.get(images.shape)
@@ -146,7 +146,7 @@ class ResidentKernel:
         self._number = (self._number + 2) % NUMBERS
 
     def _compile_launcher(self, loaded_plan: LoadedPlan) -> Callable[[int, int], None]:
-        """Compile the kernel; return a function that launches it, with all arguments bound."""
+        """Compile the kernel; return a function that launches it, given a stream's pointer and a number of blocks."""
         plan = loaded_plan.plan
         entry = LoadedKernel(
             load_cubin(compile_kernel(SOURCE, compile_time_constants(plan), plan.arch)),
@@ -166,7 +166,7 @@ class ResidentKernel:
 
 
 def compile_time_constants(plan: ExecutionPlan) -> dict[str, str | int]:
-    """Return the persistent kernel's compile-time constants, taken from the plan's two kernels, which it imitates."""
+    """Return the persistent kernel's compile-time constants: those of the plan's two kernels, whose work it does."""
     convolutions, products = (node.variant.launch_config(node.problem, node.settings).defines for node in plan.nodes)
     own = {"ROWS", "STAGES", "FEW", "STEP_BLOCKS"}  # of the launch for many images
     shared = {name: value for name, value in products.items() if name not in own}
@@ -174,7 +174,7 @@ def compile_time_constants(plan: ExecutionPlan) -> dict[str, str | int]:
 
 
 def _allocate_flagged_words(words: int) -> np.ndarray:
-    """Return page-locked memory for MOST rows of words, each beside its flag: (MOST, words, 2) uint32, all zero."""
+    """Return page-locked zeros for MOST images, each of so many pairs (word, flag): (MOST, words, 2) uint32."""
     array = pinned_array((MOST, words, 2), np.uint32)
     array[...] = 0
     return array
@@ -184,7 +184,7 @@ Form = tuple[int, np.ndarray, Callable[..., tuple[int, ...]], int]
 
 
 def _make_request_forms(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
-    """Return the form of a request for each shape of images. words: number of words in the answer to an image.
+    """Return shape of the given images → form of a request. shape: (C, H, W). words: number in an image's answer.
 
     A form contains the number of images, the view of ``requests`` that receives them, the function that unpacks their
     answers, and the index of the last flag in the answers.
@@ -203,10 +203,10 @@ def _make_request_forms(requests: np.ndarray, shape: Shape, words: int) -> dict[
 
 
 def _answer_words(answer: tuple[int, ...], count: int) -> np.ndarray:
-    """Return the answers to ``count`` images as words and flags: (count, classes + 1, 2) uint32."""
+    """Return ``answer``, the words and flags for ``count`` images, as an array: (count, classes + 1, 2) uint32."""
     return np.array(answer, np.uint32).reshape(count, -1, 2)
 
 
 def _answer_logits(answer: tuple[int, ...], count: int) -> np.ndarray:
-    """Return the logits in the answers to ``count`` images: (count, classes) float32."""
+    """Return the logits, (count, classes) float32, whose bits are in ``answer``, the words and flags of an answer."""
     return _answer_words(answer, count)[:, :-1, 0].copy().view(np.float32)

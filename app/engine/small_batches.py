@@ -1,7 +1,7 @@
 """Run small batches of pageable arrays in one piece, mostly by one call: a CUDA graph of kernels for each size.
 
-The size of a graph is a power of two or three quarters of one. The graph computes that many images; those beyond the
-batch are left over from earlier batches, and nobody reads their results.
+The size of a graph, in images, is a power of two or three quarters of one. A graph may compute more images than the
+batch has: the others are left over from earlier batches, and nobody reads their results.
 """
 
 from __future__ import annotations

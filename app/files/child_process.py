@@ -27,7 +27,7 @@ READY = b"ready"
 
 @contextmanager
 def _report_resource_shortage() -> Iterator[None]:
-    """Raise UserError if the system lacks the resources for another process."""
+    """Within the ``with`` block, turn OSErrors, as for lack of memory or processes, into UserErrors."""
     try:
         yield
     except OSError as error:
@@ -42,10 +42,10 @@ class Child(AbstractContextManager["Child"]):
     def __init__(
         self, module: str, *arguments: str | int, environment: Mapping[str, str] | None = None, one_thread: bool = True
     ) -> None:
-        """Start a process that calls ``main(*arguments)`` of ``module``. Raises UserError.
+        """Start a process that calls ``main(*arguments)`` of ``module``. Raises UserError if it cannot start.
 
-        one_thread: the system kills the process when the calling thread ends; otherwise the process must end when its
-        socket closes.
+        environment: its variables; None for those of this process. one_thread: the system kills it when the calling
+        thread ends; otherwise it must end when its socket closes.
         """
         # -I -S: without the user's settings and Python's start-up files, which take time to load.
         command = [sys.executable, "-I", "-S", "-c", _child_program(module, arguments, one_thread)]
@@ -77,7 +77,7 @@ class Child(AbstractContextManager["Child"]):
     def send_request(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
         """Send a request to a process that runs ``answer_requests``; return its answer, empty if it closed its socket.
 
-        files: open files that the process needs. seconds: time limit. Raises errors as ``receive`` does.
+        files: open files that the process needs. Raises TimeoutError after ``seconds``, UserError if it was stopped.
         """
         with memory_file(request) as exchange:
             with suppress(ConnectionError):  # if the process has ended, ``receive`` returns b""

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _answer_request(message: bytes, source: int, result: int) -> bytes:
-    """Write the arrays that a request names into the file ``result``; return the rest of the answer as JSON."""
+    """Write the requested arrays to descriptor ``result``; return the rest of the answer as JSON. source: the file."""
     request = json.loads(message)
     size = os.fstat(source).st_size if request["in_memory"] else 0
     memory = _SharedMemoryFile(result, IMAGE_COPIES * size)

@@ -38,9 +38,9 @@ def _chunk_grid_shape(dataset: h5py.Dataset) -> list[int]:
 
 
 def has_incomplete_chunk(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
-    """Return whether a chunk of these rows is missing or incomplete. nbytes: size of a chunk in memory.
+    """Return whether a chunk with some of the ``count`` rows from ``first`` on is missing or incomplete.
 
-    HDF5 would return zeros for a missing chunk, and read beyond the end of a chunk that is too short.
+    HDF5 would return zeros for a missing chunk, and read beyond the end of a short one. nbytes: of a chunk in memory.
     """
     filters = _filter_codes(dataset.id.get_create_plist())
     buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size

@@ -97,7 +97,7 @@ class Reader(AbstractContextManager["Reader"]):
     ) -> tuple[list[str], dict[str, StoredDataset]]:
         """Return the names in the root of a file of any size, and how it stores each of ``datasets`` that exists.
 
-        Raises UserError as ``read`` does, but not for a large file.
+        path: name of the file ``source`` in errors. Raises UserError for every fault of the file.
         """
         with self._request_answer(path, source, {"what": "descriptions", "datasets": datasets}, 0) as (answer, _):
             found = {
@@ -111,7 +111,7 @@ class Reader(AbstractContextManager["Reader"]):
     def read_rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
-        """Return rows of a dataset of the root, from ``first`` on, of this shape (N, …) and type. Raises UserError."""
+        """Return N rows, from ``first`` on, of the root's dataset ``name``. shape: (N, …). Raises UserError."""
         request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
         with self._request_answer(path, source, request, math.prod(shape) * dtype.itemsize) as (answer, result):
             array = _map_shared_array(result, *answer["rows"])
@@ -201,7 +201,7 @@ def _require_requested(holds: bool) -> None:
 
 
 def _map_shared_array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
-    """Return an array in the shared memory ``result``, mapped copy-on-write. Raise ValueError beyond its end."""
+    """Map an array at byte ``offset`` of the file ``result``, copy-on-write. Raise ValueError beyond the file's end."""
     dtype, count = np.dtype(kind), math.prod(shape)
     if not dtype.isnative or offset % mmap.ALLOCATIONGRANULARITY:
         raise ValueError("no mapped numbers")

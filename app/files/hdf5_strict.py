@@ -44,7 +44,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def _allocate_ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
-    """Return a new array in ordinary memory, as the default for ``Allocate``."""
+    """Return a new array in ordinary memory. The third argument, a chunk's size in bytes, is not needed here."""
     return np.empty(shape, kind)
 
 
@@ -129,7 +129,7 @@ class StrictFile:
             return self._read_rows(name, dataset, first, count, allocate)
 
     def describe_dataset(self, name: str) -> StoredDataset:
-        """Return how the file stores the root's dataset ``name``, of any size. Raises UserError as ``read_array``."""
+        """Return how the file stores the root's dataset ``name``, of any size. Raises UserError if unreadable."""
         with _report_faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, sys.maxsize)
             if dataset.chunks:
@@ -149,7 +149,7 @@ class StrictFile:
         return dataset
 
     def _read_rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
-        """Return rows of a dataset; a scalar has one row."""
+        """Return ``count`` rows of a dataset, from ``first`` on; a scalar has one row. name: for errors."""
         chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
         shape = (count, *dataset.shape[1:]) if dataset.shape else ()
         array = allocate(shape, dataset.dtype.newbyteorder("="), chunk)
@@ -211,7 +211,7 @@ class StrictFile:
         return None if first == name.decode() else f"is dataset {printable_line(repr(first))} by another name; {PLAIN}"
 
     def _why_dataset_refused(self, dataset: h5py.Dataset, max_bytes: int, too_large: str) -> str | None:
-        """Return why ``dataset`` must not be read, and the remedy; None if its header permits reading."""
+        """Return why ``dataset`` must not be read, and the remedy (for its size ``too_large``); None if it may."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
         if layout.get_external_count() > 0:

@@ -93,7 +93,7 @@ TOO_LARGE = "split it or store less in it"
 def open_regular(path: Path, max_bytes: int = sys.maxsize, too_large: str = TOO_LARGE) -> BinaryIO:
     """Return a regular file of at most ``max_bytes``, open for reading. Raise UserError for any other file.
 
-    too_large: remedy for a larger file.
+    too_large: the remedy that the error gives for a larger file.
     """
     try:
         # Opening a device may have effects, so the path is checked first. O_NONBLOCK: a named pipe does not wait.

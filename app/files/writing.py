@@ -98,7 +98,7 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
 
 def rename_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
-    """Rename an unfinished file beside ``path`` to ``path``, as ``replace_atomically`` does. Raises OSError."""
+    """Flush the file ``temporary``, beside ``path``, to the disk, and rename it to ``path``. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))
     _flush_to_disk(temporary)
@@ -160,7 +160,7 @@ def hold_lock(path: Path, busy_message: Callable[[str], str], remedy: str) -> It
 
 
 def check_unlocked(path: Path, busy_message: Callable[[str], str]) -> None:
-    """Raise UserError, as ``hold_lock`` does, if another process holds the lock file ``path`` now. Creates no file."""
+    """Raise UserError with ``busy_message(process id)`` if a process holds the lock file ``path``. Creates no file."""
     with suppress(OSError):  # there is no such file, or nobody may hold it
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

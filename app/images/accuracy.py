@@ -62,7 +62,7 @@ def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weig
 def _measure_network_accuracy(
     network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
 ) -> NetworkAccuracy:
-    """Return one network's counts and verdict; if the network cannot run, the verdict gives the reason."""
+    """Return counts of correct labels and a verdict, or why the network cannot run. where: ``cpu`` or ``cuda``."""
     row: NetworkAccuracy = {
         "network": network.name,
         "precision": None,
@@ -105,7 +105,7 @@ def _measure_network_accuracy(
 
 
 def _format_accuracy(document: Accuracy, width: int) -> str:
-    """Return the document as text: shares of each network, of its earlier system if known, and the verdict."""
+    """Return a table of the networks: share of correct labels, the earlier system's if known, and the verdict."""
     counts = [str(count) for count in COUNTED]
     columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]
     rows = []

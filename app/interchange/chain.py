@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass
 class FoundLayer:
-    """A layer, not named yet. arrays, origins: its arrays and their names in the file, by "" (weights) and "_bias"."""
+    """A layer without a name. arrays: "" → weights, "_bias" → bias. origins: the same keys → name in the file."""
 
     layer: Layer
     arrays: Arrays = field(default_factory=dict)
@@ -36,8 +36,8 @@ def assemble_network(
 ) -> tuple[Network, Arrays, dict[str, str]]:
     """Give the layers default names such as conv1; return the network, its arrays, and their names in the file.
 
-    Both dictionaries have the array's name in the network as key. The network ends with an added argmax. Raises
-    BadValueError for a network that no network file may define.
+    Both dictionaries have the array's name in the network as key. The network ends with an added argmax. image: shape
+    (C, H, W). pixel_scale: factor of pixel bytes. Raises BadValueError for a network that no file may define.
     """
     names = default_names(one.layer.kind for one in found)
     named = [*zip(names, found, strict=True)]
@@ -64,10 +64,10 @@ class Chain(Frozen):
 def network_from_chain(
     chain: Chain, name: str, summary: str, channels: int, features: int | None, size: int | None
 ) -> Network:
-    """Return the network of a chain, which scales images to ``size`` x ``size`` for the first layer.
+    """Return the network of a chain, with images of ``channels`` channels scaled to ``size`` x ``size`` pixels.
 
-    channels: of an image. features: inputs of the first fully connected layer, None without one. size: None to find the
-    only one that gives this layer ``features`` inputs; of several, the only one that leaves no row or column unread.
+    features: number of inputs of the first fully connected layer, None without one. size: None to find the only size
+    with which this layer has so many inputs; if several do, the only one of them that leaves no row or column unread.
     Raises BadValueError, which asks for ``--size``, if no size or several sizes fit.
     """
     if size is None:

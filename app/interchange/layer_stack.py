@@ -75,7 +75,7 @@ MAX_AFFINE_MAPS = 1024  # of a convolution that only scales and shifts maps: it 
 
 @dataclass
 class PendingAffine:
-    """Factor and shift of each map, (n,), to fold into the next layer with weights. nodes: where they are from."""
+    """Factor and shift of each map, (n,), to fold into the next layer with weights. nodes: names of their nodes."""
 
     factor: np.ndarray
     shift: np.ndarray
@@ -126,7 +126,7 @@ class LayerStack:
         self.shape = after
 
     def add_weighted(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
-        """Add a layer and its arrays, "" (out, in, …) and perhaps "_bias"; fold the pending factor and shift in."""
+        """Add a layer with the pending factor and shift folded in. arrays: "" → (out, in, …), and perhaps "_bias"."""
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
             self.add_pending_affine_as_convolution("padding follows, whose zeros are not shifted")
@@ -193,9 +193,9 @@ def _commutes_with_pooling(pool: AvgPool | MaxPool, factor: np.ndarray, shift: n
 
 
 def pad_filters_equally(filters: np.ndarray, before: int, behind: int) -> tuple[np.ndarray, int]:
-    """Return filters and a padding, equal on all sides, that compute the same as ``before`` and ``behind`` rows.
+    """Return filters, (M, C, K, K), with the same result for a padding that is equal on all sides, and that padding.
 
-    The smaller padding grows to the larger one; rows and columns of zeros in the filters make up for it.
+    before, behind: rows, and columns, of padding so far. Zeros in the filters make up for the larger padding.
     """
     more = (max(behind - before, 0), max(before - behind, 0))
     return (np.pad(filters, ((0, 0), (0, 0), more, more)) if any(more) else filters), max(before, behind)

@@ -1,4 +1,4 @@
-"""Read mini-dnn's flat files: the number of layers, and the number of floats and the floats of each layer.
+"""Read mini-dnn's flat files: a number of layers, then, for each layer, a number of floats and these floats.
 
 All numbers are little-endian. An int32 gives the number of layers. Each layer has an int32, the number of its floats (0
 without weights), then these float32: all weights, then all biases. Eigen stores matrices by columns, so filters are (M,
@@ -47,7 +47,7 @@ def read_source(content: bytes, options: ImportOptions) -> Source:
 
 
 def _read_layer_floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
-    """Return a layer's floats, (n,) float32. sizes: its numbers of weights and of biases; empty without weights."""
+    """Return a layer's floats, (n,) float32. layer: its name. sizes: [weights, biases], or [] if it has none."""
     count = cursor.read_int("i", f"the number of floats of layer {layer}")
     if count not in (sum(sizes), *sizes[:1]):
         told = f"layer {layer} has {count:,} floats, but its network needs {sum(sizes):,}"

@@ -26,7 +26,7 @@ ASSUMED = (
 
 
 def read_source(content: bytes, options: ImportOptions) -> Source:
-    """Return the arrays of a .params file and their network. Raises BadValueError; UserError for the symbol file."""
+    """Return a .params file's arrays and network. Raises BadValueError, or UserError for a wrong symbol file."""
     notes: list[str] = []
     arrays = _strip_argument_prefixes(read_params(content), notes)
     if options.network is not None:
@@ -59,7 +59,7 @@ def _strip_argument_prefixes(arrays: Mapping[str, np.ndarray], notes: list[str])
 
 
 def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise BadValueError unless the values of ``names`` are exactly the keys of ``arrays``, each once."""
+    """Raise BadValueError unless ``names`` (name in the network → in the file) has each array of the file once."""
     remedy = f"give the network of {', '.join(map(format_for_error, sorted(arrays)[:8]))}"
     if missing := sorted(set(names.values()) - arrays.keys()):
         raise BadValueError(f"has no array {format_for_error(missing[0])}, which its network needs; {remedy}")

@@ -165,7 +165,7 @@ def _read_chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
 
 
 def _order_nodes(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
-    """Return the nodes in order from the image to the output. Raises BadValueError unless they form a single chain."""
+    """Return the nodes in order from the image to node ``head``. Raises BadValueError unless they form one chain."""
     found = []
     at = head
     while nodes[at]["op"] != "null":
@@ -200,7 +200,7 @@ class _LayerList:
         return name
 
     def add_weighted(self, kind: type[Layer], values: list[Any], settings: Settings, arrays: list[str]) -> None:
-        """Add a layer with weights and, unless ``no_bias`` is true, a bias. arrays: names of both in the file."""
+        """Add a layer, with a bias unless ``no_bias`` is set. values: fields after its name. arrays: their names."""
         bias = settings.get("no_bias", "False") not in ("True", "true", "1")
         if len(arrays) != 1 + bias:
             needed = "weights and a bias" if bias else "weights alone"
@@ -218,7 +218,7 @@ class _LayerList:
         self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), *sizes], settings, arrays)
 
     def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
-        """Add a convolution for the operator ``New``. If ``no_bias`` is not set, it has a bias if it has two arrays."""
+        """Add a convolution (operator ``New``). If ``no_bias`` is not given, two arrays mean that it has a bias."""
         self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
     def add_fully_connected(self, settings: Settings, arrays: list[str]) -> None:

@@ -98,7 +98,7 @@ def parse_description(content: str) -> Description:
 
 
 def match_to_network(named: NamedArrays, options: ImportOptions) -> Source:
-    """Return the network in ``options``, else the file's own, and the arrays under its names. Raises BadValueError."""
+    """Return the network in ``options``, else the file's own, and arrays by its array names. Raises BadValueError."""
     if options.size is not None or options.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
     if odd := [name for name in named.arrays if not name.isprintable()]:

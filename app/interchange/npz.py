@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
 
 def read_source(content: bytes, options: ImportOptions) -> Source:
-    """Return an NPZ file's arrays and network, as ``match_to_network`` finds them. Raises BadValueError."""
+    """Return an NPZ file's arrays and their network, given in ``options`` or the file. Raises BadValueError."""
     return match_to_network(read_npz(content), options)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
-    """Return a CuPy view of the images, ready on ``stream``, CuPy's current stream. Raises BadArgumentError."""
+    """Return a CuPy view of a GPU array of any library, for CuPy's current ``stream``. Raises BadArgumentError."""
     if isinstance(images, cupy.ndarray):
         return images
     try:
@@ -59,14 +59,14 @@ def current_torch_stream(number: int) -> int:
 
 
 def make_stream_wait(stream: cupy.cuda.Stream, other: int, event: cupy.cuda.Event) -> None:
-    """Make ``stream`` wait, by the event, for the work enqueued so far on the stream whose pointer is ``other``."""
+    """Make ``stream`` wait for the work so far on the stream with pointer ``other``; ``event`` is recorded there."""
     if other != stream.ptr:
         runtime.eventRecord(event.ptr, other)
         stream.wait_event(event)
 
 
 def _tensor_address(tensor: Any) -> tuple[bool, int]:
-    """Return whether a tensor's elements are contiguous, so that kernels can read it, and its address."""
+    """Return whether kernels can read a PyTorch tensor (contiguous, without gradient), and its address, 0 for none."""
     try:
         return tensor.is_contiguous() and not tensor.requires_grad, tensor.data_ptr()
     except RuntimeError:  # sparse tensors have no address
@@ -74,7 +74,7 @@ def _tensor_address(tensor: Any) -> tuple[bool, int]:
 
 
 def _view_torch_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
-    """Return a CuPy view of a PyTorch tensor. (``cupy.from_dlpack`` would take 30 µs longer.)"""
+    """Return a CuPy view of a PyTorch tensor of this dtype. (``cupy.from_dlpack`` would take 30 µs longer.)"""
     number = tensor.get_device()
     if not tensor.numel():  # it may have no address
         return cupy.empty(tuple(tensor.shape), dtype)
@@ -84,9 +84,9 @@ def _view_torch_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
 
 
 def _view_cuda_array_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
-    """Return a CuPy view of an array, made from its ``__cuda_array_interface__``.
+    """Return a CuPy view of the array ``owner``, made from its ``__cuda_array_interface__``.
 
-    (CuPy's own conversion would make the host wait for the stream of the array.)
+    ``stream`` waits for the stream of the array. (CuPy's own conversion would make the host wait.)
     """
     other = interface.get("stream")
     if other is not None:  # the interface calls the null stream 1
@@ -115,7 +115,7 @@ _cached_stream = lru_cache(16)(lambda pointer, _device: stream_from_pointer(poin
 
 
 def as_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
-    """Return a CuPy stream for a CuPy or PyTorch stream, or a pointer on GPU ``device``. Raises BadArgumentError."""
+    """Return a stream of CuPy or PyTorch, or its pointer on GPU ``device``, as CuPy's. Raises BadArgumentError."""
     if hasattr(stream, "ptr"):
         return stream
     pointer = getattr(stream, "cuda_stream", stream)
@@ -159,7 +159,7 @@ class CardEngines(Engines):
             return self._run_on_stream(current, graph, images, wait)
 
     def _is_current_gpu(self) -> bool:
-        """Return whether the card is this thread's current GPU; if so, bind its context to the thread."""
+        """Return whether the engines' GPU is this thread's current GPU; if so, bind its context to the thread."""
         if runtime.getDevice() != self._number:
             return False
         if not hasattr(self._threads, "bound"):  # cuLaunchKernelEx fails in a thread without a context
@@ -185,10 +185,10 @@ class CardEngines(Engines):
         return *self._defer_logits_copy(engine, found), single
 
     def _match_known_gpu_array(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
-        """Return engine, length and address of a GPU array whose shape and type an earlier call had.
+        """Return engine, number of images and address of a GPU array whose shape and type an earlier call had.
 
-        Return None for any other array, and for one that must be copied. To save time, no CuPy view of the array is
-        created.
+        Return None for any other array, and for one that kernels cannot read without a copy. To save time, no CuPy view
+        of the array is created.
         """
         if type(images) is cupy.ndarray:
             engine, memory = self._given.get((images.shape[1:], images.dtype)), images.data
@@ -205,7 +205,7 @@ class CardEngines(Engines):
         return engine, images.shape[0], address
 
     def compute_results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return labels and logits as ``Engines.compute_results`` does; of large batches, a function for the logits."""
+        """Return labels, and the logits or, for large batches, a function that returns them. images: (N, C, H, W)."""
         assert isinstance(engine, GpuEngine)
         if not self._is_current_gpu():
             with self._card:
@@ -213,12 +213,12 @@ class CardEngines(Engines):
         return self._defer_logits_copy(engine, engine.run_without_graph(images, leave_logits=True))
 
     def empty(self, shape: Shape) -> np.ndarray:
-        """Return an array as ``Engines.empty`` does, in page-locked memory."""
+        """Return an uninitialised uint8 array of this shape in page-locked memory."""
         with self._card:
             return pinned_array(shape, np.uint8)
 
     def resident_kernel(self, graph: Graph) -> ResidentKernel:
-        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError for other networks."""
+        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError if none fits ``graph``."""
         from app.engine.resident import ResidentKernel
 
         with self._card:

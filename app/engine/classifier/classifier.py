@@ -57,10 +57,10 @@ class Classifier:
         """Load a network by its name, or from a network file (``.toml``) or a weights file (HDF5).
 
         device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current GPU), ``cuda:N`` (CUDA's number N) or
-        ``cpu``. precision: as the option ``--precision``. sparse: False has the effect of ``--no-sparse``. resident: a
-        persistent kernel classifies up to eight images a call; it occupies three multiprocessors until a moment after
-        the last call. It exists only for lenet5 on Hopper, and multiplies sparse weights as dense ones, as all kernels
-        of such a classifier do. Raises a UserError that is also a ValueError.
+        ``cpu``. precision: ``auto``, or a value of the option ``--precision``. sparse: False multiplies 2:4
+        sparse weights as dense ones. resident: a persistent kernel classifies up to eight images a call; it occupies
+        three multiprocessors until a moment after the last call. It exists only for lenet5 on Hopper, and then all
+        kernels multiply sparse weights as dense ones. Raises a UserError that is also a ValueError.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
@@ -127,9 +127,9 @@ class Classifier:
         """Classify images; return their labels, (N,) uint8, or () for one image.
 
         images: (N, H, W) or (N, C, H, W), or one image (H, W) or (C, H, W); uint8 pixels, or floats in [0, 1]. Objects
-        are light on a black background. Networks that resize images take uint8 images of the size before or after it. A
-        GPU array of CuPy, PyTorch, JAX or another library is read without a copy to the host; the range of its floats
-        is not checked.
+        are light on a black background. Networks that resize images take uint8 images of the size before or after
+        resizing. A GPU array of CuPy, PyTorch, JAX or another library is read without a copy to the host; the range of
+        its floats is not checked.
 
         stream: stream of CuPy or PyTorch, or its pointer, on which GPU images are ready and work is enqueued; None for
         CuPy's current one. on_card: return CuPy arrays without waiting, also from ``logits`` and ``probabilities``. Use

@@ -26,8 +26,8 @@ class Engines:
     """The CPU engines of one ``Classifier``, one for each shape and dtype of images. ``CardEngines`` has GPU engines.
 
     The first call with a new shape or dtype opens its engine. Only one thread may call at a time. choices: kernel
-    options of a GPU, None on the CPU. arithmetic: the least precise dtype in which a layer multiplies; None before the
-    first plan. device_context: makes the device the thread's current one.
+    options of a GPU, None on the CPU. arithmetic: the least precise dtype in which a layer multiplies; None until a
+    GPU's first engine is open. device_context: makes the device the thread's current one.
     """
 
     device = "cpu"
@@ -50,7 +50,7 @@ class Engines:
         return self._engines[form]
 
     def run(self, images: Any, batch: ImageBatch) -> tuple[np.ndarray, Any]:
-        """Classify images in host memory; return labels and logits as ``compute_results`` does.
+        """Classify images in host memory; return labels, and either the logits or a function that returns them.
 
         images: the caller's object. batch: the same images, checked. Raises UserError, also if memory is short.
         """
@@ -66,9 +66,9 @@ class Engines:
         return engine.run(images)
 
     def match_known_shape(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
-        """Return engine, images as (N, C, H, W), and whether the caller gave a single image, if their shape is known.
+        """Return engine, images as (N, C, H, W), and whether the caller gave a single image; None for unknown images.
 
-        Images of type uint8 with a known shape need no checks. Return None for all other images.
+        Images are known if they are uint8 and ``run`` has had the same shape before. They need no checks.
         """
         if type(images) is not np.ndarray or images.dtype is not BYTES or not images.flags.c_contiguous:
             return None

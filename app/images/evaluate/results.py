@@ -116,7 +116,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 
 
 def two_sided_p_value(one: int, other: int) -> tuple[float, Test]:
-    """Return the two-sided p-value of two counts whose events are equally likely, and the name of the test."""
+    """Return the two-sided p-value of the counts of two events, if both are equally likely, and the test's name."""
     tosses = one + other
     if tosses <= MOST_EXACT:
         tail = sum(math.comb(tosses, count) for count in range(min(one, other) + 1))
@@ -164,7 +164,7 @@ def build_document(
 
 
 def _summary_record(found: Answers, truth: np.ndarray) -> records.Summary:
-    """Return accuracy, top-2 accuracy, macro averages over the classes, and calibration errors of the answers."""
+    """Return accuracy, top-2 accuracy, averages over classes, and calibration errors. truth: correct labels, (N,)."""
     right = found.labels == truth
     second = second_choices(found.probabilities, found.labels) == truth
     correct, top2 = int(right.sum()), int((right | second).sum())

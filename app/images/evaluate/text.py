@@ -198,7 +198,7 @@ def _class_change_lines(other: OtherNetwork, names: Names, width: int) -> list[s
 
 
 def class_change_rows(other: OtherNetwork, names: Names) -> list[list[str]]:
-    """Return a table row for each class with changed answers: name, both networks' answers, those lost and gained."""
+    """Return a row per class with changed answers: its name, answers of each network, answers of only one of them."""
     return [
         [numbered_class_name(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(other["classes"])

@@ -69,7 +69,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _find_listed_pictures(pieces: Iterable[bytes], where: str) -> Iterator[Path]:
-    """Yield the pictures that a list names, and those in the folders that it names."""
+    """Yield the pictures that a list names, and those in folders that it names. where: name of the list in errors."""
     for name in _split_file_names(pieces, where):
         yield from _find_in_folder(Path(name))
 
@@ -77,8 +77,8 @@ def _find_listed_pictures(pieces: Iterable[bytes], where: str) -> Iterator[Path]
 def _split_file_names(pieces: Iterable[bytes], where: str) -> Iterator[str]:
     """Yield the names in a list. Raises UserError, which names ``where``, if the content is a picture instead.
 
-    pieces: the content, in pieces of any length. The first piece that contains a zero byte or a newline decides: zero
-    bytes separate the names if it contains one, otherwise newlines do.
+    pieces: the content, in pieces of any length. Names end at zero bytes if one occurs in the first
+    piece that contains a zero byte or a newline, otherwise at newlines.
     """
     left, separator = b"", None
     for piece in pieces:

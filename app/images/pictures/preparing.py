@@ -99,10 +99,10 @@ def _scale_box(box: Box, factor: int, size: tuple[int, int]) -> Box:
 
 
 def _is_darker_than_background(grey: np.ndarray, found: SeparatedPicture) -> bool:
-    """Return whether the object is darker than the background, by squared differences of its darker and lighter pixels.
+    """Return whether the object is darker than the background, by sums of squared differences from the background.
 
-    Few objects are lighter than a light background, so there a smaller sum of the darker pixels decides; on a dark
-    background, a smaller sum of the lighter pixels decides.
+    One sum is over its darker pixels, one over its lighter ones. On a light background, a smaller sum of the darker
+    pixels is enough, because few objects are lighter there; on a dark background, the reverse holds.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))
@@ -116,7 +116,7 @@ def _is_darker_than_background(grey: np.ndarray, found: SeparatedPicture) -> boo
 
 
 def _stretch_contrast(grey: np.ndarray, found: SeparatedPicture, box: Box, inverted: bool) -> np.ndarray:
-    """Return grey content of ``box``, uint8, so that the background is 0, and white (black if ``inverted``) is 255."""
+    """Return the grey pixels in ``box``, uint8, with the background at 0, and white (black if ``inverted``) at 255."""
     from PIL.Image import Resampling, fromarray
 
     size = grey.shape[::-1]

@@ -73,7 +73,7 @@ def _open_classifier(request: PredictRequest) -> Classifier:
 def _answer_layout(
     request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool, notes: bool
 ) -> AnswerLayout:
-    """Return which columns the answers have. Raises UserError for options that the network's classes do not allow."""
+    """Return the answers' columns; paths, numbers, notes: whether to have these. Raises UserError for wrong options."""
     graph = classifier.graph
     if request.top > graph.class_count:
         raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.class_count} classes")
@@ -228,7 +228,7 @@ def _print_report(request: PredictRequest, classifier: Classifier, seen: Tally, 
 
 
 def _picture_notes(request: PredictRequest, seen: Tally, channels: int) -> dict[str, str]:
-    """Return name → note about the pictures, such as how many were negated; "" if the note concerns none.
+    """Return a note on the pictures for each name, such as ``negated``; "" if the note concerns no picture.
 
     channels: of the network's input; only grey pictures are negated automatically.
     """

@@ -213,7 +213,7 @@ def image_count(source: Input) -> int:
 
 
 def try_prepare_picture(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
-    """Return a picture prepared for ``shape`` and its number of frames; if it is unreadable, return the error."""
+    """Return the prepared picture and its file's number of frames, or the error. invert: "auto", "yes" or "no"."""
     try:
         picture = read_picture(path, MAX_PIXELS)
     except UnreadablePicture as error:
@@ -227,8 +227,8 @@ def split_inputs(
     """Yield the images in parts of ``most``; the last part of an input has the rest, too, so that no part is small.
 
     A part is empty if none of its pictures can be read. Threads prepare pictures for a network's input of ``shape`` in
-    advance. invert: as for ``try_prepare_picture``. seen: counts the pictures. progress: called with a number of images
-    when they are read, or, for an array, when they are classified.
+    advance. invert: whether to negate them: "auto", "yes" or "no". seen: counts the pictures. progress: called with a
+    number of images when they are read, or, for an array, when they are classified.
     """
     for one in inputs:
         if isinstance(one, list):

@@ -91,9 +91,9 @@ PARQUET = ".parquet"
 def open_writer(out: str | None, *, overwrite: bool, form: str, width: int | None) -> Iterator[Write]:
     """Yield a function that takes the answers part by part; write them to a file when the block ends.
 
-    out: a file, whose suffix names the format; ``-`` or None: standard output in the format ``form``, csv or jsonl, or
-    for None, if ``width`` is given, as a table with lines of so many characters. If the block raises, nothing is
-    written. Raises UserError if the file cannot be written.
+    out: a file, whose suffix names the format; ``-`` or None: standard output. form: format there, csv or jsonl. width:
+    if given, and ``out`` is None, write a table instead, with lines of so many characters. If the block raises, nothing
+    is written. Raises UserError if the file cannot be written.
     """
     if out is None and width is not None:
         with _collecting_writer(lambda part: print("\n".join(_answer_table(part, width)))) as write:

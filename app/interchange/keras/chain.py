@@ -78,7 +78,7 @@ def _input_shape(batch_shape: Any, size: int | None) -> tuple[int, ...]:
 
 
 def _read_layer(entry: Any, within: str, outermost: str, counts: dict[str, int]) -> KerasLayer:
-    """Return the layer of an entry of the JSON; count it in ``counts``, the number of earlier layers by group name."""
+    """Return the layer in a JSON entry of a model. counts: name of a group → earlier layers in it. within: path."""
     if not isinstance(entry, dict) or not isinstance(entry.get("class_name"), str):
         raise BadValueError(f"has a layer without a class; {DAMAGED}")
     settings = entry.get("config")
@@ -108,7 +108,7 @@ def _check_is_keras(entry: Mapping[str, Any], layer: KerasLayer) -> None:
 
 
 def _iterate_layers(model: KerasLayer, within: str, depth: int, outermost: str = "") -> Iterator[KerasLayer]:
-    """Yield the layers of a model, including inputs, in the order of computation. within: path of the model's group."""
+    """Yield the layers of a model in the order of computation. within: path of its group. depth: models around it."""
     entries = model.settings.get("layers")
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_LAYERS or depth > MAX_DEPTH:
         raise model.error(f"has no layers, or more than {MAX_LAYERS:,} or {MAX_DEPTH} models in models", DAMAGED)
@@ -127,7 +127,7 @@ def _iterate_layers(model: KerasLayer, within: str, depth: int, outermost: str =
 
 
 def _computation_order(model: KerasLayer, entries: list[dict[str, Any]], layers: list[KerasLayer]) -> list[int]:
-    """Return the indices of a functional model's layers in the order of computation. Raises BadValueError."""
+    """Return the indices of ``layers`` in the order of computation. entries: their JSON. Raises BadValueError."""
     behind: dict[str | None, int] = {}
     for at, (entry, layer) in enumerate(zip(entries, layers, strict=True)):
         before = _input_layer_name(entry, layer)
@@ -147,7 +147,7 @@ def _computation_order(model: KerasLayer, entries: list[dict[str, Any]], layers:
 
 
 def _flatten_reference(value: Any) -> list[Any]:
-    """Return a reference to a tensor as [name, node, tensor], also if a further list encloses it; [] for no list."""
+    """Return a reference to a tensor as [name, node, tensor], without a list around it; [] for anything but a list."""
     if isinstance(value, list) and value and isinstance(value[0], list):
         return [part for one in value for part in (one if isinstance(one, list) else [one])]
     return value if isinstance(value, list) else []
@@ -238,7 +238,7 @@ class Settings:
         return next((one for one in found if one != default), default)
 
     def take_padding(self, shape: tuple[int, ...], window: int, stride: int) -> tuple[int, int]:
-        """Return the rows of padding before and after maps (H, W, C), and as many columns. Raises BadValueError."""
+        """Return the padding (before, after) of maps (H, W, C), equal for rows and columns. Raises BadValueError."""
         if self.take_choice("padding", "valid", "same") == "valid":
             return 0, 0
         totals = {max((-(-side // stride) - 1) * stride + window - side, 0) for side in shape[:2]}

@@ -37,7 +37,7 @@ class GrowingNetwork:
     def add_layer(
         self, layer: Layer, arrays: Mapping[str, np.ndarray] | None = None, origins: Mapping[str, str] | None = None
     ) -> None:
-        """Append a layer and its arrays, in the layout of weights files. Raises UserError if it does not fit."""
+        """Append a layer. arrays, origins: as in ``FoundLayer``, in the layout of weights files. Raises UserError."""
         shape = (self.shape[2], *self.shape[:2]) if len(self.shape) == 3 else self.shape
         self._image = self._image or shape
         after = layer.output_shape(shape)
@@ -57,7 +57,7 @@ class GrowingNetwork:
             self.add_layer(Flatten(""))
 
     def read_features_as_pixels(self, layer: KerasLayer) -> None:
-        """Take the features that a model reads for the pixels of square images. Raises BadValueError."""
+        """Treat the features that the model reads as pixels of square images. layer: for the error, a BadValueError."""
         count = prod(self.shape)
         channels = next((channels for channels in (1, 3) if isqrt(count // channels) ** 2 * channels == count), 0)
         if not channels:
@@ -74,7 +74,7 @@ class GrowingNetwork:
         self.pending = (factor, offset) if (factor != 1).any() or offset.any() else None
 
     def add_pending_as_layer(self, layer: KerasLayer) -> None:
-        """Add a layer that applies the pending factor and offset, else an identity. layer: the next, for errors."""
+        """Add a layer that applies the pending factor and offset, else an identity. layer: the next one, for errors."""
         count = self.shape[-1]
         if count > MOST_KEPT or len(self.shape) == 2:
             raise layer.error("cannot read what scalings before it leave", OTHERS)

@@ -59,7 +59,7 @@ class WeightlessReader:
         self.network.add_layer(LeakyRelu("", slope))
 
     def _ensure_weights_before(self, layer: KerasLayer, also: bool) -> None:
-        """Add a layer for the pending factor and offset if no layer has weights yet, or if ``also`` is True."""
+        """Add a layer for the pending factor and offset if no layer before ``layer`` has weights, or if ``also``."""
         if also or not any(one.arrays for one in self.network.found):
             self.network.add_pending_as_layer(layer)
 
