@@ -15,9 +15,9 @@ RULES = {
 
 
 class Neighbours(NamedTuple):
-    """The two neighbours in the input of each output pixel along one axis, and their integer weights: int32 (size,).
+    """The two input pixels around each output pixel along one axis, and their integer weights; each int32 (size,).
 
-    Two weights add up to 2 · size, except where a pixel beyond the image has weight 0.
+    low, high: their indices. near, far: their weights, which add up to 2 · size; pixels beyond the image may have 0.
     """
 
     low: np.ndarray
@@ -92,6 +92,6 @@ class Resize(Layer):
         return sums
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
-        """Return the problem of a kernel for this layer alone: bytes in and out, whatever ``output_dtype``."""
+        """Return the problem that a kernel of this layer alone solves, from bytes to bytes; None for other input."""
         channels, height, width = shape
         return ResizeProblem(channels, height, width, self.size, self.rule) if input_dtype == "uint8" else None
