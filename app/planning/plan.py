@@ -114,7 +114,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
 
 
 def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
-    """Raise UserError if the user named a pair kernel whose operation is not in ``taken``."""
+    """Raise UserError if the user named a pair kernel that no node uses. taken: the nodes' operations."""
     for pair, row in choices.named_pair_kernels.items():
         if pair not in taken:
             kind = pair.removesuffix("_pair")
