@@ -32,7 +32,7 @@ class Resize(Layer):
     Pixel centres lie at halves: output i of ``size`` lies at (i + 1/2) · L / size - 1/2 on an axis of L pixels. This is
     a whole number of units of 1 / (2 · size), so the mean is an exact fraction with the divisor (2 · size)². ``rule``
     says what lies beyond the image and how the mean is rounded to a byte, see ``RULES``: ``edge`` is this project's
-    rule, ``course`` is the rule of the data files of systems 2 to 4.
+    rule, ``course`` is the rule by which older systems made their data files.
     """
 
     size: int

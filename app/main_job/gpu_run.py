@@ -120,7 +120,7 @@ def run_on_gpu(
 
 
 def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
-    """Return a sentence about what limits a run of several passes, or one whose first kernel reads over the bus.
+    """Return a sentence about what limits a run of several passes, or one whose first kernel reads images by bus.
 
     per_image: end-to-end time of an image in ms. resident: times with the images on the card.
     """

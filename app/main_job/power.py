@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def power_document(seconds: float, images: int, joules: float, source: Source, clocks: Sequence[int]) -> records.Power:
-    """Return a measurement over ``seconds`` seconds as the report's record. clocks: samples of the SM clock in MHz."""
+    """Return a measurement as the report's record. images, joules: in all. clocks: samples of the SM clock in MHz."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}

@@ -108,7 +108,7 @@ class ComparedRun(Frozen):
 class Outcome(Frozen):
     """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
-    arithmetic: the least precise type in which a layer multiplies. op_times: rows of single convolutions. limit: a
+    arithmetic: the least precise type in which a layer multiplies. op_times: rows of convolutions alone. limit: a
     sentence about what limits the run. compared, power: results of ``--compare`` and ``--power``, or None.
 
     Only on a GPU: on_card: time of the network on ``on_card_images`` images that lie on the card. usage: overlap and

@@ -49,7 +49,7 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
 
 
 def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
-    """Return the percentiles ``shown`` as ``p10`` … (None: too few samples), ``runs`` (sample count) and ``samples``."""
+    """Return the percentiles ``shown`` as ``p10`` … (None: too few samples), ``runs`` (sample count), ``samples``."""
     return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": round_samples(samples)}
 
 

@@ -48,7 +48,7 @@ class ExecutionPlan(Frozen):
         return max(used, key=DTYPES.index)
 
     def check_images(self, images: np.ndarray) -> None:
-        """Raise ValueError unless the images, (N, …), have the plan's type and size, without gaps."""
+        """Raise ValueError unless the images, (N, …), have the plan's type and size and are contiguous."""
         if images.dtype != np.dtype(self.input_dtype) or not images.flags.c_contiguous:
             raise ValueError(f"images must be contiguous {self.input_dtype}, got {images.dtype}")
         if prod(images.shape[1:]) != self.buffers[IMAGES][1]:
