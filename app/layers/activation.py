@@ -10,9 +10,9 @@ from app.layers.base import Layer, Parameters, Shape
 
 
 class Activation(Layer):
-    """A layer that applies a function y = f(x) to each element. f never falls as x rises; NaN stays NaN.
+    """A layer that applies a function y = f(x) to each element. f never decreases, and f(NaN) is NaN.
 
-    ``kind`` names f; in capitals, it names the struct in ``app/kernels/include/activations.cuh``.
+    ``kind`` is the name of f; in capitals, it is the name of f's struct in ``app/kernels/include/activations.cuh``.
     """
 
     operation: ClassVar[str] = "activation"
@@ -27,7 +27,7 @@ class Activation(Layer):
         return shape
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
-        """Return the problem of a kernel for this layer alone; None if the input and output types differ."""
+        """Return the problem that a kernel of this layer alone solves; None if the input and output types differ."""
         return ActivationProblem(prod(shape), self.problem_name, input_dtype) if input_dtype == output_dtype else None
 
 
@@ -37,7 +37,7 @@ class Relu(Activation):
     kind: ClassVar[str] = "relu"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Overwrite x, of any shape and float type, with y; return it."""
+        """Overwrite x, of any shape and float type, with max(x, 0), and return it."""
         # Zeros for one image instead of a scalar 0: NumPy's loop over two arrays is three times as fast.
         return np.maximum(x, np.zeros_like(x[:1]), out=x)
 
@@ -48,7 +48,7 @@ class Relu6(Activation):
     kind: ClassVar[str] = "relu6"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Overwrite x, of any shape and float type, with y; return it."""
+        """Overwrite x, of any shape and float type, with min(max(x, 0), 6), and return it."""
         return np.clip(x, 0, 6, out=x)
 
 
@@ -64,7 +64,7 @@ class LeakyRelu(Activation):
         return self.kind if self.slope == DEFAULT_SLOPE else f"{self.kind}:{self.slope!r}"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Overwrite x, of any shape and float type, with y; return it."""
+        """Overwrite x, of any shape and float type, with x or, for x < 0, slope · x, and return it."""
         return np.multiply(x, x.dtype.type(self.slope), out=x, where=x < 0)
 
 
@@ -74,7 +74,7 @@ class Tanh(Activation):
     kind: ClassVar[str] = "tanh"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Overwrite x, of any shape and float type, with y; return it."""
+        """Overwrite x, of any shape and float type, with tanh(x), and return it."""
         return np.tanh(x, out=x)
 
 
@@ -84,7 +84,7 @@ class Sigmoid(Activation):
     kind: ClassVar[str] = "sigmoid"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Overwrite x, of any shape and float type, with y; return it."""
+        """Overwrite x, of any shape and float type, with 1 / (1 + exp(-x)), and return it."""
         with np.errstate(over="ignore"):  # far below 0, exp(-x) is infinite and its reciprocal 0, as it should be
             np.exp(np.negative(x, out=x), out=x)
         x += 1
@@ -96,6 +96,6 @@ ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu
 
 
 def activation_layer(problem_name: str, name: str = "") -> Activation:
-    """Return the layer of a ``problem_name``, such as "relu" or "leakyrelu:0.2". name: name of the layer."""
+    """Return the activation that ``problem_name`` names, such as "relu" or "leakyrelu:0.2". name: the layer's name."""
     kind, *settings = problem_name.split(":")
     return ACTIVATIONS[kind](name, *map(float, settings))

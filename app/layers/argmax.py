@@ -15,7 +15,7 @@ class Argmax(Layer):
     operation: ClassVar[str] = "argmax"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape: (classes) → (). Raises UserError for more than 256 classes."""
+        """Return one image's output shape: (classes,) → (). Raises UserError for more than 256 classes."""
         if len(shape) != 1 or shape[0] > 256:
             raise self.input_shape_error(shape, "(classes,) with at most 256 classes")
         return ()
@@ -25,5 +25,5 @@ class Argmax(Layer):
         return x.argmax(axis=1).astype(np.uint8)
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ArgmaxProblem | None:
-        """Return the problem of a kernel for this layer alone; labels are bytes, whatever ``output_dtype``."""
+        """Return the problem that a kernel of this layer alone solves; None for uint8 input. Labels are bytes."""
         return None if input_dtype == "uint8" else ArgmaxProblem(shape[0], input_dtype)

@@ -17,7 +17,7 @@ Parameters = Mapping[str, np.ndarray]  # names and layouts as in the weights fil
 
 
 class Layer(Frozen, ABC):
-    """A layer of a network. It holds settings but no arrays: these are passed to its methods."""
+    """A layer of a network. It holds settings; arrays, such as weights, are passed to its methods."""
 
     name: str
     kind: ClassVar[str]
@@ -40,7 +40,7 @@ class Layer(Frozen, ABC):
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Return the shapes of the layer's arrays in the weights file, by name.
 
-        ``<name>_add_bias`` is optional in the file if the layer's ``bias`` is None, required if True, absent if False.
+        ``<name>_bias`` is optional in the file if the layer's ``bias`` is None, required if True, absent if False.
         """
         return {}
 
@@ -58,13 +58,13 @@ class Layer(Frozen, ABC):
         """Return the problem of a kernel that computes this layer and then the layers of ``epilogue``.
 
         input_dtype, output_dtype: types of the activations in memory, uint8 for raw images; dtype: type of the
-        multiplication. Returns None if the layer cannot fuse this epilogue, or cannot convert between the types. By
-        default, a layer fuses nothing.
+        multiplication; bias: whether the layer has one. Returns None if it cannot convert between the types,
+        or cannot fuse this epilogue. By default, a layer can fuse none.
         """
         return None if epilogue else self.standalone_problem(shape, input_dtype, output_dtype)
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> Problem | None:
-        """Return the problem of a kernel for this layer alone; None if it cannot convert between the types."""
+        """Return the problem that a kernel of this layer alone solves; None if it cannot convert between the types."""
         return None
 
     def device_parameters(
@@ -73,7 +73,7 @@ class Layer(Frozen, ABC):
         """Return the layer's weights and bias as its kernels take them, in float64; empty if the layer has none.
 
         scale: factor of the input, multiplied into the weights. flattened: the input's (C, H, W) shape before
-        flattening, if it was flattened. Raises UserError if the input has a scale and the layer no weights.
+        flattening, if it was flattened. Raises UserError if ``scale`` is not 1 and the layer has no weights.
         """
         if scale != 1:
             raise UserError(f"layer {self.name} ({self.kind}) cannot scale images: put a Conv2d or Linear layer first")

@@ -50,8 +50,8 @@ class Conv2d(Layer):
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Convolve by im2col, for as many images as fit in the cache, and one matrix product per image.
 
-        One product for several images would be no faster, and its rounding would depend on the number of images. Memory
-        is in N, H, W, C order, in which a row of a window is contiguous.
+        One product for several images would be no faster, and its rounding would depend on the number of images. The
+        result lies in memory in N, H, W, C order, in which a row of a window is contiguous.
         """
         from app.layers.products import multiply_rows  # imported only here: runs on a GPU do not need it
 
@@ -78,7 +78,7 @@ class Conv2d(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return a kernel's problem. Possible epilogue: activation, pooling without padding, stride = window."""
+        """Return the problem. The epilogue may be an activation, then pooling with stride = window, without padding."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
@@ -104,7 +104,7 @@ class Conv2d(Layer):
 
 
 def sliding_windows(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndarray:
-    """Return a view of all windows of the images, or of a zero-padded copy: (B, C, H, W) → (B, OH, OW, C, K, K)."""
+    """Return a view of all windows of images, of a copy if padded: (B, C, H, W) → (B, OH, OW, C, K, K)."""
     x = x.transpose(0, 2, 3, 1)
     if padding:
         x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))

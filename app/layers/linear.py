@@ -48,7 +48,7 @@ class Linear(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> LinearProblem | None:
-        """Return the problem of a kernel with this epilogue: an activation, an argmax, or a softmax and an argmax."""
+        """Return the problem. The epilogue may be an activation, an argmax, or a softmax and then an argmax."""
         kinds = [type(layer) for layer in epilogue]
         activation = epilogue[0].problem_name if len(epilogue) == 1 and isinstance(epilogue[0], Activation) else ""
         if not activation and kinds not in ([], [Argmax], [Softmax, Argmax]):
@@ -61,7 +61,7 @@ class Linear(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return the weights (in, out), with rows in the GPU's order of features, and the bias."""
+        """Return the weights (in, out), with rows in the GPU's order of features (C, H, W), and the bias."""
         weights = parameters[self.name].astype(np.float64) * scale
         if flattened is not None:
             weights = weights[channels_first_permutation(flattened)]

@@ -13,8 +13,8 @@ class Pool(Layer):
     """Reduce each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels, to one value.
 
     The first windows begin ``padding`` rows and columns before the image; the last ones end at most ``padding`` +
-    ``extra_padding`` behind it. Windows reduce only their pixels inside the image. A mean divides by the number of
-    these pixels, or with ``count_padding`` by that of image and padding. Without ``ceil``, rows and columns that do not
+    ``extra_padding`` after it. Windows reduce only their pixels inside the image. A mean divides by the number of
+    these pixels; with ``count_padding``, pixels of padding count, too. Without ``ceil``, rows and columns that do not
     fill a window are dropped; with it, windows that begin before the image's end may reach beyond the padding.
     This equals PyTorch's padding, ceil_mode and count_include_pad.
     """
@@ -38,9 +38,9 @@ class Pool(Layer):
         return self.padding + self.extra_padding > 0
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape, for window P, stride S and E = H + 2 padding + extra_padding, likewise for width.
+        """Return the shape: (C, H, W) → (C, PH, PW), with window P, stride S and E = H + 2 padding + extra_padding.
 
-        (C, H, W) → (C, (E-P)//S + 1, …); with ``ceil`` min(1 + ceil((E-P)/S), ceil((H + padding)/S)).
+        PH = (E-P)//S + 1; with ``ceil`` PH = min(1 + ceil((E-P)/S), ceil((H + padding)/S)). PW is like PH.
         """
         if self.window < 1 or self.effective_stride < 1:
             raise self.input_shape_error(shape, "a window and a stride of at least 1")
@@ -54,15 +54,15 @@ class Pool(Layer):
         return shape[0], *(pooling_window_count(size, *rule) for size in shape[1:])
 
     def window_overhangs(self, shape: Shape) -> list[tuple[int, int]]:
-        """Return how many rows windows reach before and beyond an image (C, H, W), and likewise how many columns."""
+        """Return how many rows before and after an image (C, H, W) the windows cover, then how many columns."""
         reach = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
         ends = [(count - 1) * self.effective_stride - self.padding + self.window - size for size, count in reach]
         return [(self.padding, max(end, 0)) for end in ends]
 
     def window_pixel_counts(self, shape: Shape) -> np.ndarray:
-        """Return by how many pixels the mean of each window of an image (C, H, W) divides: (PH, PW) int64.
+        """Return the divisor of each window's mean, its number of pixels, in an image (C, H, W): (PH, PW) int64.
 
-        Pixels of padding count with ``count_padding``. An axis has length 1 if all windows count fully along it.
+        Padding counts only with ``count_padding``. An axis has length 1 if every window counts fully along it.
         """
         counts_padding = getattr(self, "count_padding", False)
         ahead = self.padding * counts_padding
@@ -89,7 +89,7 @@ class Pool(Layer):
         return result if self.is_max else result / self.window_pixel_counts(shape).astype(x.dtype)
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
-        """Return the problem of a kernel for this layer alone; None if the input and output types differ."""
+        """Return the problem that a kernel of this layer alone solves; None if the input and output types differ."""
         if input_dtype != output_dtype:
             return None
         channels, height, width = shape
@@ -100,9 +100,9 @@ class Pool(Layer):
 
 @cache
 def _window_extents(layer: Pool, shape: Shape, before: int, behind: int) -> list[list[int]]:
-    """Return how many rows of each window of an image (C, H, W) count, and how many columns.
+    """Return, for windows in an image (C, H, W), how many rows of each count in the mean, and how many columns.
 
-    before, behind: rows and columns outside the image that count. A list has one number if all windows count fully.
+    before, behind: rows and columns of padding that count at either end. A list has one number if all rows count.
     """
     extents = []
     for size, count in zip(shape[1:], layer.output_shape(shape)[1:], strict=True):

@@ -21,9 +21,9 @@ COMPARED = 256  # least number of results to compare before rows count as rounde
 class RowRounding(NamedTuple):
     """Which rows of a product the matrix library rounds in the same way, for one shape of the weights.
 
-    rows: how many rows of a group are rounded like its first: all, or 1. margin: how many rows at either end of a block
-    are rounded in another way; None if any may be. straight: whether x @ weights rounds a group like weights.T @ x.T,
-    which defines the bits; x @ weights takes half the time for few rows and many weights.
+    rows: how many of the 8 rows of a group are rounded like its first: 8 or 1. margin: how many rows at either end of a
+    block of 128 are rounded in another way; None if any may be. straight: whether x @ weights rounds a group like
+    weights.T @ x.T, which defines the bits; x @ weights takes half the time for few rows and many weights.
     """
 
     rows: int
@@ -64,7 +64,7 @@ def measure_row_rounding(inputs: int, outputs: int, dtype: str) -> RowRounding:
 
 
 def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
-    """Return x (BLOCK, in) @ weights, computed transposed, because OpenBLAS rounds more rows alike along that axis."""
+    """Return x (BLOCK, in) @ weights, transposed, to round more rows alike. margin: rows of zeros at either end."""
     if margin:
         rows = np.empty((margin + BLOCK + margin, x.shape[1]), x.dtype)
         rows[:margin], rows[margin:-margin], rows[-margin:] = 0, x, 0
@@ -73,7 +73,7 @@ def _multiply_block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarr
 
 
 def _multiply_in_groups(x: np.ndarray, weights: np.ndarray, used: int, straight: bool) -> np.ndarray:
-    """Return x (B, in) @ weights by products of GROUP rows: ``used`` (1 or all) rows of x, and zeros."""
+    """Return x (B, in) @ weights by products of GROUP rows: ``used`` of x, then zeros. straight: do not transpose."""
     products = -(-len(x) // used)
     rows = x
     if len(x) != products * GROUP:

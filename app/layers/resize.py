@@ -15,9 +15,9 @@ RULES = {
 
 
 class Neighbours(NamedTuple):
-    """The two neighbours in the input of each output pixel along one axis, and their integer weights: int32 (size,).
+    """The two input pixels around each output pixel along one axis, and their integer weights; each int32 (size,).
 
-    Two weights add up to 2 · size, except where a pixel beyond the image has weight 0.
+    low, high: their indices. near, far: their weights, which add up to 2 · size; pixels beyond the image may have 0.
     """
 
     low: np.ndarray
@@ -32,7 +32,7 @@ class Resize(Layer):
     Pixel centres lie at halves: output i of ``size`` lies at (i + 1/2) · L / size - 1/2 on an axis of L pixels. This is
     a whole number of units of 1 / (2 · size), so the mean is an exact fraction with the divisor (2 · size)². ``rule``
     says what lies beyond the image and how the mean is rounded to a byte, see ``RULES``: ``edge`` is this project's
-    rule, ``course`` is the rule of the data files of systems 2 to 4.
+    rule, ``course`` is the rule by which older systems made their data files.
     """
 
     size: int
@@ -92,6 +92,6 @@ class Resize(Layer):
         return sums
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
-        """Return the problem of a kernel for this layer alone: bytes in and out, whatever ``output_dtype``."""
+        """Return the problem that a kernel of this layer alone solves, from bytes to bytes; None for other input."""
         channels, height, width = shape
         return ResizeProblem(channels, height, width, self.size, self.rule) if input_dtype == "uint8" else None

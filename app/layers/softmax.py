@@ -24,7 +24,7 @@ class Softmax(Layer):
         return shape
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in x's memory, (B, classes)."""
+        """Overwrite the scores x, (B, classes), with their probabilities, and return it."""
         with np.errstate(invalid="ignore"):  # infinity - infinity
             x -= x.max(axis=1, keepdims=True)
         np.exp(x, out=x)
@@ -32,5 +32,5 @@ class Softmax(Layer):
         return x
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> SoftmaxProblem | None:
-        """Return the problem of a kernel for this layer alone; None if the input and output types differ."""
+        """Return the problem that a kernel of this layer alone solves; None if the input and output types differ."""
         return SoftmaxProblem(shape[0], input_dtype) if input_dtype == output_dtype else None

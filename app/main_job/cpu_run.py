@@ -70,7 +70,7 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int, lap
 
 
 def note_gpu_only_options(request: RunRequest) -> tuple[str, ...]:
-    """Return a note on the given options that apply only to a GPU, or nothing if there are none."""
+    """Return one note that names the given options that apply only to a GPU, or () if none was given."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != STREAMS}
     given |= {"--no-fuse": not request.network.fuse, "--no-sparse": not request.network.sparse}
     given |= {"--warmup": request.warmup != DEFAULT_WARMUP}

@@ -120,7 +120,7 @@ def run_on_gpu(
 
 
 def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
-    """Return a sentence about what limits a run of several passes, or one whose first kernel reads over the bus.
+    """Return a sentence about what limits a run of several passes, or one whose first kernel reads images by bus.
 
     per_image: end-to-end time of an image in ms. resident: times with the images on the card.
     """
@@ -135,7 +135,7 @@ def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
 def _time_repeated_passes(
     engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int
 ) -> tuple[Timing, Cycle]:
-    """Time ``repeat`` runs of several passes over the data, and count labels. outputs: gets the first pass's labels."""
+    """Time ``repeat`` runs over ``batch`` images, more than ``data`` has. outputs: gets the first pass's labels."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     images = data.images

@@ -22,7 +22,7 @@ def load_images(
     """Return images, with labels if there are any, and the graph for the images' shape. Raises UserError.
 
     check: called before Fashion-MNIST is fetched, with a ``Dataset`` that has only its size, to report wrong options
-    early. allocate: function that returns so many bytes of memory for the images; None: NumPy allocates.
+    early. allocate: function that returns memory of a number of bytes for the images; None: NumPy does.
     """
     unlabelled = wanted.labels == UNLABELLED
     if wanted.data is None:
@@ -66,7 +66,7 @@ def graph_for_images(graph: Graph, data: Dataset) -> Graph:
 
 
 def misfit(data: Dataset, network: Network, either: str = "") -> UserError:
-    """Return the error for images of another shape than the network's. either: text that names another shape."""
+    """Return the error for images of another shape than the network's. either: text to add, such as another shape."""
     shape = data.images.shape[1:]
     remedy = "resize them" if shape[0] == network.input_shape[0] else "name images with as many channels"
     return UserError(

@@ -136,7 +136,7 @@ def compare_with_reference(
 def check_labels(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
-    """Return the verdict on the run's labels. least: smallest accepted share of correct labels; None accepts any."""
+    """Return two verdicts: ``agreement``, and one on the share of right labels. least: required share; None for any."""
     labels, expected = outcome.labels, None
     truth = None if data.labels is None else data.labels[: len(labels)]
     if outcome.cycle is not None:

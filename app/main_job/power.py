@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def power_document(seconds: float, images: int, joules: float, source: Source, clocks: Sequence[int]) -> records.Power:
-    """Return a measurement over ``seconds`` seconds as the report's record. clocks: samples of the SM clock in MHz."""
+    """Return a measurement as the report's record. images, joules: in all. clocks: samples of the SM clock in MHz."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
@@ -47,7 +47,7 @@ def check_nvml_available() -> None:
 
 
 def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power | None:
-    """Call ``measure_power`` for the current GPU, with a progress bar. Raises UserError without NVML."""
+    """Measure the current GPU's power over repeated runs of ``images`` images each. Raises UserError without NVML."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     with _open_nvml_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
@@ -102,7 +102,7 @@ def measure_power(
 def _run_until_update(
     card: NvmlDevice, run: Callable[[], object], clock: Callable[[], float]
 ) -> tuple[int | None, int]:
-    """Call ``run`` until the energy counter changes; return its value in mJ, or None if it does not, and the calls."""
+    """Call ``run`` until the energy counter changes; return its value in mJ (None: no change), number of calls."""
     before, start, runs = card.energy_mj(), clock(), 0
     while before is not None and clock() - start < PATIENCE_SECONDS:
         run()

@@ -47,8 +47,8 @@ def build_report(
 ) -> records.Report:
     """Return the report as a JSON document. All times are in ms unless the name gives another unit.
 
-    one_off_ms, command_ms: ``spent`` and ``elapsed`` of a Stopwatch. compared_agreement: agreement of
-    ``outcome.compared``.
+    one_off_ms: phase of the start → ms. command_ms: time since the command started. compared_agreement: agreement of
+    the labels of ``outcome.compared`` with the reference.
     """
     on_card = outcome.on_card
     names = data.classes and (weights.classes or data.classes)
@@ -108,7 +108,7 @@ def _difference_records(agreement: Agreement) -> list[records.Difference]:
 
 
 def _answers_document(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
-    """Return the record of the verdict on the answers; with a cycle, its counts include all passes."""
+    """Return the verdict on the answers as a record. cycle: counts of all passes, if the images were repeated."""
     found = cast("records.Accuracy", vars(answers))
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
 
@@ -131,7 +131,7 @@ def _times_document(timing: Timing) -> records.Times:
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:
-    """Return the report as plain text without colours."""
+    """Return the report as plain text without colours, with at most ``width`` characters a line."""
     blocks = [
         _head_lines(report, width),
         _verdict_lines(report, width),
@@ -161,7 +161,7 @@ def _head_lines(report: records.Report, width: int) -> list[str]:
 
 
 def _verdict_lines(report: records.Report, width: int) -> list[str]:
-    """Return the lines of the two verdicts. A warning replaces the line that says that no accuracy limit was set."""
+    """Return the lines of both verdicts. A warning replaces the line that says that no accuracy limit was set."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"

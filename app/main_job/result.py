@@ -22,7 +22,7 @@ class Timing(Frozen):
     samples: tuple[float, ...]
 
     def percentile(self, q: int) -> float | None:
-        """Return the q-th percentile by nearest rank, 1..99; None if there are too few samples."""
+        """Return the q-th percentile (1..99) by nearest rank, in ms; None if there are too few samples."""
         return statistics.percentile(self.samples, q)
 
     @property
@@ -46,7 +46,7 @@ class Timing(Frozen):
 def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, nbytes: int) -> Layer:
     """Return the report's row of a kernel launch, or of a layer on the CPU, for ``images`` images.
 
-    flops, nbytes: for all images together. The row's share of all layers is added later.
+    flops, nbytes: for all images together. The row's share of the layers' total time is added later.
     """
     ms = timing.median
     return {
@@ -64,7 +64,7 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
 
 
 class Cycle(Frozen):
-    """Counts of all passes over the data: right labels (None: unknown), images, and passes unlike the first."""
+    """Counts over all passes: right labels (None: unknown), images, and passes whose labels differ from the first's."""
 
     correct: int | None
     total: int
@@ -108,7 +108,7 @@ class ComparedRun(Frozen):
 class Outcome(Frozen):
     """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
-    arithmetic: the least precise type in which a layer multiplies. op_times: rows of single convolutions. limit: a
+    arithmetic: the least precise type in which a layer multiplies. op_times: rows of convolutions alone. limit: a
     sentence about what limits the run. compared, power: results of ``--compare`` and ``--power``, or None.
 
     Only on a GPU: on_card: time of the network on ``on_card_images`` images that lie on the card. usage: overlap and
@@ -137,7 +137,7 @@ class Outcome(Frozen):
 
 
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
-    """Yield a warning for each time whose samples form two groups, and one if the whole run exceeds its layers."""
+    """Yield a warning for each time whose samples form two groups, and one if a pass takes longer than its layers."""
     for name, samples in _named_samples(outcome):
         if (groups := statistics.split_two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)

@@ -49,17 +49,17 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
 
 
 def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
-    """Return ``p10``, ``p50`` and so on (None for too few samples), ``runs`` (number of samples) and ``samples``."""
+    """Return the percentiles ``shown`` as ``p10`` … (None: too few samples), ``runs`` (sample count), ``samples``."""
     return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": round_samples(samples)}
 
 
 def round_samples(samples: Sequence[float]) -> list[float]:
-    """Return samples as documents store them: in order, in ms, rounded to a nanosecond."""
+    """Return samples in ms as documents store them: in the order of measurement, rounded to a nanosecond."""
     return [round(float(sample), 6) for sample in samples]
 
 
 def confidence_half_width(samples: Sequence[float]) -> float:
-    """Return half the median's 95 % confidence interval, from order statistics; it holds for any distribution."""
+    """Return half the width of the median's 95 % confidence interval, which holds for any distribution."""
     ordered = sorted(samples)
     count = len(ordered)
     reach = 1.96 * sqrt(count) / 2

@@ -1,4 +1,4 @@
-"""Time the layers of a run on the GPU, all kernels together, and the run end to end; trace its copies and kernels.
+"""Time a run on the GPU: each layer, all kernels together, and end to end. Trace when its copies and kernels ran.
 
 CUDA events time kernels and copies. The host clock times end to end: from the call to readable labels, with an idle
 device at the start. All times are in milliseconds.
@@ -39,7 +39,7 @@ TRACES = 9
 class CardTimes(Frozen):
     """Times with ``images`` images resident on the card, as one chunk, without transfers. whole: of all kernels.
 
-    op_times: of single convolutions with bias. raw_copy: of copying the images once from page-locked memory.
+    op_times: of convolutions alone with bias. raw_copy: of copying the images once from page-locked memory.
     """
 
     images: int
@@ -132,7 +132,7 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
 def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
     """Run once; return the intervals of each chunk's copy in, kernels and copy out, between which events are recorded.
 
-    The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
+    ``enqueue_share`` is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
     chunks = len(list(chunk_slices(len(images), engine.chunk)))
     marks = EventSequence(ready=4 * chunks)

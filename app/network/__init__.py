@@ -1,1 +1,1 @@
-"""Describe networks as data, with weights, a float64 reference and verdicts on labels."""
+"""Describe networks as data, load their weights, compute a float64 reference, and judge a run's labels by it."""

@@ -39,12 +39,12 @@ def __getattr__(name: str) -> Network:
 
 
 def network_family(name: str) -> str:
-    """Return the listed network of which a name is a variant: ``mlp`` for ``mlp_500``; other names unchanged."""
+    """Return the name of the listed network of which ``name`` is a variant: ``mlp`` for ``mlp_500``; else ``name``."""
     return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
 
 
 def network_by_name(name: str) -> Network | None:
-    """Return the network with this name, or None. ``mlp_500`` is mlp with 500 hidden units."""
+    """Return the network with this name, or None if there is none. ``mlp_500`` is mlp with 500 hidden units."""
     if network_family(name) == name:
         return NETWORKS.get(name)
     mlp = NETWORKS["mlp"]

@@ -14,9 +14,9 @@ DESCRIPTION = "lenet5-inference"  # name of the entry beside exported arrays tha
 class ForeignFormat(Frozen):
     """A format of other systems' weights files, which ``import`` converts.
 
-    module: name of the module in app/interchange that has ``read(content, asked)``. ending: suffix of file names. kind:
-    what ``recognise_file_kind`` calls the content; "" if the content does not show it. network: an example to name in
-    the command; "" if the file shows its network.
+    module: name of the module in app/interchange that reads it. ending: suffix of file names. kind: what
+    ``recognise_file_kind`` calls the content; "" if the content does not show it. network: the network that the
+    suggested command names as an example; "" if the file shows its network.
     """
 
     name: str
@@ -59,7 +59,7 @@ def hdf5_groups_remedy(path: Path) -> str:
 
 
 def _import_command(path: Path, network: str) -> str:
-    """Return the command that imports the file under a new name, and a remark on its network."""
+    """Return the command that imports the file as new weights. network: example to name with ``--network``, or ""."""
     out = f"{path.stem}.h5"
     if os.path.lexists(out):
         out = f"{path.stem}_imported.h5"

@@ -24,7 +24,7 @@ SEED = 0
 
 
 def random_weights(network: Network) -> Weights:
-    """Return seeded random weights with all possible biases, scaled to keep values finite."""
+    """Return seeded random weights, scaled to keep values finite. Every layer that can have a bias has one."""
     rng = np.random.default_rng(SEED)
     arrays: dict[str, np.ndarray] = {}
     for step in network.steps:
@@ -56,11 +56,11 @@ class Graph(Frozen):
 
     @cached_property
     def pixel_scale_step(self) -> int:
-        """Return the index of the first step that is not on uint8, as Resize is; the pixel scale is for its input."""
+        """Return the index of the step whose input is scaled: the first that does not, like Resize, keep bytes."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
     def graph_for_shape(self, shape: Shape) -> Graph | None:
-        """Return the graph for images of this shape, without Resize if they are enlarged; None for other shapes."""
+        """Return the graph for images of this shape, without Resize if already enlarged; None for other shapes."""
         if shape == self.network.input_shape:
             return self
         first = self.steps[0]
@@ -90,7 +90,7 @@ class Graph(Frozen):
         return scores, x
 
     def input_of_step(self, at: int, images: np.ndarray, dtype: type) -> np.ndarray:
-        """Return the input of step ``at``, (B, *input shape), as ``forward`` computes it."""
+        """Return the input of the step with index ``at``, (B, *input shape), computed from images in ``dtype``."""
         x = images
         with np.errstate(over="ignore", invalid="ignore"):
             for before, step in enumerate(self.steps[:at]):
@@ -98,7 +98,7 @@ class Graph(Frozen):
         return self._apply_pixel_scale(at, x, dtype)
 
     def _apply_pixel_scale(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
-        """Return x, multiplied by the pixel scale if it is the input of the step that needs it."""
+        """Return x, the input of step ``at``, as ``dtype`` and times the pixel scale if this is the step to scale."""
         return x.astype(dtype) * dtype(self.pixel_scale(x.dtype)) if at == self.pixel_scale_step else x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
@@ -144,7 +144,7 @@ def build_graph(network: Network, weights: Weights) -> Graph:
 
 
 def _check_pixel_scale(graph: Graph, weights: Weights) -> None:
-    """Raise UserError if float32 cannot represent the first weights multiplied by the pixel scale."""
+    """Raise UserError if float32 cannot represent the first layer's weights multiplied by the pixel scale."""
     first = next((step for step in graph.steps if step.parameter_shapes), None)
     if first is None:
         return
@@ -157,7 +157,7 @@ def _check_pixel_scale(graph: Graph, weights: Weights) -> None:
 
 
 def load_network(network: str | None, weights: Path | None, *, shapes_only: bool = False) -> tuple[Graph, Weights]:
-    """Return the graph and the weights of a network. network: name or file; None for the weights' network, else lenet5.
+    """Return the graph and the weights of a network. network: name or file; None for that of the weights, or lenet5.
 
     weights: a file; None for the shipped ones. shapes_only: use random weights if the network has no shipped ones,
     instead of raising. Raises UserError.
@@ -198,7 +198,7 @@ def require_weights(network: str, option: str = "--weights") -> Weights:
 
 
 def shipped_or_random_weights(network: Network) -> Weights:
-    """Return a network's shipped weights, or random ones, which suffice for timing, with a note on standard error."""
+    """Return a network's shipped weights; without any, print a note and return random ones, enough for timing."""
     found = shipped_weights(network)
     if found is not None:
         return found

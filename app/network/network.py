@@ -52,7 +52,7 @@ def default_names(kinds: Iterable[str]) -> list[str]:
 
 
 def key_defaults(layer: Layer | type[Layer]) -> dict[str, Any]:
-    """Return a layer's keys (the fields of its class but the name) with their defaults, MISSING without a default."""
+    """Return the default of each key of a layer (each field of its class but ``name``), MISSING if it has none."""
     return {one.name: one.default for one in fields(layer) if one.name != "name"}
 
 
@@ -62,7 +62,7 @@ def changed_settings(layer: Layer) -> dict[str, Any]:
 
 
 def toml_assignments(values: Mapping[str, Any]) -> str:
-    """Return ``key = value`` lines: whole numbers, floats, strings without control characters, booleans, lists."""
+    """Return TOML lines ``key = value``, for numbers, booleans, lists and strings without control characters."""
     # For these values, TOML's notation is that of JSON.
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
 

@@ -1,13 +1,13 @@
-"""Prune convolutions to 2:4 structured sparsity (app/kernels/plain_problems.py); the weights that stay compensate.
+"""Prune convolutions to 2:4 sparsity, at most two of four weights not 0; the weights that stay compensate.
 
-A layer is a product y = x w, as in ``rounding.py``, with the same H. Removing the pair p of the four weights of an
-output map, with all its other weights compensating, adds
+A layer is a product y = x w with H = xᵀ x + λ I, as in ``rounding.py``. If a pair p of four weights of an output map
+is removed and all other weights of the map compensate, the squared error of y grows by
 
     wₚᵀ ((H⁻¹)ₚₚ)⁻¹ wₚ
 
-to the squared error of y: Hassibi and Stork's update (see ``rounding.py``) for two weights at once. Every four weights
-lose the pair with the least error. Those that stay then get the values with the least squared error of y. All weights
-of later layers, which read other inputs now, are fitted to their layer's former results by least squares, too.
+as in Hassibi and Stork's update (see ``rounding.py``), here for two weights at once. Of every four weights, the pair
+with the least error is removed. Those that stay then get the values with the least squared error of y. Later layers now
+read other inputs, so all their weights are fitted to the layers' former results by least squares, too.
 """
 
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ from app.network.rounding import CompensatedLayer, add_damping, gram_matrix, inp
 def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
     """Prune the convolutions that read a multiple of four maps, in order, and fit later layers; yield the results.
 
-    images: (N, C, H, W) uint8. A layer's input uses the changed earlier layers, and its results approximate those of
-    the layer as it was. ``plain`` is the error if of every four weights the two greatest stay unchanged. Equal
+    images: (N, C, H, W) uint8. A layer reads the results of the changed earlier layers; its new results approximate
+    its former ones. ``plain`` is the error if of every four weights the two greatest stay unchanged. Equal
     arguments give equal bits on one machine.
     """
     changed = graph
@@ -64,7 +64,7 @@ def prune_filters(graph: Graph) -> Graph:
 
 
 def _input_products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
-    """Return x'ᵀ x', x'ᵀ x and xᵀ x for step ``at``, whose inputs are x' in the changed graph and x in the other."""
+    """Return x'ᵀ x', x'ᵀ x and xᵀ x, each (inputs, inputs); step ``at`` reads x' in ``changed`` and x in ``graph``."""
     if changed is graph:
         return (gram_matrix(graph, at, images, inputs),) * 3
     found = np.zeros((3, inputs, inputs))
@@ -76,7 +76,7 @@ def _input_products(changed: Graph, graph: Graph, at: int, images: np.ndarray, i
 def _relative_change(
     w: np.ndarray, new: np.ndarray, products: np.ndarray, across: np.ndarray, before: np.ndarray
 ) -> float:
-    """Return |x' new - x w| / |x w| over all rows, given their products."""
+    """Return |x' new - x w| / |x w| over all rows. products, across, before: x'ᵀ x', x'ᵀ x and xᵀ x."""
     squares = np.sum((products @ new) * new), np.sum((across @ w) * new), np.sum((before @ w) * w)
     change = float(squares[0] - 2 * squares[1] + squares[2])
     return (max(change, 0.0) / float(squares[2])) ** 0.5 if squares[2] > 0 else 0.0
@@ -90,9 +90,9 @@ def keep_greatest_two(w: np.ndarray) -> np.ndarray:
 
 
 def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned: int) -> np.ndarray:
-    """Return the weights (inputs, outputs), float64, whose results differ least from the wanted ones.
+    """Return the weights (inputs, outputs), float64, whose results differ least from the wanted results y.
 
-    w: former weights, to which λ pulls the result. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
+    w: former weights, towards which λ pulls the new ones. products: xᵀ x (inputs, inputs). wanted: xᵀ y (inputs,
     outputs). pruned: number of the first inputs whose weights are pruned to two of every four.
     """
     damped_products = add_damping(products)
@@ -107,7 +107,7 @@ def fit_weights(w: np.ndarray, products: np.ndarray, wanted: np.ndarray, pruned:
 
 
 def _least_error_mask(w: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Return the mask of kept weights if every four inputs lose the pair with the least error. inverse: H⁻¹."""
+    """Return the mask of the weights that stay if of every four the pair with the least error goes. inverse: H⁻¹."""
     groups = w.reshape(-1, GROUP, w.shape[1])
     at = np.arange(len(w)).reshape(-1, GROUP)
     pairs = list(combinations(range(GROUP), KEPT))

@@ -1,4 +1,4 @@
-"""Define the 8-bit integers of a second convolution in a weights file: filters, their steps, limits of its input.
+"""Define how a weights file stores a second convolution in 8-bit integers: filters, their steps, limits of its input.
 
 Each input map has a limit: an activation becomes a byte, which is 255 for the limit and above. Filters are integers
 from -127 to 127, times a step for each output map. All products and sums of these integers are exact.
@@ -36,9 +36,9 @@ class QuantisedFilters(Frozen):
         return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
 
     def dequantised_parameters(self, parameters: Mapping[str, np.ndarray], previous: str) -> dict[str, np.ndarray]:
-        """Return the parameters with this layer's filters as floats, for inputs of limit 1.
+        """Return the parameters with this layer's filters as floats, for inputs divided by their limits.
 
-        previous: the convolution before, whose weights and bias are divided by the limits.
+        previous: name of the convolution before, whose weights and bias are divided by the limits.
         """
         own = {name: parameters[name] / self.limits for name in (previous, f"{previous}_bias") if name in parameters}
         return {**parameters, **own, self.layer: self.filters * self.steps}

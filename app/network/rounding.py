@@ -1,4 +1,4 @@
-"""Round weights to numbers that float16 or 8 bits hold; weights not yet rounded compensate for each error.
+"""Round weights to float16 or 8-bit numbers; the weights that are not rounded yet compensate for each error.
 
 A layer is a product y = x w, where the rows of x are the inputs (of a convolution: the windows) that images give it.
 With
@@ -53,9 +53,10 @@ class CompensatedLayer(Frozen):
 
 
 def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
-    """Round the layers in order; yield each. A layer's input, from (N, C, H, W) uint8 images, uses rounded layers.
+    """Round the layers in order; yield each. A layer reads the results of the rounded layers before it.
 
-    Equal arguments give equal bits on one machine. Raises UserError for weights beyond float16's range.
+    images: (N, C, H, W) uint8. Equal arguments give equal bits on one machine. Raises UserError for weights beyond
+    float16's range.
     """
     largest = float(np.finfo(np.float16).max)
     for name, array in graph.parameters.items():
@@ -76,13 +77,13 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]
 
 
 def stack_rows(graph: Graph, names: Sequence[str]) -> np.ndarray:
-    """Return a layer's weights and, below them, its bias as one matrix (inputs, outputs), float64. names: of both."""
+    """Return a layer's arrays ``names``, weights and, below them, the bias, as a float64 matrix (inputs, outputs)."""
     arrays = [graph.parameters[name] for name in names]
     return np.concatenate([array.reshape(-1, arrays[0].shape[-1]) for array in arrays]).astype(np.float64)
 
 
 def split_rows(graph: Graph, names: Sequence[str], rows: np.ndarray) -> Parameters:
-    """Return a layer's arrays by name, float32, from a matrix as ``stack_rows`` returns."""
+    """Return a layer's arrays by name, float32, from the matrix of its weights and, below them, its bias."""
     shapes = [graph.parameters[name].shape for name in names]
     parts = np.split(rows.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
     return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
@@ -124,7 +125,7 @@ def round_with_compensation(
 
 
 def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounding: Rounding = lambda x: x) -> np.ndarray:
-    """Return xᵀ x (inputs, inputs) over all rows x of step ``at``'s input on these images, after ``rounding``."""
+    """Return xᵀ x (inputs, inputs) over all rows x that step ``at`` reads for these images, after ``rounding``."""
     found = np.zeros((inputs, inputs))
     for (x,) in input_rows([graph], at, images, inputs, rounding):
         found += x.T @ x
@@ -134,9 +135,9 @@ def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounding
 def input_rows(
     graphs: Sequence[Graph], at: int, images: np.ndarray, inputs: int, rounding: Rounding = lambda x: x
 ) -> Iterator[list[np.ndarray]]:
-    """Yield for each part of the images a list of each graph's inputs of step ``at``; show a progress bar.
+    """Yield, for one part of the images after another, the input of step ``at`` in each graph; show a progress bar.
 
-    Inputs are rows (rows, inputs), float64, after ``rounding``; they end in 1 if the layer has a bias.
+    An input is (images or windows, inputs) float64 after ``rounding``; its rows end in 1 if the layer has a bias.
     """
     from tqdm import tqdm  # imported only here: nothing else here needs it
 
@@ -202,7 +203,7 @@ def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[QuantisedFil
 
 
 def _round_to_steps(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return weights (..., outputs), rounded to at most 127 multiples of the step of each output."""
+    """Return weights (..., outputs), rounded to multiples, from -127 to 127, of each output's step."""
     return np.clip(np.rint(w / steps), -SIGNED, SIGNED) * steps
 
 

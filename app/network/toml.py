@@ -82,7 +82,7 @@ class _Rule(NamedTuple):
 
 
 class _Reader:
-    """Reader of one TOML text. headers: line numbers of the [[layers]] headers."""
+    """Reader of one TOML text. headers: numbers, from 0, of the lines with a [[layers]] header."""
 
     def __init__(self, text: str, source: str | Path) -> None:
         self.source = source
@@ -159,7 +159,7 @@ class _Reader:
         return (*made, Argmax("argmax"))
 
     def _layer_kind(self, at: int, table: dict[str, Any]) -> type[Layer]:
-        """Return the class of the layer with index ``at``, which its table names."""
+        """Return the class that the table of the layer with index ``at`` names."""
         known = ", ".join(KINDS)
         if "type" not in table:
             raise self.error(self.headers[at], f"the layer has no type: add one of {known}")
@@ -184,7 +184,7 @@ class _Reader:
         return kind(**values)
 
     def _check_keys(self, table: dict[str, Any], known: tuple[str, ...], what: str, at: int | None) -> None:
-        """Raise UserError for a key that is not in ``known``. what: name of the table's kind, for the error."""
+        """Raise UserError for a key not in ``known``. what: name of the table. at: index of its layer, or None."""
         for key in table:
             if key in known:
                 continue
@@ -197,7 +197,7 @@ class _Reader:
     def _validated_value(
         self, table: dict[str, Any], key: str, default: Any, rule: _Rule, at: int | None = None
     ) -> Any:
-        """Return the checked value of a key, or the default if the table lacks the key."""
+        """Return the value of a key, checked by ``rule``, or the default if it is missing. at: index of the layer."""
         if key not in table:
             return default
         try:

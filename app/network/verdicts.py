@@ -135,12 +135,12 @@ def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
 
 
 def images_in_share(share: float, images: int) -> int:
-    """Return the number of images in this share of ``images``, at least 1."""
+    """Return ``share`` (0..1) of the number ``images``, rounded, but at least 1."""
     return max(round(share * images), 1)
 
 
 def compare_labels(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
-    """Compare labels (N,) with as many of the reference's. source: its name. dtype: type of the layers' products."""
+    """Compare labels (N,) with the reference's first N. source: name of the reference. dtype: type of the products."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(
@@ -162,11 +162,11 @@ def judge_answers(
     classes: int = 10,
     least: float | None = None,
 ) -> Accuracy:
-    """Return both verdicts: ``agreement``, and one on the answers in labels (N,). classes: their number, for the
-    warning.
+    """Return two verdicts on the labels (N,): ``agreement``, and one on how many are correct.
 
-    truth: (N,), None if unknown. least: required share. expected: promised number of correct answers, or None. The
-    labels may miss this number by as many answers as there are near-ties, but at most by ``COUNT_SHARE`` of the images.
+    truth: correct labels (N,), None if unknown. classes: number of classes, 1 ÷ which is chance. least:
+    required share of correct labels. expected: promised number of correct labels, or None. The labels may miss this
+    number by as many answers as there are near-ties, but at most by ``COUNT_SHARE`` of the images.
     """
     total = len(labels)
     if truth is None:

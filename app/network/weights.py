@@ -71,7 +71,7 @@ class Weights(Frozen):
         return found
 
     def promised_correct_count(self, network: Network, images: int) -> int | None:
-        """Return the promised number of correct answers among the first ``images`` test images, or None.
+        """Return the promised number of correct answers among the first ``images`` test images; None without a promise.
 
         A promise holds only for the file's network, under any name: the arrays may fit other networks, too.
         """
@@ -168,7 +168,7 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
-    """Return a hash of the arrays, in their stored type, and of the attributes in ``_ATTRIBUTE_CHECKS``."""
+    """Return a hash of the arrays, in their stored type, and of the attributes that this program reads."""
     about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 
@@ -207,7 +207,7 @@ def _parse_file(path: Path, content: bytes, pinned: bool) -> Weights:
 
 
 def _network_fields(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``Weights`` that follow from the definition. Raises UserError and BadValueError."""
+    """Return the fields of ``Weights`` that the file's attributes state. Raises UserError and BadValueError."""
     definition = parse_network(stated["definition"], f"{path}, attribute 'definition'")
     if stated.get("network", definition.name) != definition.name:
         names = f"attribute 'network' is {stated['network']}, but 'definition' defines {definition.name}"

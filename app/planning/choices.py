@@ -1,4 +1,4 @@
-"""Resolve a command's network options to the plan's choices."""
+"""Turn a command's options into a plan's choices: precision, fusion and kernels."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
-    """Return a request's graph, weights and plan choices. Raises UserError. shapes_only: as for ``load_network``."""
+    """Return a request's graph, weights and plan choices. Raises UserError. shapes_only: accept random weights."""
     graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
     return graph, weights, resolve_choices(request, graph)
 
@@ -38,7 +38,7 @@ def check_architecture(arch: str) -> None:
 def resolve_target(requested: str | None, default: str | None = None) -> tuple[str, str]:
     """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``default``.
 
-    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if none of
+    The GPU is given by its CUDA name, "" if unknown. Raises UserError for an unknown architecture, and if none of
     these is known.
     """
     if requested is not None:
@@ -80,7 +80,7 @@ def _requested_variants(request: NetworkRequest, named: Mapping[str, Mapping[str
 
 
 def _parse_kernel_option(graph: Graph, option: str, text: str) -> dict[str, str]:
-    """Parse ``NAME`` to {operation: NAME}, and ``conv1=NAME,conv2=NAME`` to {conv1: NAME, conv2: NAME}."""
+    """Parse the text of ``--OPTION``: ``NAME`` to {operation: NAME}, ``conv1=NAME,…`` to {"conv1": NAME, …}."""
     operation = OPERATIONS[option]
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if text != "auto" and not layers:

@@ -61,7 +61,7 @@ def long_sum_settings(problem: Problem, row: Variant) -> dict[str, int]:
 def _product_kernels_for_few_images(
     problem: LinearProblem, row: Variant, settings: Parameters
 ) -> Iterator[FewImagesKernel]:
-    """Yield a kernel of one warp per block; for long sums on tensor cores also large tiles with a block per part."""
+    """Yield a kernel of one warp per block; for long sums on tensor cores, also large tiles with a block per part."""
     spread = row.name == "tensor-core" and "PART" in settings
     name = "few-rows-mma" if row.name == "tensor-core" else "few-rows"
     warp_kernel = find_variant("gemm", name)
@@ -77,7 +77,7 @@ def _product_kernels_for_few_images(
 def _convolution_kernels_for_few_images(
     problem: ConvProblem, row: Variant, settings: dict[str, int]
 ) -> Iterator[FewImagesKernel]:
-    """Yield ``row`` with small tiles, then larger ones. tensor-core keeps its CK, which fixes the terms' order."""
+    """Yield ``row`` with small tiles, then larger ones. ``tensor-core`` keeps CK, which fixes the terms' order."""
     if row.name == "tensor-core":
         tiles = [{**settings, "MT": 1, "NT": 1, "WARPS_M": 1, "WARPS_N": 4}] if problem.dtype == "tfloat32" else []
         sums = 4 * settings["MT"] * settings["NT"]

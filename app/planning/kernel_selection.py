@@ -1,4 +1,4 @@
-"""Find kernels for the next layers: for one layer and what can be fused into it, or for a pair of layers."""
+"""Find a kernel for the next layers of a plan: one layer and those that can be fused into it, or a pair of layers."""
 
 from dataclasses import replace
 from math import prod
@@ -79,10 +79,9 @@ class KernelSelector(Frozen):
     choices: Choices
 
     def select_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None = None) -> Node:
-        """Return a node with the kernel for step ``at`` and the most layers after it. Raises UserError if there is
-        none.
+        """Return a node with the kernel for step ``at`` and as many of the next layers as it can fuse.
 
-        source: scales and bounds of its input; None if the input is not scaled.
+        source: scales and bounds of its input; None if the input is not scaled. Raises UserError if there is no kernel.
         """
         graph, lead = self.graph, self._count_leading_flattens(at)
         steps = graph.steps[at + lead :]
@@ -108,13 +107,13 @@ class KernelSelector(Frozen):
         raise UserError(self._unsupported_layer_message(steps[0], input_dtype, source))
 
     def _count_leading_flattens(self, at: int) -> int:
-        """Return 1 if step ``at`` is a Flatten, else 0: the next step's kernel reads the input in another order."""
+        """Return 1 if step ``at`` is a Flatten, else 0. It takes no kernel: the next weights are reordered for it."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
     def _select_pair_kernel(self, at: int, input_dtype: str, source: FeatureScaling | None) -> Node | None:
-        """Return a node with a kernel for step ``at`` and the next layer of its kind; None if there is none.
+        """Return a node with a kernel for step ``at`` and the next layer of its kind; None without such a kernel.
 
-        There is none if the user named a kernel for either. A Resize before two convolutions is fused if a kernel can.
+        None, too, if the user named a kernel for either layer. A Resize before two convolutions is fused if possible.
         Raises UserError if the kernel named for the pair cannot serve it.
         """
         graph, start = self.graph, at + self._count_leading_flattens(at)
@@ -161,10 +160,10 @@ class KernelSelector(Frozen):
     def _scale_for_reader(
         self, problem: Scalable, arrays: Parameters, after: int, source: FeatureScaling | None = None
     ) -> tuple[Parameters, FeatureScaling | None]:
-        """Scale a kernel's results if the kernel at step ``after`` divides the factors out.
+        """Scale a kernel's parameters so that float16 holds its results, if the kernel at step ``after`` undoes this.
 
-        Kernels for pairs and kernels that split their inputs divide factors out. Return the parameters, and the
-        scaling of the results, None if they are not scaled.
+        (Kernels for pairs, and kernels that split their inputs into two float16, do.) Return the parameters, and the
+        scaling of the results: None if they are not scaled. source: scaling of the input.
         """
         steps = self.graph.steps[after:]
         if not steps or steps[self._count_leading_flattens(after)].layer.operation not in PAIRS:
@@ -184,7 +183,7 @@ class KernelSelector(Frozen):
     def _select_single_kernel(
         self, at: int, head: LayerStep, problem: Problem, input_dtype: str, source: FeatureScaling | None
     ) -> tuple[Problem, Variant, dict[str, int], Parameters] | None:
-        """Return a form of the problem, its kernel, settings and parameters; None if no kernel serves a form."""
+        """Return the first form of the problem that a kernel serves, the kernel, settings, parameters; None if none."""
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
         sparse = isinstance(problem, ConvProblem) and self._is_sparse(head, self.graph)
@@ -199,11 +198,11 @@ class KernelSelector(Frozen):
         return None
 
     def _is_sparse(self, step: LayerStep, stored: Graph) -> bool:
-        """Return whether kernels for 2:4 sparse filters may compute the layer, whose weights ``stored`` has."""
+        """Return whether kernels for 2:4 sparse filters may compute the layer. stored: the graph with its weights."""
         return self.choices.sparse and is_two_of_four(stored.parameters[step.layer.name])
 
     def _choose_kernel(self, form: Problem, named: Variant | None) -> tuple[Variant, dict[str, int]] | None:
-        """Choose a kernel; None if there is none, or if it is sparse and was measured slower than a dense one."""
+        """Return a kernel and its settings; None if there is none, or if it is sparse and a dense one is faster."""
         tuning = self.choices.tuning
         if named is None and isinstance(form, ConvProblem | ConvPairProblem) and form.sparse:
             sparse, dense = (tuning.least_ms_per_image(one) for one in (form, replace(form, sparse=False)))
@@ -212,7 +211,7 @@ class KernelSelector(Frozen):
         return tuning.choose_kernel(form, self.arch, named)
 
     def _may_scale_results(self, problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
-        """Return whether a layer's results may be scaled for a later kernel that splits them."""
+        """Return whether a layer's results may be scaled for a later kernel that splits them into float16."""
         split = BY_NAME[self.choices.precision].dtype == "float16x2"
         return split and isinstance(problem, ConvProblem | LinearProblem)
 
@@ -240,7 +239,7 @@ def _weights_fit_float16(
 ) -> bool:
     """Return whether float16 holds the packed weights exactly, or the problem does not require it.
 
-    Unpacked weights are tfloat32, which has as many bits.
+    Weights that are not packed are tfloat32, which has as many mantissa bits.
     """
     if not getattr(form, "exact", False):
         return True
@@ -257,10 +256,10 @@ def _weights_fit_float16(
 def find_layer_pair(
     graph: Graph, at: int, input_dtype: str, choices: Choices
 ) -> tuple[PairProblem, tuple[LayerStep, LayerStep], int] | None:
-    """Find the problem of step ``at`` and the next layer of its kind, even if no kernel can solve it.
+    """Find the problem of step ``at`` and the next layer of its kind together, even if no kernel can solve it.
 
-    A Resize at step ``at`` belongs to the two convolutions after it. Also return both layers' steps and the number of
-    steps covered. Return None without such a layer, or if the user named a kernel for either.
+    Return the problem, both layers' steps and the number of steps covered. A Resize at step ``at`` belongs to the two
+    convolutions after it. Return None if no layer of this kind follows, or if the user named a kernel for either.
     """
     first = graph.steps[at]
     if isinstance(first.layer, Resize):

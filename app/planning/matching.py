@@ -57,7 +57,7 @@ class Node(Frozen):
 
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
     variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
-    epilogue. few: kernels for few images, the fewest first. parameters: the arrays between input and output, in
+    epilogue. few: kernels for few images, the fewest first. parameters: weights and biases in
     the problem's layout and dtype, None if absent. features: scales and bounds of the results, if the next kernel reads
     them scaled. reads, writes: buffer names, in the order of the arguments.
     """
@@ -103,9 +103,9 @@ class Node(Frozen):
 def fusion_candidates(
     graph: Graph, steps: Sequence[LayerStep], input_dtype: str, choices: Choices
 ) -> Iterator[tuple[Problem, int]]:
-    """Yield the problems of the first step and its epilogue, and how many steps each covers.
+    """Yield the problem of the first step with each possible epilogue, and how many steps it covers.
 
-    The chosen precision comes first, and for each precision the longest epilogue.
+    The chosen precision comes first, and in each precision the longest epilogue.
     """
     wanted, named = BY_NAME[choices.precision], choices.requested_kernel(steps[0].layer)
     for dtype in dict.fromkeys((*wanted.dtypes, *(named.dtypes if named else ()))):
@@ -118,7 +118,7 @@ def fusion_candidates(
 def _candidate_problem(
     graph: Graph, steps: Sequence[LayerStep], taken: int, input_dtype: str, dtype: str, stored: str
 ) -> Problem | None:
-    """Return the problem of the first ``taken`` steps, one layer and its epilogue; None if they do not fuse."""
+    """Return the problem of the first ``taken`` steps; None if they do not fuse. stored: type of activations."""
     step, epilogue, after = steps[0], [fused.layer for fused in steps[1:taken]], steps[taken:]
     # Scores are never rounded to half precision: the last matrix product and later layers store float32.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
@@ -135,9 +135,9 @@ def _candidate_problem(
 def stored_parameters(
     graph: Graph, at: int, heads: Sequence[LayerStep], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """Return the parameters of steps ``heads`` as stored on the GPU; the first scaled layer includes the pixel scale.
+    """Return the parameters of steps ``heads`` as stored on the GPU. The first layer's include the pixel scale.
 
-    at: the node's first step. Raises UserError if weights to be stored as float16 exceed its range.
+    at: index of the node's first step. Raises UserError if weights to be stored as float16 exceed its range.
     """
     first = graph.steps[at]
     apart = isinstance(problem, ConvPairProblem) and problem.exact  # the kernel applies the scale to its results
@@ -169,15 +169,15 @@ def _convert_parameter(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
-    """Return whether a single layer multiplies numbers that are the sum of two float16."""
+    """Return whether the problem is a single layer whose numbers are split into the sum of two float16."""
     return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
 
 
 def layer_forms(problem: Problem, source: FeatureScaling | None, *, sparse: bool = False) -> list[Problem]:
     """Return the forms of a layer's problem (such as exact or sparse) for kernels to try, the fastest first.
 
-    source: scales and bounds of its input, or None. sparse: whether its filters are 2:4 sparse and kernels for them may
-    run; forms for these come first.
+    source: scales and bounds of its input; None: unscaled. sparse: whether its filters are 2:4 sparse and kernels for
+    them may run; forms for these come first.
     """
     if sparse and isinstance(problem, ConvProblem):
         dense = layer_forms(problem, source)
@@ -196,8 +196,8 @@ def pair_forms(problem: PairProblem, pixel_scale: float | None, *, integers: boo
     """Return the problem's forms for kernels to try: for weights that float16 holds exactly, then for any weights.
 
     The first form is the fastest. pixel_scale: the factor of the first layer's pixels, None if that layer reads none.
-    The exact form keeps it out of the weights, which would become inexact. integers: whether there are 8-bit filters.
-    sparse: whether the second filters are 2:4 sparse and kernels for them may run; forms for these come first.
+    The exact form keeps this factor out of the weights, which would become inexact. integers: whether the weights have
+    8-bit filters. sparse: whether the second filters are 2:4 sparse and kernels for them may run, which come first.
     """
     if sparse and isinstance(problem, ConvPairProblem):
         dense = pair_forms(problem, pixel_scale, integers=integers, sparse=False)

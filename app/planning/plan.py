@@ -48,7 +48,7 @@ class ExecutionPlan(Frozen):
         return max(used, key=DTYPES.index)
 
     def check_images(self, images: np.ndarray) -> None:
-        """Raise ValueError unless the images, (N, …), have the plan's type and size, without gaps."""
+        """Raise ValueError unless the images, (N, …), have the plan's type and size and are contiguous."""
         if images.dtype != np.dtype(self.input_dtype) or not images.flags.c_contiguous:
             raise ValueError(f"images must be contiguous {self.input_dtype}, got {images.dtype}")
         if prod(images.shape[1:]) != self.buffers[IMAGES][1]:
@@ -114,7 +114,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
 
 
 def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
-    """Raise UserError if the user named a pair kernel whose operation is not in ``taken``."""
+    """Raise UserError if the user named a pair kernel that no node uses. taken: the nodes' operations."""
     for pair, row in choices.named_pair_kernels.items():
         if pair not in taken:
             kind = pair.removesuffix("_pair")

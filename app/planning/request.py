@@ -10,7 +10,7 @@ from app.terminal.options import option
 
 
 def network_option(**settings: Any) -> Any:
-    """Declare the option ``--network``. settings: as for ``option``."""
+    """Declare the option ``--network``. settings: arguments for ``option``, such as a default."""
     help = "name of the network, or its .toml file (default: the network of --weights, else lenet5)"
     return option(help, metavar="NAME", **settings)
 
@@ -26,7 +26,7 @@ def sparse_option() -> Any:
 
 
 def precision_option() -> Any:
-    """Declare the option ``--precision`` of commands that refer to the main job's help."""
+    """Declare the option ``--precision`` for commands whose help refers to that of the main job."""
     return option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
 
 

@@ -1,4 +1,4 @@
-"""Choose the best variant and parameters for a problem, from measured tables, or by a rule without one.
+"""Choose the best variant and parameters for a problem, from measured tables or, without a table, by a rule.
 
 A table is one JSON file per GPU: problem (``tuning_key``) → variant → parameters and milliseconds. The H100's table is
 shipped in app/kernels/tuned/; results of ``bench`` and ``sweep`` go to the user's cache and override it.
@@ -83,8 +83,8 @@ class Tuning(Frozen):
     ) -> tuple[Variant, dict[str, int]] | None:
         """Return the variant to use and its parameters; None if the named variant, or every one, refuses the problem.
 
-        Without a name, the highest automatic step that serves the problem is used. A lower step replaces it only if
-        both were measured and the lower one is faster.
+        Without ``named``, this is the highest step of the ladder that serves the problem and may be chosen
+        automatically. A lower step replaces it only if both were measured and the lower one is faster.
         """
         if named is not None:
             parameters = self.parameters(problem, named, arch)

@@ -9,7 +9,7 @@ from app.terminal.console import Parser, run_guarded
 
 
 def main() -> int:
-    """Run the program; return its exit code."""
+    """Print the schema of the document that the command line names; return the exit code."""
     parser = Parser(prog=f"python -m {__package__}", description="Print the JSON Schema of a document.")
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(document_types())}")
     name = parser.parse_args().name

@@ -41,13 +41,13 @@ class Pattern(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """Constrain a string to one of the words of a constant. (For words that the type itself lists, use Literal.)"""
+    """Constrain a string to one of ``words``, a constant of the code. (For words that the type lists, use Literal.)"""
 
     words: tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """The parts of a type: the type without ``Annotated``, its description ('' without one) and constraint or None."""
+    """The parts of a type: ``kind``, without ``Annotated``; its description, or ''; ``limit``, a constraint or None."""
 
     kind: Any
     description: str
@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
     @property
     def origin(self) -> Any:
-        """Return the type without its parameters; Union for a union."""
+        """Return the type without its parameters, such as dict for dict[str, int]; Union for a union."""
         origin = get_origin(self.kind) or self.kind
         return Union if origin is UnionType else origin
 
@@ -94,8 +94,8 @@ def document_types() -> dict[str, Any]:
 def check_for_type(hint: Any) -> Check:
     """Return a function that checks a JSON value against a type.
 
-    The function returns the value unchanged, or raises BadValueError that names the faulty field. (The checks of
-    app/files/checks.py convert lists to tuples and integers to floats; their results are not used.)
+    The function returns the value unchanged, or raises BadValueError that names the faulty field. (It uses
+    the checks of app/files/checks.py, but not their results, in which lists are tuples and integers are floats.)
     """
     check = _build_check(hint)
 
@@ -145,7 +145,7 @@ def _build_value_check(kind: Any, limit: Any) -> Check:
 
 
 def _build_union_check(kinds: list[Any]) -> Check:
-    """Return a check for one of several records; its errors refer to the record that differs in the fewest fields."""
+    """Return a check for a record of one of ``kinds``; errors refer to the kind that differs in the fewest fields."""
 
     def check_nearest(value: Any) -> Any:
         names = value.keys() if isinstance(value, dict) else set()
@@ -203,7 +203,7 @@ def _type_schema(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constraint_keywords(origin: Any, limit: Range | Length | Pattern | OneOf) -> dict[str, Any]:
-    """Return the JSON Schema keywords of a constraint."""
+    """Return the JSON Schema keywords of a constraint on values of the type ``origin``."""
     if isinstance(limit, OneOf):
         return {"enum": [*limit.words]}
     if isinstance(limit, Pattern):
