@@ -1,7 +1,7 @@
 """Lay parameters out in arenas, and launch the kernels of training, except for the matrix products (products.py).
 
-An arena is a device array of all parameters, weights first; gradients and slots have arenas of the same layout. A
-launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
+An arena is a device array of all parameters, weights first; gradients and the optimiser's state have such arenas, too.
+A launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, t
 
 
 def partial_sum_count(images: int, pixels: int) -> int:
-    """Return the number of parts of sums over images and pixels. Only the sizes determine it, and so the results."""
+    """Return how many partial sums form a sum over images and pixels: fixed by these sizes, so results are, too."""
     wanted = ceil_div(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
@@ -97,7 +97,7 @@ class GatherImages:
         )
 
     def __call__(self, stream: Any, images: int, all_images: Any, items: Any, y: Any, key: np.uint64) -> None:
-        """Enqueue y[i] = images[items[i]]. items: int32. key: key of the stream of random bits."""
+        """Enqueue y[i] = all_images[items[i]], i < images. items: int32. key: of the random shifts and flips."""
         self._function(stream, (images, 1, 1), all_images, items, y, key)
 
 
@@ -148,7 +148,7 @@ def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) ->
 
 
 class Dropout:
-    """Multiplies each feature by 0 or 1 / (1 - share), at random."""
+    """Zeroes a random share of the features and multiplies the others by 1 / (1 - share)."""
 
     def __init__(self, arch: str, features: int) -> None:
         self._function = ElementwiseKernel("dropout", arch, features, FEATURES=features)
@@ -200,7 +200,7 @@ class CrossEntropy:
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
         """Enqueue the kernel on the arrays logits, teacher, labels, items, slope and result.
 
-        teacher: the teacher's logits, or None. labels: of all images, uint8. items: (images,) int32. slope: receives
+        teacher: its logits, or None. labels: of all images, uint8. items: (images,) int32 indices. slope: receives
         the gradient. result: (2,) float64, receives loss / total and the number of correct answers.
         """
         even = np.float32(smoothing / self._classes)
