@@ -19,7 +19,7 @@ NOT_YET = "Not measured yet: run `{}`."
 
 
 def throughput_table(figures: Figures) -> str:
-    """Return a table of the fastest run of each kind, and the commands for runs that are not measured yet."""
+    """Return a table with the fastest of all runs of the same name, and the commands for runs not yet measured."""
     rows, missing = [], []
     for name in (CARD, *OTHERS):
         document = figures.document_or_none(name)
@@ -37,7 +37,7 @@ def throughput_table(figures: Figures) -> str:
 
 
 def goals_table(figures: Figures) -> str:
-    """Return a table of required and measured figures; measured ones that miss the requirement are bold."""
+    """Return a table of required and measured figures; those that miss the requirement are bold."""
     rows = []
     for document in filter(None, map(figures.document_or_none, (CARD, *OTHERS))):
         for goal in document["goals"]:
@@ -112,7 +112,7 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 
 def _cluster_rate(found: Row) -> float:
-    """Return the images per second whose labels Dask can transfer. found: the document of costs."""
+    """Return for how many images per second Dask can transfer the labels. found: the JSON document of costs."""
     return float(max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"]) * GPU_PIECE
 
 

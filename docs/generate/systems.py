@@ -71,7 +71,7 @@ class PeerTimes(NamedTuple):
 def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, setting: str = "") -> PeerTimes:
     """Return our time in ``precision`` and the fastest peer's in the precision that is compared with it.
 
-    measure: a key of ``MEASURES``. setting: of our row, see ``our_row``.
+    measure: a key of ``MEASURES``. setting: ``DENSE`` for our dense kernels on sparse weights, else empty.
     """
     ours = (our_row(comparison, precision, setting).get(measure) or {}).get("p50")
     ratios = [entry for entry in comparison["ratios"] if entry.get("setting", "") == setting]
@@ -90,7 +90,7 @@ def peer_title(row: Row) -> str:
 
 
 def our_row(comparison: Row, precision: str, setting: str = "") -> Row:
-    """Return our row of a comparison in a precision; empty if there is none. setting: ``DENSE`` or empty."""
+    """Return our row of a comparison; {} if there is none. setting: ``DENSE`` for dense kernels on sparse weights."""
     return first_row(comparison["rows"], engine=OURS, precision=precision, setting=setting)
 
 
@@ -159,7 +159,7 @@ def _peer_fault_sentences(comparison: Row) -> Iterator[str]:
 
 
 def all_networks_table(figures: Figures) -> str:
-    """Return docs/benchmarks.md's table, with a row per network, batch size and precision, and reasons for losses."""
+    """Return docs/benchmarks.md's table, with a row per network, batch size and precision, and why peers are faster."""
     rows, slower = [], []
     for (network, images, precision, card), (_, one) in ordered_comparisons(figures):
         what = f"`{network}`, {count_images(images)}, {card}"
@@ -180,7 +180,7 @@ def all_networks_table(figures: Figures) -> str:
 
 
 def _exact_alternative_text(comparison: Row, precision: str) -> str:
-    """Return a phrase: our fastest precision as exact as ``precision`` or more, and its gain; empty if it loses."""
+    """Return a phrase on our fastest precision as exact as ``precision`` or more, or "" if slower than the peer."""
     peer = pair_with_fastest_peer(comparison, precision, ON_CARD).theirs
     as_exact = [name for name in PRECISIONS if BY_NAME[name].near_tie <= BY_NAME[precision].near_tie]
     found = {name: (our_row(comparison, name).get(ON_CARD) or {}).get("p50") for name in as_exact}
@@ -193,7 +193,7 @@ def _exact_alternative_text(comparison: Row, precision: str) -> str:
 
 
 def ordered_comparisons(figures: Figures) -> list[tuple[tuple[str, int, str, str], tuple[str, Row]]]:
-    """Return (key, value) of ``comparisons`` in the order of ``COMPARED``, other networks last, large batches first."""
+    """Return the items of ``Figures.comparisons``: networks as in ``COMPARED``, then others; large batches first."""
     networks = [*dict.fromkeys((*COMPARED, *(network for network, *_ in figures.comparisons)))]
 
     def sort_key(item: tuple[tuple[str, int, str, str], object]) -> tuple[int, int, str, int]:
