@@ -50,7 +50,7 @@ def goals_table(figures: Figures) -> str:
 
 
 def costs_table(figures: Figures) -> str:
-    """Return a table of what ``classify`` spends besides reading and computing, and the command that measured it."""
+    """Return a table of ``classify``'s costs apart from reading and computing, and the command that measures them."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
     rows += [

@@ -204,7 +204,7 @@ def ordered_comparisons(figures: Figures) -> list[tuple[tuple[str, int, str, str
 
 
 def commands_block(figures: Figures) -> str:
-    """Return the commands that measured the comparisons, those that are still to be run, and docs.generate."""
+    """Return the commands that measured the comparisons, those still to be run, and one that writes the documents."""
     files = {network: file for (network, *_), (file, _) in figures.comparisons.items()}
     makers = [f"python main.py bench --peers --search --network {','.join(COMPARED.values())} --batches {SIZES}"]
     makers += [command_for_file(file) for network, file in PEERS.items() if network not in files]
@@ -226,7 +226,7 @@ def network_section(network: str, figures: Figures) -> str:
 
 
 def correct_labels_table(network: str) -> str:
-    """Return a table of correct labels among the first 100, 1,000, … images, in the old report and here."""
+    """Return a table of the correct labels of the first 100, 1,000, … images, by the old report and by this program."""
     weights = shipped_weights()
     theirs = _format_shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
@@ -241,7 +241,7 @@ def _layer_with_settings(layer: Row) -> str:
 
 
 def accuracy_table(networks: Iterable[str], _: Figures) -> str:
-    """Return a table of the share of correct labels that each network's weights and its old report state."""
+    """Return a table: the share of correct labels stated by each network's weights file, and by its old report."""
     weights = shipped_weights()
     rows = []
     for network in networks:

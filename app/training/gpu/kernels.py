@@ -109,7 +109,7 @@ class ElementwiseKernel:
         self._function = _load_kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
-        """Enqueue the kernel for a number of images on its arrays. scalars: arguments after that number."""
+        """Enqueue the kernel on its arrays for ``images`` images. scalars: arguments after ``images``."""
         grid = (ceil_div(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
@@ -154,7 +154,7 @@ class Dropout:
         self._function = ElementwiseKernel("dropout", arch, features, FEATURES=features)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
-        """Enqueue y = x with a random ``share`` of features zeroed, the others scaled. y may be x; share 0 copies x."""
+        """Enqueue y = x, a random ``share`` of features zeroed, others scaled; y may be x. items, key: choose them."""
         least, factor = dropout_bound(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 

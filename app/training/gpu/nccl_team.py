@@ -49,7 +49,7 @@ def join_nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
 
 
 def create_nccl_id() -> Any:
-    """Return a new, picklable name by which the members of a team find each other. Raises UserError."""
+    """Return a new, picklable name (NCCL's id) by which the members of a team find each other. Raises UserError."""
     with _import_nccl() as nccl:
         return nccl.get_unique_id()
 
