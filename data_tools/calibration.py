@@ -169,7 +169,7 @@ def _load_weights_and_images(
 
 
 def _save_weights(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
-    """Write the weights of IN with ``changes``, arguments of ``save_weights``, to OUT. how: addition to the recipe."""
+    """Write the weights of IN to OUT. how: text added to the recipe. changes: other arguments of ``save_weights``."""
     how = f"{how} on {options.images} training images"
     save_weights(
         options.out,

@@ -25,7 +25,7 @@ def fetch_splits(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 def verify_splits(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print OK for each good copy in the searched directories. Raise UserError if a copy is bad or a file has none."""
+    """Print OK for each good copy in the searched directories. Raise UserError if one is bad or a file has no copy."""
     failures = []
     directories = fashion_mnist.search_dirs(data_dir)
     for file in (file for split in splits for file in SPLITS[split]):

@@ -102,7 +102,7 @@ def _attempt_download(url: str, target: Path, max_bytes: int) -> None:
 
 
 def _final_report(child: Child, target: Path, progress: tqdm) -> str:
-    """Wait for the end of the process; return the failure that it reports, or ''. Raises DownloadError if too slow."""
+    """Wait for the transfer; return the failure that its process reports, or ''. Raises DownloadError if too slow."""
     received, deadline = 0, Deadline(PATIENCE_SECONDS)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Run ``python -m data_tools resize``: write image files in another size, with the bits of the Resize layer."""
+"""Run ``python -m data_tools resize``: write image files in another size, bit-identical to the Resize layer's."""
 
 import argparse
 import os

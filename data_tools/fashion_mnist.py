@@ -264,7 +264,7 @@ def _download_from_mirrors(files: list[DataFile], directory: Path, failures: lis
 
 
 def _copy_from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Copy ``files`` and the other split from the Debian package; return those of ``files`` that it lacks."""
+    """Copy ``files`` and the other split from the Debian package; return those it lacks, append why to ``failures``."""
     from data_tools import download
 
     print_to_stderr(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")

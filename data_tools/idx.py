@@ -150,7 +150,7 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
     """Return the one of several possible ``shapes`` whose number of items equals the length of the content.
 
-    most: largest accepted number of items. Raises BadFileError unless exactly one fits.
+    size: bytes of the file. most: largest accepted number of items. Raises BadFileError unless exactly one shape fits.
     """
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _open_content(file, size), 4 + 4 * len(min(shapes))
@@ -196,12 +196,12 @@ def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...
 
 
 def _describe_expected_items(ranks: tuple[int, ...]) -> str:
-    """Return what the items must be and how to convert them, for the error about an intact file."""
+    """Return text on what the items must be and how to convert others, for the error about an intact file."""
     return f"{EXPECTED[ranks]}: {CONVERT}"
 
 
 def _not_idx_error(start: bytes, source: _Source) -> BadFileError:
-    """Return the error for content of another kind, which it names if the first bytes show it."""
+    """Return the error for content that is not IDX. It names the kind of file if ``start``, the first bytes, tells."""
     from app.files.reading import START_BYTES, recognise_file_kind  # imported only here: to name what is no IDX file
 
     rest = bytearray(START_BYTES - len(start))

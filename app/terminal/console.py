@@ -37,8 +37,8 @@ class _HelpFormatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Parser that reports an error in one line, and refuses an option given twice (argparse ignores the first).
 
-    The error for a mistyped option or choice suggests the nearest one. The epilog keeps its line ends. separator: the
-    option for which ``--`` is short; other options may follow it. None: ``--`` ends the options, as in argparse.
+    The error for a mistyped option or choice suggests the nearest one. The epilog keeps its line ends. separator: an
+    option that ``--`` abbreviates; other options may follow ``--``. None: ``--`` ends the options, as in argparse.
     """
 
     separator: str | None = None
@@ -135,7 +135,7 @@ def run_guarded(body: Callable[[], int]) -> int:
 
 
 def _resource_shortage_text(error: Exception) -> str | None:
-    """Return which resource or package the error says is missing, and the remedy; None for any other error."""
+    """Return which resource or package is missing according to the error, and the remedy; None for other errors."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
     unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
@@ -191,7 +191,7 @@ PLAIN = "lenet-plain"  # name of the encoding error handler below
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Handle an encoding error: replace each character by its entry in ``ASCII``, or else escape it."""
+    """Return the characters in ``error`` as ASCII, by the table ``ASCII`` or escaped, and the position after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -274,7 +274,7 @@ def number_type(least: float, most: float, above: bool = False) -> Callable[[str
 
 
 def argparse_type(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
-    """Return an argparse type that converts by ``kind``, then checks. what: the value in errors, such as "a number"."""
+    """Return an argparse type: call ``kind``, such as float, then ``check``. what: "a number" in "is not a number"."""
 
     def convert(text: str) -> Any:
         try:

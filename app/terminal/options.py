@@ -25,7 +25,7 @@ def option(
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """Return a dataclass field for another request, whose options are included. words: values of their ``{word}``s."""
+    """Return a dataclass field that includes another request's options. words: fill ``{word}`` in their help texts."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 
@@ -57,7 +57,7 @@ def add_options(parser: Parser, request: type) -> None:
 def _iterate_options(
     request: type, words: Mapping[str, str] | None = None, group: str | None = None
 ) -> Iterator[tuple[Field[Any], Any, dict[str, Any]]]:
-    """Yield the field, type and metadata of each option. words: as in ``options``. group: heading of the first one."""
+    """Yield each option's field, type and metadata. words: values by name for the help texts. group: first heading."""
     hints = get_type_hints(request)
     for one in fields(request):
         about, kind = dict(one.metadata), hints[one.name]
@@ -69,7 +69,7 @@ def _iterate_options(
 
 
 def request_from_values(request: type[Request], values: Mapping[str, Any]) -> Request:
-    """Return an instance of ``request``, a dataclass of options. values: field → value, also for nested requests."""
+    """Return an instance of ``request``, a dataclass of options. values: field → value, nested requests' included."""
     hints = get_type_hints(request)
     found = {
         one.name: request_from_values(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]

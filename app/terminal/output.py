@@ -68,7 +68,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Raise UserError if the file cannot be written or belongs to the project. option: its name in the error."""
+    """Raise UserError if the file belongs to the project or is not writable. option: for errors, such as ``--json``."""
     try:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(path.stat().st_mode):  # writing would replace even a device by a file
@@ -85,7 +85,7 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def _option_files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
-    """Return (option, path) of every file that the given options name. options: name → value. names: those to read."""
+    """Return (option, path) of each file given by an option in ``names``. options: name → path, paths or None."""
     given = [(name, options.get(name)) for name in names]
     each = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]
     return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]

@@ -67,9 +67,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Return the width of each shown column: of its longest cell or, for a left-aligned last column, longest word.
+    """Return the length of each shown column's longest cell or, for a left-aligned last column, of its longest word.
 
-    shown: indices of columns. If a row is short, its last cell spans the other columns and does not count.
+    shown: indices of columns. In a row with fewer cells than columns, the last cell spans the rest and does not count.
     """
     found = []
     for index in shown:
@@ -91,7 +91,7 @@ def _format_row(
     """Return the lines of one row of a table; there are several if the text of a cell wraps.
 
     widths: width of each shown column. shown: indices of these columns in ``columns``. width: limit of a line. remark:
-    last cell of a row with fewer cells than columns; it fills the rest of the line.
+    last cell of a row with fewer cells than columns, which fills the rest of the line; None for a full row.
     """
     blocks: list[list[str]] = []
     below: list[str] = []  # lines of a last cell with a word too long for the rest of the line

@@ -73,7 +73,7 @@ def _age_range(kind: CachedFiles) -> str:
 
 
 def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
-    """Return, for each kind, its entry of the document and its files. Raises UserError for an unreadable folder."""
+    """Return (entry of the JSON document, paths) for each kind of files. Raises UserError for an unreadable folder."""
     found, now = [], time.time()
     for kind in KINDS:
         files = dict(_cached_files(kind))

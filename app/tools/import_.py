@@ -70,7 +70,7 @@ def import_(request: ImportRequest) -> int:
 
 
 def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
-    """Return the name of the file's format, its checked content, and the converted arrays. Raises UserError."""
+    """Return the file's format, checked content and converted arrays. asked: the user's options. Raises UserError."""
     form, source = read_source_file(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
@@ -81,7 +81,7 @@ def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, li
 
 
 def _check_window_sizes(network: Network) -> None:
-    """Raise BadValueError for a convolution whose windows take more than 1 GB when the scores are compared."""
+    """Raise BadValueError if a convolution's im2col array would take more than 1 GB when scores are compared."""
     for step in network.steps:
         filters = step.parameter_shapes.get(step.layer.name, ())
         size = prod(step.out_shape[1:]) * prod(filters[:-1])
@@ -172,7 +172,7 @@ def _build_document(
     difference: float,
     engine: str | None,
 ) -> Import:
-    """Return the JSON document: the file, the converted arrays, and the result of the comparison."""
+    """Return the JSON document. name: the file's format. difference: the largest of our logits from ``engine``'s."""
     first = graph.network.layers[0]
     enlarged: Enlargement | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
     return {

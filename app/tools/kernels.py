@@ -103,7 +103,7 @@ def _kernel_text(document: Kernels, width: int) -> str:
 
 
 def _choice_limit(row: Kernel) -> str:
-    """Return when a plan uses the kernel as text; '' if ``auto`` may choose it for any number of images."""
+    """Return as text when a plan uses the kernel; '' if ``auto`` may choose it for any number of images."""
     if row["automatic"]:
         return ""
     beside = row["operation"] == "gemm" and row["name"] in PRODUCTS

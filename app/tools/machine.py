@@ -168,7 +168,7 @@ def _bytecode_finding() -> Finding:
 
 
 def _weights_finding() -> Finding:
-    """Return the finding whether the shipped weights match SHA256SUMS."""
+    """Return the finding on whether the shipped weights match SHA256SUMS."""
     try:
         names = sorted(shipped.read_checksums(shipped.FOLDER))
         for name in names:

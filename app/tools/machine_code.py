@@ -58,9 +58,9 @@ class Instruction(Frozen):
 
 
 def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructions]:
-    """Compile every row for its example layers, on all cores, with a progress bar; return rows of the JSON document.
+    """Compile each kernel for example layers, on all cores, with a progress bar; return the JSON document's entries.
 
-    Each row has the instruction counts of a function with a loop that multiplies. Raises UserError without nvdisasm.
+    Each entry has the instruction counts of a function with a loop that multiplies. Raises UserError without nvdisasm.
     """
     find_nvdisasm()
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]

@@ -58,7 +58,7 @@ def shipped_weights() -> dict[str, Weights]:
 
 
 def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
-    """Return the network's entry in the JSON document. accuracy: promise for the most test images; None without one."""
+    """Return the network's entry in the JSON document. Its accuracy is what the weights promise; None without them."""
     parameters = flops = 0
     layers: list[records.Layer] = []
     for step in network.steps:

@@ -76,7 +76,7 @@ def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
 
 
 def _compile_all(builds: list[Build], arch: str) -> int:
-    """Compile the builds that are not cached, one thread per core; return how many these were."""
+    """Compile those of ``builds`` that are not cached, one thread per core; return their number."""
     import_nvrtc()  # so that a missing library is reported once, not by every thread
     missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
     compile_on_all_cores(lambda build: compile_kernel(build[0], dict(build[1]), arch), builds, arch)

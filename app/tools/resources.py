@@ -1,6 +1,6 @@
 """Read every kernel's resources from the compiler's log: registers, memory, spills, blocks on an SM. Needs no GPU.
 
-Every row of the registry is compiled for layers of the networks: a convolution or a matrix product alone, or both
+Every kernel is compiled for example layers of the networks: a convolution or a matrix product alone, or both
 layers of a pair.
 """
 
@@ -64,9 +64,9 @@ class CompiledFunction(Frozen):
 
 
 def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
-    """Compile every row for its example layers, on all cores, with a progress bar; return rows of the JSON document.
+    """Compile each kernel for example layers, on all cores, with a progress bar; return the JSON document's entries.
 
-    There is a row for each function and, if a kernel cannot compute a layer, a row with the reason. Raises UserError
+    There is one for each function and, if a kernel cannot compute a layer, one with the reason. Raises UserError
     without NVRTC. In bytes: static_shared and dynamic_shared of a block; constant, all ``__constant__`` arrays of the
     file; stack and spills of a thread. blocks: how many fit on an SM together; occupancy: their share of the SM's
     threads, 0..1.
@@ -78,7 +78,7 @@ def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | No
 def _example_resources(
     row: Variant, layer: str, problems: Sequence[Problem], arch: str
 ) -> list[Resources | NoResources]:
-    """Return the rows for the first problem that the kernel can compute; if there is none, one row with the reason."""
+    """Return the entries for the first problem that the kernel can compute; if there is none, one with the reason."""
     refusals = [row.refusal_reason(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None
     found = [] if served is None else [*_function_resources(row, layer, served, arch)]
@@ -87,7 +87,7 @@ def _example_resources(
 
 
 def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
-    """Yield (layer, problems) for example layers of the row's operation: in each type alone, then with fused layers."""
+    """Yield (name, problems) of example layers for a kernel: each number format alone, then with fused layers."""
     if row.operation in EXAMPLE_PAIRS:
         pairs = (_pair_problems(row, network) for network in (LENET5, FA19, SMALL_FILTERS))
         served = (found for found in pairs if any(row.refusal_reason(problem, "sm_90a") is None for problem in found))
@@ -100,7 +100,7 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:
-    """Return pairs of the network's first two multiplying layers, in each of the row's types, also exact and sparse."""
+    """Return pairs of the first two convolutions or products, in each number format; also exact and sparse weights."""
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]

@@ -54,10 +54,10 @@ class EpochResult(Frozen):
 class Progress(Frozen):
     """The state after ``len(history)`` epochs.
 
-    best: parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
-    that shared the batches of the last epoch, and their device; another number or device rounds sums differently.
-    options: those that --resume need not repeat. There is no random state: random numbers depend only on seed, epoch
-    and image.
+    slots: the optimiser's state. best: parameters after ``best_epoch``, which had the best validation accuracy.
+    workers, trained_on: number of processes that shared the batches of the last epoch, and their device; another number
+    or device rounds sums differently. options: those that --resume need not repeat. There is no random state: random
+    numbers depend only on seed, epoch and image.
     """
 
     parameters: Arrays
@@ -112,13 +112,13 @@ _HEADER = object_check(
 
 
 def header_json(settings: Settings, progress: Mapping[str, Any]) -> str:
-    """Return a checkpoint's header as JSON, for ``parse_header``. progress: values of ``Progress`` by name."""
+    """Return a checkpoint's header as JSON, for ``parse_header``. progress: values of ``Progress`` by field name."""
     values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
     return json.dumps(values, ensure_ascii=False)  # shorter without escapes: HDF5 limits attributes
 
 
 def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
-    """Return the settings in a checkpoint's header, their network, and the values of ``Progress``.
+    """Return the settings in a checkpoint's header, the model that they train, and values of ``Progress`` by name.
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """
@@ -163,7 +163,7 @@ def checkpoint_path(output: Path) -> Path:
 
 
 def file_stamp(path: Path) -> Stamp:
-    """Return inode, size and time of the file, to detect changes; None if there is no file."""
+    """Return inode, size and modification time of the file, to detect changes; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

@@ -30,7 +30,7 @@ from app.training.workers import check_workers, start_team
 
 
 def save_training_results(task: TrainTask, progress: Progress, say: Callable[[str], object]) -> None:
-    """Write all requested results; call ``say`` with a line for each. Raises UserError."""
+    """Write all requested result files; call ``say`` with a line about each. Raises UserError."""
     request = task.request
     weights = _write_weights(task, progress)
     say(f"wrote {task.files.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")

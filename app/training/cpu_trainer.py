@@ -27,8 +27,8 @@ QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  
 class CpuTrainer:
     """Trains with the NumPy references, pieces of a batch in parallel. The number of threads does not affect results.
 
-    pool: runs the pieces. team: shares the batches. check_interrupt: called before each piece; its exceptions end the
-    work on the batch.
+    pool: runs the pieces. team: processes that share each batch. check_interrupt: called before each piece; its
+    exceptions end the work on the batch.
     """
 
     batches_per_call = 1  # Ctrl-C and the progress bar wait for the end of a call
@@ -52,7 +52,7 @@ class CpuTrainer:
         self._gradient = {name: piece.reshape(array.shape) for (name, array), piece in pieces}
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Train on batches; return losses and correct answers as ``loop.Trainer.train`` does."""
+        """Train on batches of image indices; return each one's loss and correct answers. See ``loop.Trainer.train``."""
         found = np.zeros((len(batches), 2))
         penalties = []
         for number, items in enumerate(batches):
@@ -73,7 +73,7 @@ class CpuTrainer:
         ]
 
     def _update_parameters(self, gradients: Arrays, step: int) -> float:
-        """Update the parameters by the optimiser; return the L2 loss."""
+        """Update the parameters by the optimiser; return the L2 loss. step: number of earlier updates."""
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         with QUIET():
             penalty = add_l2_gradient(self.parameters, gradients, self.settings.l2)
@@ -81,7 +81,7 @@ class CpuTrainer:
         return penalty
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Return mean loss and correct answers as ``loop.Trainer.evaluate`` does."""
+        """Return the mean loss and the number of correct answers of the images with the indices ``items``."""
 
         def evaluate_piece(some: np.ndarray) -> tuple[float, int]:
             logits = self.model.compute_logits(self.parameters, self.images[some])
@@ -95,7 +95,7 @@ class CpuTrainer:
         return float(found[0]), int(found[1])
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return copies of parameters and slots as ``loop.Trainer.state`` does."""
+        """Return float32 copies of the parameters and of the optimiser's state."""
         return deepcopy((self.parameters, self.slots))
 
     def _compute_piece_gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
@@ -159,9 +159,9 @@ def augment_images(
 def dropout_mask(
     settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
 ) -> np.ndarray | None:
-    """Return the factors, 0 or 1 / (1 - share), of a layer's input of shape ``shape``; None without dropout.
+    """Return the factors of a layer's input: 0 for the dropped share, else 1 / (1 - share); None without dropout.
 
-    items: (B,) indices of the images in the training set.
+    shape: of the input. items: (B,) indices of the images in the training set.
     """
     for part, (name, share) in enumerate(settings.dropout):
         if name == layer:

@@ -93,9 +93,9 @@ def _bias_gradient(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameter
 
 
 def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
-    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C). A window's columns precede its rows.
+    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C). K·K: column, then row in the window.
 
-    Sums along W come first: the columns of a window are contiguous in memory, and single pixels would be too short.
+    height, width: OH, OW. Sums along W come first, because a window's column of pixels is contiguous in memory.
     """
     kernel, step = layer.kernel, layer.stride
     windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)
@@ -136,7 +136,7 @@ def _pad_start_with_nan(x: np.ndarray, padding: int) -> np.ndarray:
 
 
 def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
-    """Yield, for each position in a window by rows, an index of x (the pixels there) and one of dy (their windows)."""
+    """Yield, for each position in a window, row by row, the slices of x (the pixels there) and dy (their windows)."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
         rows = slice(p, p + layer.effective_stride * (height - 1) + 1, layer.effective_stride)

@@ -23,7 +23,7 @@ GUESSING = 1.5  # diverged: accuracy below this many times the share of the most
 
 
 class Trainer(Protocol):
-    """Computes gradients and updates parameters; holds the images, the parameters and the slots of the optimiser."""
+    """Holds images, parameters and the optimiser's state; trains. batches_per_call: batches to pass to ``train``."""
 
     batches_per_call: int  # batches that ``train`` should get at a time
 
@@ -42,7 +42,7 @@ class Trainer(Protocol):
         """
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return float32 copies of the parameters and of the optimiser's slots."""
+        """Return float32 copies of the parameters and of the optimiser's state (slot → parameter → array)."""
 
 
 class DivergedError(Exception):
@@ -60,7 +60,7 @@ def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
 
 
 def initial_progress(model: Model, settings: Settings) -> Progress:
-    """Return the state before the first epoch: initial parameters, and slots of zeros."""
+    """Return the state before the first epoch: initial parameters, and an optimiser's state of zeros."""
     parameters = model.initial_parameters(settings.seed)
     names = OPTIMISERS[settings.optimiser].slots
     slots = {slot: {name: np.zeros_like(array) for name, array in parameters.items()} for slot in names}
@@ -68,7 +68,7 @@ def initial_progress(model: Model, settings: Settings) -> Progress:
 
 
 def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_batches: AfterBatches) -> Progress:
-    """Train one more epoch from the trainer's state ``progress``; return the new progress. Raises DivergedError."""
+    """Train one more epoch from ``progress``, calling ``after_batches``; return the new state. Raises DivergedError."""
     timer = Timer()
     epoch = len(progress.history) + 1
     training, held_out = split_validation(settings)
@@ -99,10 +99,9 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
 
 
 def check_beats_guessing(progress: Progress, labels: np.ndarray, classes: int) -> None:
-    """Raise DivergedError if the last epoch was so much worse than guessing that more training cannot repair it.
+    """Raise DivergedError if the last epoch's loss is far above guessing's and its accuracies are as low as guessing's.
 
-    labels: of all images. Both accuracies must also be as low as guessing's: a network that memorises images may have a
-    large loss.
+    labels: of all images. The loss alone does not suffice: a network that memorises images may have a large one.
     """
     last, guess = progress.history[-1], math.log(classes)
     loss = max(last.loss, last.validation_loss)

@@ -22,8 +22,8 @@ Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 class Model(Frozen):
     """A trainable network.
 
-    front: layers without gradient, which process the bytes first. layers: the trained layers, up to the logits. shapes:
-    shapes of the parameters, by name.
+    front: the first layers, such as Resize, which have no gradient and process uint8 images. layers: the trained
+    layers, up to the logits. shapes: shapes of the parameters, by name.
     """
 
     network: Network
@@ -68,7 +68,7 @@ class Model(Frozen):
         masks: Masks | None = None,
         teacher: Parameters | None = None,
     ) -> tuple[float, int, Arrays]:
-        """Return loss, correct answers and gradients of a share of a batch; the sums over all shares are the batch's.
+        """Return loss, number of correct answers and gradients for a share of a batch; shares' sums are the batch's.
 
         images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: returns dropout factors for a
         layer and a shape. teacher: parameters of a network that the loss compares with (see ``add_distillation_loss``).
@@ -98,7 +98,7 @@ class Model(Frozen):
 
 
 def make_training_model(network: Network, biases: tuple[str, ...]) -> Model:
-    """Return the trainable form of a network. biases: layers with a bias. Raises UserError for untrainable layers."""
+    """Return a network's trainable form. biases: names of layers with one. Raises UserError for untrainable layers."""
     layers = list(network.layers)
     while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss includes a softmax
         layers.pop()
@@ -141,10 +141,10 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, tota
 def add_distillation_loss(
     loss: float, slope: np.ndarray, logits: np.ndarray, teacher: np.ndarray, total: int
 ) -> tuple[float, np.ndarray]:
-    """Return a loss and its gradient (B, classes) with the share TEACHING replaced by the distance from a teacher.
+    """Return (1 - TEACHING) · loss + TEACHING · distance from a teacher, and the gradient of this sum (B, classes).
 
     The distance is T² Σ_b KL(softmax(teacher / T) ‖ softmax(logits / T)) / total with T = TEMPERATURE. logits, teacher:
-    (B, classes). total: images in the whole batch.
+    (B, classes). total: images in the whole batch. slope: gradient of ``loss``, (B, classes).
     """
     wanted, found = (_log_softmax(array / TEMPERATURE) for array in (teacher, logits))
     share = np.exp(wanted)

@@ -27,7 +27,7 @@ class ScheduleStep(NamedTuple):
 class Optimiser(Frozen, ABC):
     """An update rule. weight_decay: each update shrinks weights, but not biases, by the share rate · weight_decay.
 
-    keep_zeros: weights that are zero, but not biases, stay zero.
+    keep_zeros: weights that are zero, but not biases, stay zero. slots: names of its states, an array per parameter.
     """
 
     weight_decay: float = 0.0
@@ -35,7 +35,7 @@ class Optimiser(Frozen, ABC):
     slots: ClassVar[tuple[str, ...]]
 
     def update(self, parameters: Arrays, gradients: Arrays, slots: Slots, step: ScheduleStep) -> None:
-        """Update parameters and slots in place."""
+        """Update parameters and slots, the optimiser's state, in place."""
         for name, parameter in parameters.items():
             is_weight = not name.endswith("_bias")
             if self.weight_decay and is_weight:

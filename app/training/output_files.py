@@ -42,7 +42,7 @@ class OutputFiles(Frozen):
     resumed: Checkpoint | None
 
     def check_output(self) -> None:
-        """Raise UserError if ``output`` exists, ``overwrite`` is false and no resumed training had all epochs done."""
+        """Raise UserError if ``output`` exists, unless ``overwrite`` is true or a finished training is resumed."""
         resumed = self.resumed
         ended = resumed is not None and len(resumed.progress.history) == resumed.settings.epochs
         # A training with all epochs done may have written its output before it failed.

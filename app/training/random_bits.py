@@ -55,7 +55,7 @@ def unit_fractions(bits: np.ndarray) -> np.ndarray:
 
 
 def dropout_bound(share: float) -> tuple[int, np.float32]:
-    """Return the bound below which FRACTION_BITS-bit numbers drop a feature, and the factor of the other features."""
+    """Return (bound, factor): FRACTION_BITS-bit numbers below bound drop a feature; others multiply it by factor."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 

@@ -29,7 +29,7 @@ KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for
 
 
 def _setting_option(setting: str, help: str, group: str | None = None, **more: Any) -> Any:
-    """Declare the option for one of the ``SETTINGS``. more: as for ``option``."""
+    """Return the dataclass field of the option for a setting, a key of ``SETTINGS``. more: arguments of ``option``."""
     return option(help, group=group, **SETTINGS[setting].option, **more)
 
 
@@ -102,15 +102,15 @@ class TrainRequest(Frozen, kw_only=True):
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def checkpoint_options(self) -> dict[str, str]:
-        """Return the options to store in the checkpoint: ``-`` or absolute paths, neither unprintable nor very long."""
+        """Return option → absolute path, or ``-``, to store in the checkpoint; omit unprintable or very long paths."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
     def fill_from_checkpoint(self, stored: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
-        """Return the request with missing options from the checkpoint, and those options.
+        """Return the request completed by options stored in a checkpoint, and the stored options that it used.
 
-        Raises UserError if the JSON file of the checkpoint exists: the author of a checkpoint must not choose which
+        Raises UserError if the stored JSON file exists: the author of a checkpoint must not choose which
         file is overwritten.
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES

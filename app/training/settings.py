@@ -37,7 +37,7 @@ class Recipe(Frozen, kw_only=True):
 
 
 class Settings(Recipe, kw_only=True):
-    """All inputs of a training. On one machine with equal workers, they determine the result to the last bit.
+    """All inputs of a training. With the same machine and number of workers, they determine every bit of the result.
 
     network: its name. definition: its TOML. images: number of images. validation: number of images kept for validation.
     data: SHA-256 of images and labels. start: SHA-256 of the weights file that the training starts from, whose zeros

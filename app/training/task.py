@@ -36,7 +36,7 @@ class TrainTask(Frozen):
     """A training with everything loaded and checked.
 
     request: the user's options and those of the checkpoint. restored: options taken from the checkpoint. test:
-    Fashion-MNIST's test split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
+    images (N, 28, 28) and labels (N,) of Fashion-MNIST's test split; None if the training uses other data.
     """
 
     request: TrainRequest
@@ -96,7 +96,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
 
 
 def _settings_from_weights(start: Weights | None, teacher: Weights | None) -> dict[str, Any]:
-    """Return the settings that follow from the weights to start from and to learn from."""
+    """Return the settings (hashes, biases) that follow from the weights files to start from and to learn from."""
     own: dict[str, Any] = {"teacher": "" if teacher is None else teacher.sha256}
     if start is not None:
         biases = tuple(name.removesuffix("_bias") for name in start.arrays if name.endswith("_bias"))
@@ -133,7 +133,7 @@ def _resolve_settings(
 ) -> tuple[Settings, Model]:
     """Return the settings of the requested or resumed training, without the images' hash, and its model.
 
-    own: settings that follow from other files. Raises UserError.
+    stored: settings of the checkpoint. own: settings that follow from weights files. Raises UserError.
     """
     _check_data(data, network)
     settings = stored or _build_settings(network, request, data, own)
@@ -157,7 +157,7 @@ def _check_data(data: Dataset, network: Network) -> None:
 
 
 def _build_settings(network: Network, request: TrainRequest, data: Dataset, own: Mapping[str, Any]) -> Settings:
-    """Return the recipe's settings; values of the request replace those of the recipe, and ``own`` replaces both."""
+    """Return the network's recipe, with values replaced by the request's, then by ``own``, those of weights files."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")
@@ -171,7 +171,7 @@ def _build_settings(network: Network, request: TrainRequest, data: Dataset, own:
 
 
 def _model_parameters(weights: Weights, model: Model) -> Arrays:
-    """Return copies of the weights in a file. Raises UserError if they are another network's."""
+    """Return copies of the arrays of ``weights``. Raises UserError if they are another network's."""
     network = model.network
     check_shapes(replace(weights, network=network.name), model.shapes)
     if weights.input_scale not in (None, network.pixel_scale):

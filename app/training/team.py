@@ -56,7 +56,7 @@ class SharedMemoryTeam:
         self._turn = 0
 
     def all_reduce(self, values: np.ndarray) -> None:
-        """Sum as ``Team.all_reduce`` does."""
+        """Replace ``values`` by the sum over all members. Raises EOFError or OSError if one has ended."""
         flat = values.reshape(-1)
         step = self._halves.shape[2] // flat.itemsize
         for at in range(0, flat.size, step):

@@ -43,7 +43,7 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 def start_team(count: int, job: TrainingJob, resume_hint: Callable[[], str]) -> Iterator[Team]:
     """Start ``count`` - 1 workers on the job and yield the team of rank 0. Raises UserError if a worker fails.
 
-    resume_hint: as for ``WorkerSupervisor``.
+    resume_hint: returns the end of an error message, which says how to resume.
     """
     if count == 1:
         yield SingleProcessTeam()
@@ -93,9 +93,9 @@ class WorkerProcess(Frozen):
 class WorkerSupervisor(Thread):
     """Thread that supervises the workers: it waits for their end, and kills a suspended worker.
 
-    workers_may_end: event that the caller sets. settled: event that is set when all have ended, or when one
-    has ended too early, for ``reason``. resume_hint: returns the end of an error message, about saved progress, for
-    errors that only this thread can report.
+    workers_may_end: event that the caller sets when the work is done. settled: event that this thread sets when all
+    workers have ended, or when one fails before the work is done; ``reason`` then says why. resume_hint: returns the
+    end of an error message, which says how to resume; for errors that only this thread can report.
     """
 
     def __init__(self, workers: list[WorkerProcess], resume_hint: Callable[[], str]) -> None:
@@ -139,7 +139,7 @@ class WorkerSupervisor(Thread):
             worker.process.kill()
 
     def _exit_if_hanging(self) -> None:
-        """End this process after GRACE if rank 0 still runs: its GPU may wait for that of the ended worker."""
+        """End this process if it still runs after GRACE seconds: its GPU may wait for that of the ended worker."""
         if not self.workers_may_end.wait(GRACE):
             self._kill_workers()
             with suppress(OSError, ValueError):
@@ -171,7 +171,7 @@ def _start_workers(count: int, memory: Any) -> list[WorkerProcess]:
 
 
 def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
-    """Run a worker process, which trains like rank 0 but prints nothing. lead: process id of rank 0."""
+    """Run worker ``rank`` of ``count``. lead: process id of rank 0. link, errors: to rank 0. memory: for the sums."""
     end_with_parent(lead)
     try:
         job = link.recv()
@@ -190,7 +190,7 @@ def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Conn
 
 @contextmanager
 def _join_team(job: TrainingJob, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
-    """Join the team of ``count`` as member ``rank``; yield the team. links, memory: as for ``SharedMemoryTeam``."""
+    """Join the team of ``count`` as member ``rank``; yield the team. links: to other members. memory: for the sums."""
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)
         return

@@ -39,7 +39,7 @@ def _call_cells(row: Row) -> list[str]:
 
 
 def files_table(figures: Figures) -> str:
-    """Return docs/languages.md's table of languages: what each hides from the programmer, and the lines of its file."""
+    """Return docs/languages.md's table: what each language hides from the programmer, and how many lines it takes."""
     rows = [
         (f"[{one.name}](languages/{one.path.name})", one.hidden, str(one.row()["lines"])) for one in compare.LANGUAGES
     ]

@@ -70,14 +70,14 @@ def command_for_file(name: str) -> str:
 
 
 def check_for_file(name: str) -> Check:
-    """Return the function that checks a JSON file's content. name: of a file in docs/benchmarks/."""
+    """Return the function that checks the content of the JSON file ``name`` in docs/benchmarks/."""
     if fnmatch(name, COMPARISONS):
         return partial(check_document, "peers")
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
 
 def check_document(name: str, value: Any) -> Any:
-    """Return ``value``, a document of type ``name``. Raises BadValueError if the tables cannot show it."""
+    """Return ``value``, a document of the kind ``name``, such as ``bench``. Raises BadValueError if it is unusable."""
     compiled = CompiledKernels | DisassembledKernels
     try:
         derive.check_for_type(compiled if name == "kernels" else derive.document_types()[name])(value)
@@ -110,7 +110,7 @@ def _check_numbers_and_strings(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """The bench document of a network. Its methods find rows by kernel and arithmetic type; a missing row is {}."""
+    """A network's bench document. Its methods find rows of the kernel ``name`` in the number format ``dtype``."""
 
     network: str
     document: Row
@@ -130,7 +130,7 @@ class Bench:
         return [row for row in rows if row["dtype"] == dtype and row["ms"]]
 
     def row(self, item: str, name: str, dtype: str = "float32") -> Row:
-        """Return the timed row of a kernel on an item; {} if there is none."""
+        """Return the timed row of a kernel on an item (a layer or fused layers); {} if there is none."""
         return first_row(self._timed_rows(item, dtype), name=name)
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
@@ -139,22 +139,22 @@ class Bench:
         return first_row(measured.get("totals", ()), name=name, dtype=dtype)
 
     def best_total(self, dtype: str) -> Row:
-        """Return the row of our kernel with the least summed time of the convolutions."""
+        """Return the row of our kernel whose times, summed over the convolutions, are the shortest."""
         rows = self.document["totals"]
         return fastest_row((row for row in rows if row["kind"] == OURS and row["dtype"] == dtype), "sum_ms")
 
     def ms(self, name: str, dtype: str = "float32", item: str | None = None) -> float | None:
-        """Return a kernel's time in ms on an item, or summed over the convolutions (None); None if not measured."""
+        """Return a kernel's ms on a layer, ``item``, or (None) summed over the convolutions; None if not measured."""
         ms: float | None = self.row(item, name, dtype).get("ms") if item else self.total(name, dtype).get("sum_ms")
         return ms
 
     def fastest_row_of_item(self, item: str, dtype: str) -> Row:
-        """Return our fastest kernel for one item, except the kernel for ``--latency``."""
+        """Return the row of our fastest kernel on a layer or fused layers, except the kernel for ``--latency``."""
         rows = self._timed_rows(item, dtype)
         return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
 
     def peak_bound_ms(self, dtype: str) -> float | None:
-        """Return the shortest possible time in ms of the convolutions at the measured peaks; None if any is untimed.
+        """Return the shortest possible time in ms of the convolutions at the measured peaks; None if one was not timed.
 
         A convolution takes at least the time of its arithmetic, and at least the time to move each array once.
         """

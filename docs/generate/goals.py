@@ -18,7 +18,7 @@ BEYOND_CARD_MS = 0.2  # the largest allowed end-to-end time minus time on the ca
 class Goal(NamedTuple):
     """Required times in ms for ``images`` images, as (longest allowed, desired).
 
-    An empty on_card requires nothing; if end_to_end is empty, ``BEYOND_CARD_MS`` limits that time.
+    An empty on_card requires nothing; an empty end_to_end allows on-card time + ``BEYOND_CARD_MS``.
     """
 
     network: str
@@ -67,7 +67,7 @@ def goals_table(figures: Figures) -> str:
 
 
 def _goal_rows(goal: Goal, card: str, comparison: Row) -> Iterator[list[str]]:
-    """Yield a goal's row for each measure that has a requirement."""
+    """Yield a goal's table rows: on the card and end to end, where a time is required. comparison: with the peers."""
     pairs = {measure: pair_with_fastest_peer(comparison, goal.precision, measure) for measure in MEASURES}
     beyond = ((pairs[ON_CARD].ours or 0) + BEYOND_CARD_MS,)
     asked = {ON_CARD: goal.on_card, END_TO_END: goal.end_to_end or beyond}

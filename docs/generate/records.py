@@ -46,7 +46,7 @@ def document_table(figures: Figures) -> str:
 
 
 def field_table(name: str, figures: Figures) -> str:
-    """Return a table of a document's fields; the row of a field also lists the fields of a simple record in it."""
+    """Return a table of the fields of document ``name``; the row of a record without nested ones lists its fields."""
     rows = [f"| `{place}` | {text} |" for place, text in _field_rows([document_types()[name]], {})]
     return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
 
@@ -66,7 +66,7 @@ def write_schemas(folder: Path) -> list[Path]:
 
 
 def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (path, description) of each field. prefix: path of the records. seen: record → path of its description."""
+    """Yield (path, description) of each field. prefix: start of each path. seen: record → path that describes it."""
     for name, hint in {name: hint for record in records for name, hint in record_fields(record).items()}.items():
         inner = _record_types_in(hint)
         place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
@@ -85,7 +85,7 @@ def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> I
 
 
 def _list_fields(records: list[Any]) -> str:
-    """Return a phrase that lists the fields of the records, with their descriptions."""
+    """Return a phrase that lists the fields of the record types ``records``, with their descriptions."""
     told = []
     for record in records:
         names = [
@@ -98,7 +98,7 @@ def _list_fields(records: list[Any]) -> str:
 
 
 def _describe_field(hint: Any) -> str:
-    """Return the description of a field or, without one, of its record; then the strings that its value may be."""
+    """Return the description of a field of type ``hint`` or, without one, of its record; then its possible strings."""
     inner = _record_types_in(hint)
     found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]
@@ -128,7 +128,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _record_types_in(hint: Any) -> list[Any]:
-    """Return the record types (TypedDict) that a field may contain, directly or in lists and dicts."""
+    """Return the record types (TypedDict) that a field of type ``hint`` may contain, directly or in lists and dicts."""
     kind = split_annotated_type(hint).kind
     if is_typeddict(kind):
         return [kind]

@@ -19,7 +19,7 @@ NOT_YET = "Not measured yet: run `{}`."
 
 
 def throughput_table(figures: Figures) -> str:
-    """Return a table of the fastest run of each kind, and the commands for runs that are not measured yet."""
+    """Return a table with the fastest of all runs of the same name, and the commands for runs not yet measured."""
     rows, missing = [], []
     for name in (CARD, *OTHERS):
         document = figures.document_or_none(name)
@@ -37,7 +37,7 @@ def throughput_table(figures: Figures) -> str:
 
 
 def goals_table(figures: Figures) -> str:
-    """Return a table of required and measured figures; measured ones that miss the requirement are bold."""
+    """Return a table of required and measured figures; those that miss the requirement are bold."""
     rows = []
     for document in filter(None, map(figures.document_or_none, (CARD, *OTHERS))):
         for goal in document["goals"]:
@@ -50,7 +50,7 @@ def goals_table(figures: Figures) -> str:
 
 
 def costs_table(figures: Figures) -> str:
-    """Return a table of what ``classify`` spends besides reading and computing, and the command that measured it."""
+    """Return a table of ``classify``'s costs apart from reading and computing, and the command that measures them."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
     rows += [
@@ -112,7 +112,7 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 
 def _cluster_rate(found: Row) -> float:
-    """Return the images per second whose labels Dask can transfer. found: the document of costs."""
+    """Return for how many images per second Dask can transfer the labels. found: the JSON document of costs."""
     return float(max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"]) * GPU_PIECE
 
 

@@ -50,7 +50,7 @@ def _origin_sentence(row: Variant) -> str:
 
 
 def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
-    """Return sentences: a step's times on every network, and its speed-up over the step that it continues."""
+    """Return sentences: a step's times on every network, and its speed-up over the step that it builds on."""
     rows = {row.name: row for row in variants(operation)}
     types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
     sentences = (_speedup_sentences(figures, rows, name, dtype) for dtype in types)
@@ -65,7 +65,7 @@ def _times_by_network(figures: Figures, item: str | None, name: str, dtype: str)
 def _speedup_sentences(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
     """Return sentences on a step's times in one number format; empty if it was not measured.
 
-    The times are sums over both convolutions, or of one layer if the step does not compute both.
+    The times are sums over both convolutions, or of one layer if the step does not compute both. rows: by step name.
     """
     items = (None, LATER) if rows[name].operation == "conv" else (LARGE_LAYER,)
     measured = [item for item in items if any(_times_by_network(figures, item, name, dtype))]

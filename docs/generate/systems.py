@@ -71,7 +71,7 @@ class PeerTimes(NamedTuple):
 def pair_with_fastest_peer(comparison: Row, precision: str, measure: str, setting: str = "") -> PeerTimes:
     """Return our time in ``precision`` and the fastest peer's in the precision that is compared with it.
 
-    measure: a key of ``MEASURES``. setting: of our row, see ``our_row``.
+    measure: a key of ``MEASURES``. setting: ``DENSE`` for our dense kernels on sparse weights, else empty.
     """
     ours = (our_row(comparison, precision, setting).get(measure) or {}).get("p50")
     ratios = [entry for entry in comparison["ratios"] if entry.get("setting", "") == setting]
@@ -90,7 +90,7 @@ def peer_title(row: Row) -> str:
 
 
 def our_row(comparison: Row, precision: str, setting: str = "") -> Row:
-    """Return our row of a comparison in a precision; empty if there is none. setting: ``DENSE`` or empty."""
+    """Return our row of a comparison; {} if there is none. setting: ``DENSE`` for dense kernels on sparse weights."""
     return first_row(comparison["rows"], engine=OURS, precision=precision, setting=setting)
 
 
@@ -159,7 +159,7 @@ def _peer_fault_sentences(comparison: Row) -> Iterator[str]:
 
 
 def all_networks_table(figures: Figures) -> str:
-    """Return docs/benchmarks.md's table, with a row per network, batch size and precision, and reasons for losses."""
+    """Return docs/benchmarks.md's table, with a row per network, batch size and precision, and why peers are faster."""
     rows, slower = [], []
     for (network, images, precision, card), (_, one) in ordered_comparisons(figures):
         what = f"`{network}`, {count_images(images)}, {card}"
@@ -180,7 +180,7 @@ def all_networks_table(figures: Figures) -> str:
 
 
 def _exact_alternative_text(comparison: Row, precision: str) -> str:
-    """Return a phrase: our fastest precision as exact as ``precision`` or more, and its gain; empty if it loses."""
+    """Return a phrase on our fastest precision as exact as ``precision`` or more, or "" if slower than the peer."""
     peer = pair_with_fastest_peer(comparison, precision, ON_CARD).theirs
     as_exact = [name for name in PRECISIONS if BY_NAME[name].near_tie <= BY_NAME[precision].near_tie]
     found = {name: (our_row(comparison, name).get(ON_CARD) or {}).get("p50") for name in as_exact}
@@ -193,7 +193,7 @@ def _exact_alternative_text(comparison: Row, precision: str) -> str:
 
 
 def ordered_comparisons(figures: Figures) -> list[tuple[tuple[str, int, str, str], tuple[str, Row]]]:
-    """Return (key, value) of ``comparisons`` in the order of ``COMPARED``, other networks last, large batches first."""
+    """Return the items of ``Figures.comparisons``: networks as in ``COMPARED``, then others; large batches first."""
     networks = [*dict.fromkeys((*COMPARED, *(network for network, *_ in figures.comparisons)))]
 
     def sort_key(item: tuple[tuple[str, int, str, str], object]) -> tuple[int, int, str, int]:
@@ -204,7 +204,7 @@ def ordered_comparisons(figures: Figures) -> list[tuple[tuple[str, int, str, str
 
 
 def commands_block(figures: Figures) -> str:
-    """Return the commands that measured the comparisons, those that are still to be run, and docs.generate."""
+    """Return the commands that measured the comparisons, those still to be run, and one that writes the documents."""
     files = {network: file for (network, *_), (file, _) in figures.comparisons.items()}
     makers = [f"python main.py bench --peers --search --network {','.join(COMPARED.values())} --batches {SIZES}"]
     makers += [command_for_file(file) for network, file in PEERS.items() if network not in files]
@@ -226,7 +226,7 @@ def network_section(network: str, figures: Figures) -> str:
 
 
 def correct_labels_table(network: str) -> str:
-    """Return a table of correct labels among the first 100, 1,000, … images, in the old report and here."""
+    """Return a table of the correct labels of the first 100, 1,000, … images, by the old report and by this program."""
     weights = shipped_weights()
     theirs = _format_shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
@@ -241,7 +241,7 @@ def _layer_with_settings(layer: Row) -> str:
 
 
 def accuracy_table(networks: Iterable[str], _: Figures) -> str:
-    """Return a table of the share of correct labels that each network's weights and its old report state."""
+    """Return a table: the share of correct labels stated by each network's weights file, and by its old report."""
     weights = shipped_weights()
     rows = []
     for network in networks:

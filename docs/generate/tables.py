@@ -34,7 +34,7 @@ def wrap_paragraph(text: str) -> str:
 
 
 def format_share(row: Row, peak: str = "{:.3}") -> str:
-    """Return a row's share of the peak that limits it, such as ``54% mem``; empty if unknown. peak: how to name it."""
+    """Return a row's share of the peak that limits it, such as ``54% mem``, or "". peak: format of the peak's name."""
     rates = row.get("rates")
     if not rates or rates["share"] is None:
         return ""
@@ -86,7 +86,7 @@ def bench_command(bench: Bench) -> str:
 
 
 def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
-    """Return (kernel, number format) → first row in these tables, in their order."""
+    """Return (kernel, number format) → the first of its rows in the tables."""
     found: dict[tuple[str, str], Row] = {}
     for row in (row for table in tables for row in table["rows"]):
         found.setdefault((row["name"], row["dtype"]), row)
@@ -177,7 +177,7 @@ def fused_chains_table(figures: Figures) -> str:
 
 
 def end_to_end_table(figures: Figures) -> str:
-    """Return a table of end-to-end times by convolution kernel, the fastest, and which beat the sum of the layers."""
+    """Return a table of end-to-end times by convolution kernel, and which kernels take less than their layers alone."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     best = []
     below: dict[str, list[str]] = {}

@@ -33,7 +33,7 @@ EXPECTED, EXPECTED_NETWORKS = Path(__file__).parents[1] / "expected.json", ("len
 
 
 def targets_table(figures: Figures) -> str:
-    """Return a table of target and measured times: all convolutions together, first layers, and ``auto``."""
+    """Return a table of target and measured times: all convolutions, first layers, the program with ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
@@ -109,7 +109,7 @@ def _auto_rows(bench: Bench) -> Iterator[str]:
 
 
 def expected_times_table(figures: Figures) -> str:
-    """Return a table of expected and measured times of later steps on a layer of each network, and their ratios."""
+    """Return a table, by step of the ladder, of the times expected before it ran, those measured, and their ratios."""
     heads = (part for name in EXPECTED_NETWORKS for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
     return markdown_table(["step", "layer", *heads], _expected_rows(figures), 2)
 

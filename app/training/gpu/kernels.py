@@ -1,7 +1,7 @@
 """Lay parameters out in arenas, and launch the kernels of training, except for the matrix products (products.py).
 
-An arena is a device array of all parameters, weights first; gradients and slots have arenas of the same layout. A
-launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
+An arena is a device array of all parameters, weights first; gradients and the optimiser's state have such arenas, too.
+A launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, t
 
 
 def partial_sum_count(images: int, pixels: int) -> int:
-    """Return the number of parts of sums over images and pixels. Only the sizes determine it, and so the results."""
+    """Return how many partial sums form a sum over images and pixels: fixed by these sizes, so results are, too."""
     wanted = ceil_div(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
@@ -97,7 +97,7 @@ class GatherImages:
         )
 
     def __call__(self, stream: Any, images: int, all_images: Any, items: Any, y: Any, key: np.uint64) -> None:
-        """Enqueue y[i] = images[items[i]]. items: int32. key: key of the stream of random bits."""
+        """Enqueue y[i] = all_images[items[i]], i < images. items: int32. key: of the random shifts and flips."""
         self._function(stream, (images, 1, 1), all_images, items, y, key)
 
 
@@ -109,7 +109,7 @@ class ElementwiseKernel:
         self._function = _load_kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
-        """Enqueue the kernel for a number of images on its arrays. scalars: arguments after that number."""
+        """Enqueue the kernel on its arrays for ``images`` images. scalars: arguments after ``images``."""
         grid = (ceil_div(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
@@ -148,13 +148,13 @@ def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) ->
 
 
 class Dropout:
-    """Multiplies each feature by 0 or 1 / (1 - share), at random."""
+    """Zeroes a random share of the features and multiplies the others by 1 / (1 - share)."""
 
     def __init__(self, arch: str, features: int) -> None:
         self._function = ElementwiseKernel("dropout", arch, features, FEATURES=features)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
-        """Enqueue y = x with a random ``share`` of features zeroed, the others scaled. y may be x; share 0 copies x."""
+        """Enqueue y = x, a random ``share`` of features zeroed, others scaled; y may be x. items, key: choose them."""
         least, factor = dropout_bound(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 
@@ -200,7 +200,7 @@ class CrossEntropy:
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
         """Enqueue the kernel on the arrays logits, teacher, labels, items, slope and result.
 
-        teacher: the teacher's logits, or None. labels: of all images, uint8. items: (images,) int32. slope: receives
+        teacher: its logits, or None. labels: of all images, uint8. items: (images,) int32 indices. slope: receives
         the gradient. result: (2,) float64, receives loss / total and the number of correct answers.
         """
         even = np.float32(smoothing / self._classes)

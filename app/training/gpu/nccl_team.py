@@ -22,7 +22,7 @@ class NcclTeam:
         self._types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
     def all_reduce(self, values: Any) -> None:
-        """Sum as ``Team.all_reduce`` does: enqueue the sum and return at once."""
+        """Enqueue the sum over all members, which replaces ``values`` in each of them; return at once."""
         address, stream = values.data.ptr, cupy.cuda.get_current_stream().ptr
         self._communicator.allReduce(
             address, address, values.size, self._types[values.dtype], self._nccl.NCCL_SUM, stream
@@ -31,7 +31,7 @@ class NcclTeam:
 
 @contextmanager
 def join_nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
-    """Join the team with GPU ``rank``, which must be current; wait until all members have joined; yield the team.
+    """Make GPU ``rank`` current and join the team with it; yield the team when all ``size`` members have joined.
 
     name: what ``create_nccl_id`` returned in rank 0. Raises UserError.
     """
@@ -49,7 +49,7 @@ def join_nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
 
 
 def create_nccl_id() -> Any:
-    """Return a new, picklable name by which the members of a team find each other. Raises UserError."""
+    """Return a new, picklable name (NCCL's id) by which the members of a team find each other. Raises UserError."""
     with _import_nccl() as nccl:
         return nccl.get_unique_id()
 

@@ -91,7 +91,7 @@ class Gemm:
 class ImplicitProduct:
     """Computes a matrix product with windows of images, read directly from the images (implicit GEMM).
 
-    rows, pixels: size of an image's result. inner: number of terms that each tap of the window adds to a sum.
+    rows, pixels: an image's result is rows x pixels. inner: number of terms that each window position adds to a sum.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ImplicitProduct:
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
-        """Enqueue the product with the kernel's arrays."""
+        """Enqueue the product for ``images`` images. arrays: such as (x, w, bias, y) of ``conv_forward_kernel``."""
         rows, pixels = self._tile.block_counts(self._rows, images * self._pixels)
         self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
@@ -159,7 +159,7 @@ class _PartialSums:
     def enqueue_sum(
         self, stream: Any, sizes: Sizes, bias: Array, y: Array, alpha: float = 1.0, beta: float = 0.0
     ) -> None:
-        """Enqueue y = activation(alpha · Σ workspace + beta · y + bias). sizes: rows and columns of y, parts."""
+        """Enqueue y = activation(alpha · Σ workspace + beta · y + bias). sizes: rows and columns of y, partial sums."""
         rows, columns, count = sizes
         groups = threads_per_sum(count)
         if groups not in self._sums:

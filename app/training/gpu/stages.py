@@ -114,7 +114,7 @@ def pool_stage(context: StageContext, layer: Pool, shape: Shape, x: Any, functio
 
 
 def activation_stage(context: StageContext, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
-    """Return the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
+    """Return the stage of an activation not fused with a product. slope: whether backward applies its slope here."""
     y = context.allocate_activations(shape)
     launch = inference_launch(context, layer, shape, x, y, "float32")
     slopes = activation_gradient_kernel(context.arch, prod(shape), layer.problem_name) if slope else None
@@ -143,7 +143,7 @@ def flatten_stage(context: StageContext, shape: Shape, x: Any) -> Stage:
 
 
 def dropout_stage(context: StageContext, features: int, x: Any, share: float, seed: int, part: int) -> Stage:
-    """Return the stage of the dropout before a layer. In evaluation, the stage copies. part: number of this dropout.
+    """Return the stage of the dropout before a layer; in evaluation it copies. part: index in ``Settings.dropout``.
 
     y has a separate array, because the activation before it still needs its output. backward draws the same mask.
     """

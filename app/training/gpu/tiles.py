@@ -92,26 +92,26 @@ def best_tile(rows: int, columns: int, depth: int) -> Tile:
 
 
 def split_k_length(depth: int, parts: int) -> int:
-    """Return the k values per part, a multiple of the slice; the last parts have fewer, or none."""
+    """Return the number of k values per part, a multiple of GEMM_SLICE; the last parts may have fewer, or none."""
     return max(ceil_div(ceil_div(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
 
 
 def choose_k_slice(inner: int, depth: int) -> int:
     """Return how many k values to keep in shared memory at a time.
 
-    This is the largest slice that divides ``inner``, the values per tap, or else the one that pads ``depth`` least.
+    This is the largest of SLICES that divides ``inner``, the k values per tap; else the one that pads ``depth`` least.
     """
     fitting = [size for size in SLICES if inner % size == 0]
     return max(fitting) if fitting else min(SLICES, key=lambda size: (ceil_div(depth, size) * size, -size))
 
 
 def threads_per_sum(parts: int) -> int:
-    """Return how many threads add the parts of one element."""
+    """Return how many threads add the split-K partial sums of one element."""
     return 8 if parts >= 32 else 1
 
 
 def _candidate_part_counts(tile: Tile, rows: int, columns: int, depth: int) -> set[int]:
-    """Return the numbers of parts to try: one, or enough to fill the GPU once, twice or four times."""
+    """Return the numbers of split-K parts to try: one, or enough to fill the GPU once, twice or four times."""
     threads = tile.threads * ceil_div(rows, tile.bm) * ceil_div(columns, tile.bn)
     most = max(min(depth // LEAST_PART, MOST_PARTS), 1)
     return {1} | {min(ceil_div(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}

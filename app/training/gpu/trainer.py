@@ -96,10 +96,10 @@ class DeviceNetwork:
 
 
 class GpuTrainer:
-    """Trains on the GPU, with images, labels, parameters and slots in device memory.
+    """Trains on the GPU, with images, labels, parameters and the optimiser's state in device memory.
 
-    team: shares the batches. Sums have a fixed order, so results on the same GPU model are bit-identical. ``train``
-    waits for the device once. Raises DeviceMemoryError if the device has too little memory.
+    team: processes that share each batch. Sums have a fixed order, so results on the same GPU model are bit-identical.
+    ``train`` waits for the device once. Raises DeviceMemoryError if the device has too little memory.
     """
 
     batches_per_call = 8  # so that the device does not wait for the host after each
@@ -129,7 +129,7 @@ class GpuTrainer:
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Train on batches; return losses and correct answers as ``loop.Trainer.train`` does."""
+        """Train on batches of image indices; return each one's loss and correct answers. See ``loop.Trainer.train``."""
 
         def enqueue_training_batch(number: int, items: Any, result: Any) -> None:
             if items.size:
@@ -148,13 +148,13 @@ class GpuTrainer:
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
     def _update_parameters(self, number: int, step: int) -> None:
-        """Enqueue the optimiser's update after batch ``number`` of this call."""
+        """Enqueue the update after batch ``number`` of this call of ``train``. step: number of earlier updates."""
         slots, penalty = list(self._slots.values()), self._penalties[number : number + 1]
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Return mean loss and correct answers as ``loop.Trainer.evaluate`` does."""
+        """Return the mean loss and the number of correct answers of the images with the indices ``items``."""
 
         def enqueue_evaluation_batch(_: int, some: Any, result: Any) -> None:
             if some.size:
@@ -166,7 +166,7 @@ class GpuTrainer:
         return sum(losses), sum(correct)
 
     def _run_batches(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
-        """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
+        """Enqueue ``work`` on all batches and wait; return each one's loss and correct answers, summed by the team."""
         shares = [member_share(batch, self._team) for batch in batches]
         indices = np.concatenate(shares)
         if len(indices) > self._items.size:
@@ -190,7 +190,7 @@ class GpuTrainer:
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return copies of parameters and slots as ``loop.Trainer.state`` does."""
+        """Return float32 copies of the parameters and of the optimiser's state."""
         self.stream.synchronize()
         slots = {name: self._layout.unpack(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpack(self._parameters.get()), slots
