@@ -58,7 +58,7 @@ READERS: Mapping[str, Reader] = {
 class OnnxGraph(OnnxLayers):
     """The layers of a graph that is one chain from the images to the scores. Raises BadValueError for any other graph.
 
-    input_name, batch, input_shape: name, batch size (0 if any) and shape (C, H, W) of the images. reads_bytes: whether
+    input_name, batch, input_shape: name, batch size (0 for any) and shape (C, H, W) of the images. reads_bytes: whether
     they are uint8, not floats. fed_shape: shape of an image as the model reads it. logits: name of the last activation
     before a softmax.
     """
@@ -92,7 +92,7 @@ class OnnxGraph(OnnxLayers):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
 
     def drop_arrays(self) -> None:
-        """Free the constants and weights, when a ``Source`` has copies of them."""
+        """Drop the constants and weights, to free memory once a ``Source`` has the arrays that it needs."""
         self.constants.drop_all()
         self.stack.found.clear()
 
@@ -124,7 +124,7 @@ class OnnxGraph(OnnxLayers):
         node.check_all_taken()
 
     def _read_activation_node(self, node: Node, constants: list[str]) -> None:
-        """Convert a node that reads the previous activation. constants: names of its other inputs."""
+        """Convert a node that reads the previous activation and constants with the names ``constants``."""
         commutes = node.operator in ("Add", "Div", "Max", "Mul", "Sub")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
         if not reads_last or self._labels or not self.constants.has_all(constants):
@@ -166,7 +166,7 @@ def _read_image_input(images: Any) -> tuple[int, Shape, bool]:
 
 
 def _image_shape(read: Shape) -> Shape:
-    """Return the shape (C, H, W) of an image that the model reads as ``read``: also (H, W, C), (H, W) or (H·W,).
+    """Return (C, H, W) of an image that the model reads in shape ``read``: (C, H, W), (H, W, C), (H, W) or (H·W,).
 
     Raises BadValueError if H·W pixels do not form a square.
     """

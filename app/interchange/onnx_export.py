@@ -63,7 +63,7 @@ class _GraphBuilder:
         self._at = IMAGES
 
     def add_layer(self, layer: Layer, shape: Shape) -> None:
-        """Add the nodes of a layer. shape: (C, H, W) or (features,) of its input. Raises BadValueError."""
+        """Add a layer's nodes. shape: (C, H, W) or (features,) of its input. Raises BadValueError if ONNX lacks it."""
         if self._scale is not None and not layer.keeps_bytes:
             self._add_node("Cast", "images/floats", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)))
             self._add_node("Mul", "images/scaled", **{"images/scale": np.float32(self._scale)})
@@ -115,9 +115,9 @@ class _GraphBuilder:
         self._add_node(operator, layer.name, **arrays, **attributes)
 
     def _add_pooling(self, layer: Pool, shape: Shape) -> None:
-        """Add a pooling node. Padding at the end replaces ONNX's ceil_mode, which may add windows.
+        """Add a pooling node, with more padding at the end instead of ONNX's ceil_mode, which may add windows.
 
-        A mean that counts the layer's padding must not count the added one: a Mul node corrects the divisor.
+        If a mean counts the layer's own padding, a Mul node corrects the divisor: it must not count the added padding.
         """
         margins = layer.window_overhangs(shape)
         attributes: dict[str, Any] = {}
@@ -147,7 +147,7 @@ class _GraphBuilder:
 
 
 def _interpolation_weights(layer: Resize, length: int) -> np.ndarray:
-    """Return the weight of each input pixel in each output pixel along one axis: (size, length) int32."""
+    """Return the weights of ``length`` input pixels in each output pixel along an axis: (layer.size, length) int32."""
     weights = np.zeros((layer.size, length), np.int32)
     low, high, near, far = layer.neighbours(length)
     rows = np.arange(layer.size)

@@ -25,7 +25,7 @@ OLDEST_OPSET = 13
 
 
 def read_source(content: bytes, options: ImportOptions) -> Source:
-    """Return the network that an ONNX model's graph defines, and its arrays. Raises BadValueError."""
+    """Return the network and arrays of an ONNX file, given its content. Raises BadValueError if that is impossible."""
     if options != ImportOptions():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parse_model(content)
@@ -109,7 +109,7 @@ def _exported_source(model: Any) -> Source | None:
 
 
 def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
-    """Return the network, named ``name``, and the arrays of a graph. metadata: of the model, may have class names."""
+    """Return the network, named ``name``, and the arrays of a graph. metadata: key → value; may name the classes."""
     found, notes = chain.stack.found, chain.stack.notes
     for one in found:
         one.arrays = {end: as_float32(one.origins.get(end, ""), array, notes) for end, array in one.arrays.items()}
@@ -129,7 +129,7 @@ def _byte_factor(chain: OnnxGraph) -> float:
 
 
 def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
-    """Return the network's factor for pixel bytes, which follows from the model's own scale and type of images."""
+    """Return the network's factor for pixel bytes: the model's times ``_byte_factor``. notes: gets what was assumed."""
     unit, factor = _byte_factor(chain), 1.0 if chain.factor is None else chain.factor
     if unit != 1:
         scaled = "does not scale" if chain.contrast is None else f"scales by {chain.contrast:.3g}"

@@ -19,9 +19,9 @@ FLOAT = 1  # TensorProto's number of the type
 class OnnxLayers(WeightlessLayers):
     """Converts one node after another to layers, which ``stack`` collects.
 
-    batch: images of a batch, 0 for any number. floats: whether the activations are floats, or still bytes. factor:
-    number by which the model multiplies the images; None without one. contrast: the same, or the largest such number if
-    maps have different ones. left_out: labels of nodes without effect, by operator.
+    batch: images per batch, 0 for any number. floats: whether the activations are floats, not still bytes. factor:
+    number by which the model multiplies all pixels; None without one. contrast: greatest number by which it multiplies
+    the pixels of a channel; None without one. left_out: operator → labels of its nodes that have no effect.
     """
 
     def __init__(self, constants: Constants, batch: int, shape: Shape, floats: bool) -> None:
@@ -95,7 +95,7 @@ class OnnxLayers(WeightlessLayers):
         self.stack.add_weighted(layer, arrays, dict(zip(("", "_bias"), names, strict=False)))
 
     def read_affine(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Convert a node that adds or multiplies constants: a bias, the scale of the pixels, or a normalisation."""
+        """Convert an Add, Sub, Mul or Div: a bias, scale or normalisation. values, names: one constant, its name."""
         self._check_floats(node)
         if len(values) != 1 or values[0].dtype.kind != "f":
             raise node.error("computes with other than one constant of floats", "export another network")
@@ -145,7 +145,7 @@ class OnnxLayers(WeightlessLayers):
             self.contrast = (1.0 if self.contrast is None else self.contrast) * float(np.abs(factor).max())
 
     def _value_per_map(self, node: Node, value: np.ndarray, count: int, dimensions: int) -> np.ndarray:
-        """Return one number for each map or feature, (count,), from a constant that ONNX would broadcast."""
+        """Return (count,) numbers, one per map or feature, from a constant that broadcasts to ``dimensions`` axes."""
         shapes = [(*ones, count, *(1,) * (dimensions - 1)) for ones in ((), (1,))]
         if self.stack.channels_last and dimensions == 3:
             shapes = [(*(1,) * ones, count) for ones in range(4)]
@@ -187,7 +187,7 @@ class OnnxLayers(WeightlessLayers):
         self._flatten()
 
     def read_unsqueeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        """Note where a node adds the channel axis to images (N, H, W); ``stack.shape`` has this axis from the start."""
+        """Note where a node adds the channel axis to images (N, H, W): first or last. ``stack.shape`` has it anyway."""
         axes = self._reduction_axes(node, values)
         if self.stack.found or self.stack.shape[0] != 1 or axes not in ([1], [3]):
             raise node.error("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")

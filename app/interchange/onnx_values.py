@@ -149,7 +149,7 @@ class Node:
         return found
 
     def take_allowed_attribute(self, name: str, *allowed: Any) -> Any:
-        """Take an attribute that must have one of these values; the first is the default. Raises BadValueError."""
+        """Take an attribute that must be one of ``allowed``, by default the first. Raises BadValueError otherwise."""
         found = self.take_attribute(name, allowed[0])
         if found not in allowed:
             known = " or ".join(format_for_error(str(value)) for value in allowed)
@@ -157,14 +157,14 @@ class Node:
         return found
 
     def take_equal_pair(self, name: str, default: int) -> int:
-        """Take an attribute that is a list of two equal numbers; return the number. Raises BadValueError."""
+        """Take an attribute, a list of two equal numbers; return the number. Raises BadValueError if they differ."""
         found = self.take_attribute(name, [default] * 2)
         if len(found) != 2 or len(set(found)) != 1:
             raise self.error(f"has {name} {found[:8]}", "only 2 equal numbers can be imported")
         return int(found[0])
 
     def take_padding(self, sizes: tuple[int, ...], kernel: int, stride: int) -> list[int]:
-        """Take ``pads`` and ``auto_pad`` of an input (H, W); return rows and columns before it, then after it."""
+        """Take ``pads`` or ``auto_pad``; return [top, left, bottom, right] padding of an input of ``sizes`` (H, W)."""
         auto = self.take_allowed_attribute("auto_pad", b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
         pads: list[int] = self.take_attribute("pads", [0] * 4)
         if auto in (b"NOTSET", b"VALID") or stride < 1:

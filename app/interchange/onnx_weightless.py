@@ -65,7 +65,7 @@ class WeightlessLayers:
         self.stack.add_weightless(kind("", shape[1]))
 
     def _reduction_axes(self, node: Node, values: list[np.ndarray]) -> list[int]:
-        """Return the axes of a node, from its second input or, in old opsets, from its attribute; none is negative."""
+        """Return a node's axes, none negative: from its constants, ``values``, or in old opsets from its attribute."""
         axes = [int(axis) for axis in values[0].ravel()[:9]] if values else node.take_attribute("axes", [0])
         return [axis + 1 + len(self.stack.shape) if axis < 0 else axis for axis in axes]
 

@@ -15,7 +15,7 @@ FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 def read_source(content: bytes, options: ImportOptions) -> Source:
-    """Return a safetensors file's arrays and network, as ``match_to_network`` finds them. Raises BadValueError."""
+    """Return a safetensors file's arrays, and the network in ``options``, else the file's own. Raises BadValueError."""
     return match_to_network(read_safetensors(content), options)
 
 

@@ -79,7 +79,7 @@ class Cursor:
         return len(self._content) - self._at
 
     def read_int(self, kind: str, what: str) -> int:
-        """Read one integer of a format of the module ``struct``. Raises BadValueError, naming ``what``."""
+        """Read an integer. kind: its format in the module ``struct``. what: its name for the BadValueError."""
         value: int = struct.unpack(f"<{kind}", self.read_bytes(struct.calcsize(f"<{kind}"), what))[0]
         return value
 

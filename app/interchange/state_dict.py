@@ -21,7 +21,7 @@ SAFE = (2, 6)  # older versions can run code in spite of weights_only (CVE-2025-
 
 
 def read_source(content: bytes, options: ImportOptions) -> Source:
-    """Return a state dict's arrays and network, as ``match_to_network`` finds them. Raises BadValueError."""
+    """Return the network in ``options`` and a state dict's arrays for it. Raises BadValueError if they do not fit."""
     return match_to_network(read_state_dict(content), options)
 
 

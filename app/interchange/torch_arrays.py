@@ -100,7 +100,7 @@ def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None
 
 
 def _is_chain(shapes: list[Shape]) -> bool:
-    """Return whether the shapes are square filters, then matrices, each with as many inputs as the last has outputs."""
+    """Return whether shapes are square filters, then matrices, each with as many inputs as the previous has outputs."""
     convolutions = [shape for shape in shapes if len(shape) == 4]
     products = [shape for shape in shapes if len(shape) == 2]
     return (
@@ -114,7 +114,7 @@ def _is_chain(shapes: list[Shape]) -> bool:
 
 
 def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Network]:
-    """Yield the networks of these shapes, with every image size, padding and pooling that gives the matrix's inputs."""
+    """Yield networks of these shapes, called ``name``: all image sizes, paddings and poolings that fit the matrices."""
     kernels = [shape[2] for shape in shapes.values() if len(shape) == 4]
     features = next(shape[1] for shape in shapes.values() if len(shape) == 2)
     same, none = [kernel // 2 for kernel in kernels], [0] * len(kernels)
@@ -133,7 +133,7 @@ def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Networ
 
 
 def _guess_layers(shapes: Mapping[str, Shape], paddings: Sequence[int], pools: Sequence[bool]) -> tuple[Layer, ...]:
-    """Return the layers of these shapes by prefix. pools: whether a pooling follows, of each convolution."""
+    """Return layers for prefix → shape of weights. paddings: of each convolution. pools: whether pooling follows it."""
     layers: list[Layer] = []
     names: dict[int, str] = {}
     convolutions = 0

@@ -50,7 +50,7 @@ class KernelFunction(LoadedKernel):
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """Return a ctypes object for arguments of the type of ``value``. name: the kernel's, for error messages."""
+    """Return an empty ctypes object for arguments of the same type as ``value``. name: the kernel's, for errors."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")

@@ -74,7 +74,7 @@ class Kernel:
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 
     def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """Return the problem's parameters, packed into the arrays that the kernel takes."""
+        """Return ``arrays``, the problem's parameters, packed as the kernel takes them; None for an absent bias."""
         return list(arrays) if self.config.packing is None else self.config.packing.pack(arrays)
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -161,7 +161,7 @@ class Launch:
         return len(self._nodes) == len(self._steps)
 
     def _iter_chunks(self, images: int) -> Iterable[int]:
-        """Divide the images into chunks; set the arguments to one after another and yield its number of images."""
+        """Divide the images into chunks; for each, set the kernel's arguments and yield its number of images."""
         if self._advanced or not 0 < images <= self._chunk:
             return self._iter_moving_chunks(images)
         self._images.value = images

@@ -21,7 +21,7 @@ class Argument(Frozen):
 
 
 def bytes_moved(arguments: Iterable[Argument], images: int) -> int:
-    """Return the least traffic of device memory in bytes: every argument that is not optional once, for ``images``."""
+    """Return the least traffic of device memory in bytes for ``images`` images: every required argument once."""
     return sum(
         (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
         for argument in arguments

@@ -27,8 +27,7 @@ LONG_SUM = 4096  # sums of so many terms are divided among blocks; one warp woul
 def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
     """Return the number of pooling windows along an axis of ``size`` pixels plus padding, at least ``window`` in all.
 
-    ceil: remaining pixels get one more window, which ends beyond the padding, if that window begins before the end of
-    the image. before, behind: pixels of padding on either side.
+    ceil: one more window may end beyond the padding, if it begins inside the image. before, behind: pixels of padding.
     """
     padded = before + size + behind
     if ceil:
@@ -37,7 +36,11 @@ def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before
 
 
 class ConvProblem(Frozen):
-    """A convolution (cross-correlation, zeros around the image), then optionally bias, activation and pooling."""
+    """A convolution (cross-correlation, zeros around the image), then optionally bias, activation and pooling.
+
+    activation: as in ActivationProblem, "" for none. pool: window and stride, 1 for none. pool_ceil: windows may cross
+    the border. sparse: weights are 2:4 sparse. In float16x2, bounded: numbers fit float16; exact: weights are float16.
+    """
 
     channels: int
     height: int
@@ -46,17 +49,17 @@ class ConvProblem(Frozen):
     kernel: int
     stride: int = 1
     bias: bool = False
-    activation: str = ""  # a function, see ActivationProblem, or "" for none
-    pool: int = 1  # window and stride; 1: no pooling
+    activation: str = ""
+    pool: int = 1
     pool_is_max: bool = False
     input_dtype: str = "float32"
     dtype: str = "float32"
     output_dtype: str = "float32"
-    padding: int = 0  # rows and columns of zeros on all four sides
-    pool_ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
-    bounded: bool = False  # in float16x2: inputs and weights are in float16's range
-    exact: bool = False  # in float16x2: one part holds the weights without loss
-    sparse: bool = False  # the weights are 2:4 sparse along the channels (see plain_problems.py)
+    padding: int = 0
+    pool_ceil: bool = False
+    bounded: bool = False
+    exact: bool = False
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         """Clear ``pool_ceil`` if no window crosses the border, so that equal problems get equal kernels."""
@@ -97,7 +100,7 @@ class ConvProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of an image for the convolution alone, two per product."""
+        """Return the FLOPs of an image for the convolution, without bias, activation and pooling: two per product."""
         return 2 * self.maps * prod(self.conv_output_size) * self.reduction_length
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -111,7 +114,7 @@ class ConvProblem(Frozen):
 
 
 class PoolProblem(Frozen):
-    """Average or maximum pooling over window x window pixels, every ``stride`` pixels, as in app/layers/pool.py."""
+    """Average or maximum pooling over window x window pixels, every ``stride`` pixels; fields: app/layers/pool.py."""
 
     channels: int
     height: int
@@ -155,19 +158,19 @@ class PoolProblem(Frozen):
 
 
 class LinearProblem(Frozen):
-    """A matrix product with weights (inputs, outputs), then optionally bias, activation, softmax and argmax."""
+    """A fully connected layer. In float16x2, exact: weights are float16; unbounded: numbers may exceed its range."""
 
     inputs: int
     outputs: int
     bias: bool = False
-    activation: str = ""  # as a convolution's
+    activation: str = ""
     argmax: bool = False
     input_dtype: str = "float32"
     dtype: str = "float32"
     output_dtype: str = "float32"
-    exact: bool = False  # in float16x2: one part holds the weights without loss
+    exact: bool = False
     softmax: bool = False  # y holds probabilities
-    unbounded: bool = False  # in float16x2: inputs and weights may be beyond float16's range
+    unbounded: bool = False
 
     @property
     def activation_parts(self) -> int:
@@ -181,7 +184,7 @@ class LinearProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of an image for the product alone, two per weight."""
+        """Return the FLOPs of an image for the matrix product, without bias and activation: two per weight."""
         return 2 * self.inputs * self.outputs
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -199,10 +202,7 @@ Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 
 
 class _PairProblem(Frozen, Generic[Half]):
-    """Two layers of one kind, each with its epilogue; the second reads the results of the first.
-
-    exact: in float16x2, whether float16 represents the weights exactly, so that their low halves are zero.
-    """
+    """Two layers of one kind; the second reads the first's results. exact: in float16x2, float16 holds the weights."""
 
     first: Half
     second: Half
@@ -225,7 +225,7 @@ class _PairProblem(Frozen, Generic[Half]):
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of an image for both layers."""
+        """Return the FLOPs of an image for the products of both layers."""
         return self.first.flops + self.second.flops
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -286,7 +286,7 @@ def operation(problem: Problem) -> str:
 
 
 def without_epilogue(problem: ConvProblem) -> ConvProblem:
-    """Return the problem without activation and pooling, whose time reports call the op time."""
+    """Return the problem without activation and pooling; reports call the time of such a problem the op time."""
     return replace(problem, activation="", pool=1, pool_is_max=False)
 
 

@@ -73,7 +73,7 @@ def find_variant(operation: str, requested: str, *others: str) -> Variant | None
 
 
 def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
-    """Yield the automatic variants that support the problem, the highest step first: the candidates of ``auto``."""
+    """Yield the variants that ``auto`` may choose and that support the problem, the highest step first."""
     sparse = getattr(problem, "sparse", False)
     for modules in (SPARSE if sparse else TABLES)[operation], ANY_SIZES.get(operation, ()):
         for row in reversed(_variants_by_step(operation, modules)):

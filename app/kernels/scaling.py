@@ -274,5 +274,5 @@ def _scale_in_dtype(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def _all_in_range(numbers: np.ndarray, smallest: float, greatest: float) -> bool:
-    """Return whether every number except zeros is in range."""
+    """Return whether every number but zeros is at least ``smallest`` and at most ``greatest``."""
     return bool(((numbers == 0) | ((numbers >= smallest) & (numbers <= greatest))).all())

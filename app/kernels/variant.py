@@ -34,21 +34,23 @@ class Unfit(Exception):  # noqa: N818 - a verdict, not an error
 
 
 class KernelLaunch(Frozen):
-    """One launch of a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
+    """One launch of a kernel. Its arguments are, in order, the problem's arrays, workspace, ``int images``, scalars.
 
-    Every kernel takes the arrays of the problem, those of the workspace, ``int images``, and the scalars, in this
-    order. A grid without blocks is not launched.
+    threads: per block. grid: images → grid; one without blocks is not launched. entry: the function's name; empty for
+    the variant's. shared_bytes: dynamic shared memory. persistent: at most one block per multiprocessor; blocks loop
+    over the work. dependent: it starts early and itself waits for the previous kernel (programmatic dependent launch).
+    cluster: images → blocks per cluster (sm_90 and later), 1 for none. block: threads along x, y, z if not only x.
     """
 
     threads: int
     grid: Callable[[int], Grid]
-    entry: str = ""  # the function's name; empty: that of the variant
+    entry: str = ""
     scalars: tuple[int, ...] = ()
     shared_bytes: int = 0
-    persistent: bool = False  # at most one block per multiprocessor; blocks loop over the work
-    dependent: bool = False  # programmatic dependent launch: the kernel itself waits for the kernel before
-    cluster: Callable[[int], int] | None = None  # images → blocks per cluster, 1 for none; sm_90 and later
-    block: Grid | None = None  # the threads along x, y and z, if not all along x
+    persistent: bool = False
+    dependent: bool = False
+    cluster: Callable[[int], int] | None = None
+    block: Grid | None = None
 
 
 class ConstantCopy(Frozen):
@@ -60,12 +62,12 @@ class ConstantCopy(Frozen):
 
 
 class LibraryGemm(Frozen):
-    """Compute c = a b in float32 by cuBLAS, row-major: a (m, k), b (k, n), c (m, n); fields are names of arguments."""
+    """Compute c (m, n) = a (m, k) b (k, n) by cuBLAS, row-major float32. a, b, c: names. sizes: images → (m, n, k)."""
 
     a: str
     b: str
     c: str
-    sizes: Callable[[int], tuple[int, int, int]]  # images → (m, n, k)
+    sizes: Callable[[int], tuple[int, int, int]]
 
 
 Action = KernelLaunch | ConstantCopy | LibraryGemm

@@ -78,12 +78,12 @@ class WarpgroupConvolution(Frozen):
         return 8 * self.padded_maps
 
     def stage_bytes(self, steps: int) -> int:
-        """Return the bytes of 64 maps' filters for ``steps`` k steps: all parts, with metadata if sparse."""
+        """Return the bytes of 64 maps' filters for ``steps`` k steps: both halves if split, metadata if sparse."""
         return self.weight_parts * steps * STEP_BYTES + ceil_div(steps, 2) * WORD_BYTES * self.sparse
 
     @property
     def utilisation(self) -> float:
-        """Return the share of the tiles' products that the convolution needs, counting zero weights as needed."""
+        """Return the convolution's products, also those of zero weights, ÷ those that its padded tiles compute."""
         tiles = 16 * self.steps, self.padded_maps, ceil_div(self.columns, 8) * 8
         return self.channels * self.kernel**2 * self.maps * self.columns / prod(tiles)
 
@@ -102,7 +102,7 @@ class WarpgroupConvolution(Frozen):
         return (tile_rows - 1) * self.stride + self.kernel
 
     def maps_bytes(self, height: int, tile_rows: int) -> int:
-        """Return the bytes of one float16 part of maps with ``height`` rows, with what tiles read beyond the end."""
+        """Return the bytes of maps of ``height`` rows (one half if split), and of what tiles read beyond them."""
         phase_bytes = ceil_div(self.padded_width, self.stride) * 16
         line_bytes = self.stride * phase_bytes
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride
@@ -205,7 +205,7 @@ def collected_result_bytes(problem: ConvProblem) -> int:
 
 
 def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: FilterRing) -> float:
-    """Estimate the clock cycles of one band of tiles. The estimate ranks tiles; it predicts no absolute time."""
+    """Estimate the clock cycles of a band of tiles, only to rank tiles. ring: the layout of the filters."""
     products = convolution.steps * (convolution.parts + convolution.weight_parts - 1)
     one_by_one = ring.streamed or convolution.parts == 2 or (convolution.sparse and convolution.steps > MOST_UNROLLED)
     waits = convolution.steps // ring.stage_steps if one_by_one else 1
@@ -218,7 +218,10 @@ def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: Filt
 
 
 def beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
-    """Return whether sparse wgmma products are estimated to be faster than dense ones, by wgmma or else by mma."""
+    """Return whether sparse wgmma is estimated to be faster than the dense kernel: wgmma, or mma if wgmma fits badly.
+
+    dense: the same convolution with dense filters. dense_clocks, sparse_clocks: estimates for wgmma.
+    """
     return sparse_clocks < dense_clocks * (1.0 if dense.utilisation >= LEAST_USE else dense.utilisation / MMA_USE)
 
 

@@ -23,7 +23,7 @@ def pack_core_matrices(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def pack_filters(convolution: WarpgroupConvolution, ring: FilterRing, parts: list[np.ndarray]) -> np.ndarray:
-    """Pack filters as ``pack_core_matrices`` does, with metadata behind each sparse stage. parts: each (C, K, K, M)."""
+    """Pack filters in stages of ``ring``, and metadata if sparse. parts: filters or their halves, (C, K, K, M) each."""
     if not convolution.sparse:
         return pack_core_matrices(parts)
     (filters,) = parts

@@ -42,8 +42,8 @@ class Batch(Frozen):
     def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
         """Compare labels (N,) with the truth and the float64 reference; return the results as fields of a report.
 
-        correct, changed: number of correct labels, and of those that differ from the reference. largest_margin: of
-        these. wrong: whether the labels break the accuracy rule for the arithmetic type; False without a type.
+        correct, changed: number of correct labels, and of labels that differ from the reference's. largest_margin: of
+        the latter. wrong: whether the labels break the accuracy rule for the arithmetic type; False without a type.
         """
         found = compare_labels(labels, self.reference, "reference", arithmetic or "float32")
         expected = self.weights.promised_correct_count(self.graph.network, len(labels))
@@ -59,11 +59,8 @@ def load_batch(network: str, count: int, *, checked: bool = True) -> Batch:
     """Load the first ``count`` test images into page-locked memory. network: a name or a file.
 
     A network without shipped weights gets random weights. A network whose input shape or number of classes is not that
-    of the test images gets random images. In both cases the reference is computed; for random images it is also the
-    truth.
-
+    of the test images gets random images. In both cases the reference is computed; it is the truth of random images.
     checked: whether the labels will be scored. If not, a reference that is not stored is computed for one image only.
-
     Raises UserError if there are fewer test images than ``count``.
     """
     graph, weights = load_network(network, None, shapes_only=True)

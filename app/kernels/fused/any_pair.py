@@ -32,7 +32,7 @@ FEW_IMAGES = 16  # the blocks of so many images each have a multiprocessor on an
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
-    """Return why the kernel cannot compute the problem, apart from shared memory; None if it can."""
+    """Return why the kernel cannot compute the problem; None if it can. Shared memory is not checked."""
     first, second = problem.first, problem.second
     if first.input_dtype != "uint8":
         return "reads bytes"
@@ -60,7 +60,7 @@ def image_source(problem: ConvPairProblem) -> ConvProblem | ResizeProblem:
 
 
 def padded_image_words(problem: ConvPairProblem) -> int:
-    """Return the number of 32-bit words for an image with padding, one per pixel, and for SLACK."""
+    """Return the number of 32-bit words of an image: one per pixel, with padding, and SLACK more at its end."""
     first = problem.first
     return first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + SLACK
 
@@ -70,13 +70,13 @@ def _round_up(number: int, to: int) -> int:
 
 
 def window_fragments_size(problem: ConvPairProblem) -> int:
-    """Return the number of float16 in one part of the first convolution's packed filters."""
+    """Return the number of float16 in the first convolution's packed filters, in one half if they are split."""
     first = problem.first
     return ceil_div(first.channels * first.kernel, 2) * ceil_div(first.maps, 8) * 128
 
 
 def _row_fragments_size(problem: ConvPairProblem) -> int:
-    """Return the number of float16 in one part of the second convolution's packed filters."""
+    """Return the number of float16 in the second convolution's packed filters, in one half if they are split."""
     first, second = problem.first, problem.second
     steps = second.kernel * ceil_div(second.kernel * ceil_div(first.maps, 2), 8)
     return steps * ceil_div(second.maps, 8) * 128
@@ -138,7 +138,7 @@ def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
 
 
 def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tuple[Argument, ...]:
-    """Return the kernel's arguments between x and y. filters2, maps2: elements of the second filters and factors."""
+    """Return the kernel's arguments between x and y. filters2, maps2: numbers in the second filters and factors."""
     first, second, float32 = problem.first, problem.second, partial(Argument, dtype="float32")
     even = _round_up(first.maps, 2)
     return (
@@ -152,7 +152,7 @@ def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tup
 
 
 def scales_after_activation(problem: ConvPairProblem) -> bool:
-    """Return whether the first convolution's maps are scaled only after an activation that preserves no factor."""
+    """Return whether the first convolution's maps are scaled after its activation, because it preserves no factor."""
     return problem.activation_parts == 2 and problem.first.activation in BOUNDED
 
 
@@ -177,7 +177,7 @@ def _defines_of_convolution(number: int, problem: ConvProblem) -> dict[str, str 
 
 
 def pack_row_fragment_parts(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack the parts of the second filters, (C, K, K, M) each, one after the other, as a flat array."""
+    """Pack the second filters, [rounded] or [high half, low half] of (C, K, K, M) each, as a flat array."""
     return np.stack([pack_row_fragments(part) for part in parts]).reshape(-1)
 
 
@@ -220,7 +220,7 @@ def pack_parameters(
 def pack_window_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (C, K, K, M) as mma's B: (k steps, columns of 8 maps, 32 lanes, 2 registers, 2).
 
-    A k step of 16 is two rows of windows, each of one channel and eight pixels wide.
+    A k step of 16 is two rows of a window, each of one channel and eight pixels wide.
     """
     channels, kernel, _, maps = filters.shape
     steps, columns = ceil_div(channels * kernel, 2), ceil_div(maps, 8)

@@ -42,7 +42,7 @@ from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
-    """Return why the kernel cannot compute the problem, apart from shared memory; None if it can."""
+    """Return why the kernel cannot compute the problem; None if it can. Shared memory is not checked."""
     return any_pair.refusal_reason(problem) or _second_convolution(problem).refusal_reason()
 
 
@@ -51,7 +51,7 @@ def _second_convolution(problem: ConvPairProblem) -> WarpgroupConvolution:
 
 
 def _memory_layout(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of one float16 part of the maps between the layers, and the filters' layout. Raises Unfit."""
+    """Return the bytes of the maps between the layers (of one half if split), and the filters' layout. Raises Unfit."""
     first, second, resize = problem.first, _second_convolution(problem), problem.resize
     source = image_source(problem)
     tiles.check(second)
@@ -68,10 +68,7 @@ def _memory_layout(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterR
 
 @cache
 def _best_tiles(problem: ConvPairProblem) -> tuple[Tiles, float]:
-    """Return the tiles with the least estimated time, and the second convolution's time of an image in clock cycles.
-
-    The tiles are the smallest if none fits.
-    """
+    """Return the fastest tiles, the smallest if none fits, and the second convolution's estimated clocks per image."""
     second = _second_convolution(problem)
     return fastest_tiles(
         lambda tiles: _memory_layout(problem, tiles)[1],
@@ -104,7 +101,7 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
 
 
 def pack_parameters(problem: ConvPairProblem, ring: FilterRing, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack like ``any_pair.pack_parameters``, but filters2 for the ring's stages, factors2 and bias2 in whole tiles."""
+    """Pack as ``any_pair.pack_parameters``, but filters2 in layout ``ring``, factors2, bias2 padded to tiles."""
     pack2 = partial(pack_filters, _second_convolution(problem), ring)
     *first, filters2, factors2, bias2 = any_pair.pack_parameters(problem, arrays, pack2)
     return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]

@@ -46,7 +46,7 @@ def _size_refusal_reason(problem: ConvPairProblem) -> str | None:
 
 
 def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str | None:
-    """Return why a wgmma kernel cannot compute the problem, or None. exact: the kernel supports only exact weights."""
+    """Return why a wgmma kernel cannot compute the problem, or None. exact: it requires weights exact in float16."""
     if problem.exact != exact:
         return "serves weights exact in float16 alone" if exact else "multiplies both halves of weights"
     reason = _size_refusal_reason(problem)
@@ -123,9 +123,9 @@ def _configure_mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 def _scaled_filter_parts(
     problem: ConvPairProblem, arrays: Arrays
 ) -> tuple[list[np.ndarray], float, np.ndarray | None, list[np.ndarray], float]:
-    """Return parts1 (5, 5, 32), scale1, bias1, parts2 (32, 5, 5, 64), scale2 for the balanced parameters.
+    """Return parts1, scale1, bias1, parts2, scale2 of the parameters that ``balance_convolutions`` returns.
 
-    parts1, parts2: float16 parts of both filters, multiplied by scale1 and scale2.
+    parts1 (5, 5, 32), parts2 (32, 5, 5, 64): the filters times scale1 or scale2: [float16], or [high, low] if split.
     """
     w1, bias1, w2 = balance_convolutions(problem, arrays)
     w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)

@@ -83,7 +83,7 @@ def metadata_words(positions: np.ndarray) -> np.ndarray:
 
 
 def sparse_pair_work(pair: ConvPairProblem) -> float:
-    """Return the share of the pair's products that a kernel computes: the second convolution needs half of its own."""
+    """Return the products that a sparse kernel computes ÷ the pair's: it skips half of the second convolution's."""
     return 1 - pair.second.flops / (pair.first.flops + pair.second.flops) / 2
 
 
@@ -124,7 +124,7 @@ def parts_along_k(filters: np.ndarray) -> np.ndarray:
 
 
 def _configure(problem: ConvPairProblem, products: int, warpgroups: int, beside_filters: int) -> LaunchConfig:
-    """Return the configuration. beside_filters: bytes of shared memory for all but second filters and metadata."""
+    """Return the configuration. products: per second sum. beside_filters: bytes of other data in shared memory."""
     filters2 = products * FILTER_STEP + METADATA
     config = configure_persistent(problem, warpgroups, filters2 + beside_filters)
     assert config.packing is not None

@@ -155,7 +155,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
 
 
 def _tensor_cores_are_worthwhile(problem: LinearProblem, arch: str) -> bool:
-    """Return whether tensor cores beat CUDA cores, and no warpgroup kernel with a separate softmax is faster."""
+    """Return whether tensor cores beat CUDA cores and, with a softmax, a warpgroup kernel followed by a softmax."""
     warpgroups = architecture_number(arch) == WARPGROUPS and problem.dtype != "tfloat32"
     return tf32_split_is_worthwhile(problem, arch) and not (problem.softmax and warpgroups)
 
@@ -207,7 +207,7 @@ def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> L
 
 
 def _configure_vector_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Return the configuration for register tiles of SIDE x SIDE with four-float loads, with ``stages`` stages."""
+    """Return the configuration for register tiles of SIDE x SIDE, four-float loads and ``stages`` tile buffers."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     threads = bm * bn // SIDE**2
     if bm % SIDE or bn % SIDE or 128 % bn:

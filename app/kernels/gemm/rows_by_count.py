@@ -55,7 +55,7 @@ def _configure_warps(
 ) -> LaunchConfig:
     """Return the configuration for blocks of one warp. If PART cuts long sums, a second kernel adds the parts.
 
-    grid: rows per block, and number of blocks along the columns. finish: name of the second kernel.
+    grid: images per block, and number of blocks along the outputs. finish: name of the second kernel.
     """
     rows, blocks = grid
     defines = type_defines(problem) | size_defines(problem) | constants | sum_part_define(problem, constants)

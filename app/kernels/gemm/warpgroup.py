@@ -91,9 +91,9 @@ def _totals_bytes(problem: LinearProblem, rows: int) -> int:
 
 
 def sliced_launches(whole: KernelLaunch, entry: str, grid: Callable[[int], Grid], finish: KernelLaunch) -> list[Action]:
-    """Return the launches of a kernel with sliced sums: for few images the slices and then their sum, else ``whole``.
+    """Return the launches of a kernel with sliced sums: few images take slices, then ``finish``; more take ``whole``.
 
-    whole: launch whose blocks compute all slices. entry: its function. grid: of blocks per slice. finish: adds slices.
+    whole: its blocks compute all slices. entry: its function. grid: a block per slice. finish: adds the slices.
     """
 
     def for_few(blocks: Callable[[int], Grid], few: bool) -> Callable[[int], Grid]:

@@ -51,7 +51,7 @@ class Item(Frozen):
         return self.operation == "conv" and len(self.layers) == 1
 
     def apply_reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute all layers by their NumPy references; return the result. Bytes become float32 where needed."""
+        """Compute all layers by their NumPy references; return the result. Pixel bytes become float32 where needed."""
         for layer in self.layers:
             x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
             x = layer.reference(x, parameters)
@@ -138,7 +138,7 @@ def parse_shape_items(text: str) -> list[Item]:
 
 
 def parse_batch_sizes(options_batch: int, text: str | None) -> list[int]:
-    """Return the batch sizes of ``--batch`` or ``--batches`` in ascending order. Raises UserError."""
+    """Return the batch sizes in ``text``, as in ``10,100``, ascending; [options_batch] for None. Raises UserError."""
     if text is None:
         return [options_batch]
     try:

@@ -41,7 +41,7 @@ def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2
     """Return the time of a convolution with bias by cuDNN's fastest algorithm. Its input has the arithmetic type.
 
     Both memory layouts are tried, with the whole batch and with pieces that fit the L2 cache; the row's note names the
-    fastest. The row has a reason if memory is short. noise, l2: as for ``Clock.time_enqueued_work``.
+    fastest. The row has a reason if memory is short. noise: relative error at which to stop. l2: ``cold`` or ``warm``.
     """
     import torch
 

@@ -31,8 +31,8 @@ DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 class ItemTimer(Frozen):
     """Makes the table of an item. only: names of variants, None for all. step: called before each row.
 
-    known: tuned settings. noise, l2: as for ``Clock.time_enqueued_work``. mine: the row of a user's kernel, which comes
-    last. time_mine: function that checks and times this row.
+    known: tuned settings. noise: relative error of a median time at which to stop. l2: ``cold`` or ``warm`` cache.
+    mine: the row of a user's kernel, which comes last. time_mine: function that checks and times this row.
     """
 
     arch: str

@@ -68,10 +68,7 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
 
 
 def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
-    """Return ``found`` with the error bound of the kernel ``row`` in place of the default, if it defines one.
-
-    found: result of ``expected_results`` for the same x and parameters.
-    """
+    """Return ``found``, the ``expected_results`` of x, with the error bound of the kernel ``row`` if it defines one."""
     if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found
     roundings, magnitude = row.error_bound(problem, x, *parameters)
@@ -81,7 +78,7 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
 
 
 def _layer_values_and_magnitudes(problem: WeightLayer, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
-    """Return the arrays of ``Expected``: exact and magnitude; for rounded or split operands also plain."""
+    """Return arrays as in ``Expected``: [exact, magnitude]; for rounded or split operands [exact, magnitude, plain]."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
         narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)
@@ -115,7 +112,7 @@ def _pair_values_and_magnitudes(problem: PairProblem, x: Array, *parameters: Arr
 
 
 def _softmax_results(results: list[Array]) -> list[Array]:
-    """Return exact results, magnitudes and perhaps plain results of the softmax of scores, (images, classes) each."""
+    """Convert results of scores, [exact, magnitude] or [exact, magnitude, plain], to those of the scores' softmax."""
     exact, magnitude, *plain = results
     return [*_softmax_and_magnitude(exact, magnitude), *(_softmax_and_magnitude(one, None)[0] for one in plain)]
 
@@ -142,7 +139,7 @@ def _compute_layer_float64(
     *,
     scale: float = 1.0,
 ) -> Array:
-    """Return the layer's float64 result, summed term by term. rounded: rounds each partial sum. scale: of the sum."""
+    """Return the layer's float64 result, added term by term. rounded: rounds partial sums. scale: factor of the sum."""
     shape = (problem.maps, *problem.conv_output_size) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = array_module(x).zeros((len(x), *shape))
     for a, b in _product_factors(problem, x.astype(np.float64), w.astype(np.float64)):
@@ -233,7 +230,7 @@ def _image_shape(problem: ResizeProblem) -> tuple[int, int, int]:
 
 
 def _resize_images(problem: ResizeProblem, x: Array) -> Array:
-    """Return x (images, C, H, W) uint8 resized to (images, C, size, size) float64, rounded or truncated."""
+    """Return x (images, C, H, W) uint8 resized to float64 (images, C, size, size), rounded (rule edge) or truncated."""
     sums, unit = x.astype(np.float64), 2 * problem.size
     edge = problem.rule == "edge"
     for length in (problem.height, problem.width):

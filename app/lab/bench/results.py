@@ -105,10 +105,10 @@ def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> i
 def achieved_rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
 ) -> AchievedRates:
-    """Return TFLOP/s, GB/s, FLOPs per byte and share of the nearest of the card's peaks, for a batch in ``ms``.
+    """Return TFLOP/s, GB/s, FLOPs per byte, and the share of the peak that bounds a kernel with a batch in ``ms``.
 
-    instructions: the family that multiplies; if empty, the fastest family of the type. work: products that the kernel
-    computes ÷ those of the layer. The rate counts the layer's products, the share of the peak counts the kernel's.
+    instructions: family of the multiplying instructions; empty: the fastest of the type. work: products that the kernel
+    computes ÷ those of the layer. The TFLOP/s count the layer's products, the share of the peak counts the kernel's.
     """
     flops, nbytes = problem.flops * images, bytes_moved(problem.arguments(), images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
@@ -140,7 +140,7 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
     """Return the time in ms of the last step before row ``index`` that was timed in its data type; None without one.
 
-    results: in the order of the ladder. A debug row follows its kernel's row and is compared with it; others skip it.
+    results: in the order of the ladder; a debug row, which is no step of its own, follows its kernel's row.
     """
     row = results[index]
     if row.step is None or row.kind not in (OURS, DEBUG):

@@ -1,4 +1,4 @@
-"""Compare a user's kernel with the ladder's in a table of ``bench``: which are faster, and what bounds it."""
+"""Compare a user's kernel with the ladder's in a table of ``bench``: which are faster, and what bounds the user's."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ FULL = 0.7  # a kernel is said to be bound by a limit if it reaches at least thi
 
 
 def describe_standing(table: Table) -> list[str]:
-    """Return a text on the user's kernel for each arithmetic type in which the table has it."""
+    """Return a text for each arithmetic type of the user's kernel: its place among the ladder's, and what bounds it."""
     rows = table["rows"]
     return [
         _describe_row(table, row, [other for other in rows if other["dtype"] == row["dtype"]])

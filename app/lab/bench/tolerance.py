@@ -95,7 +95,7 @@ def has_split_operands(problem: Problem) -> bool:
 def round_pair_operands(
     problem: PairProblem, half: WeightLayer, x: Any, w: Any, narrow: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
-    """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
+    """Return x and w (maps last) of ``half``, a layer of the pair, as a plain implementation multiplies them.
 
     ``narrow`` rounds them, except in the second convolution of int8: its inputs are bytes, with 255 for 1 and more, and
     its weights are whole numbers from -127 to 127 with one scale for each map.

@@ -62,7 +62,7 @@ class Trial:
         return kernel.bind([self.x, *self.bound, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once and compare the outputs; return and raise as ``check_action``."""
+        """Launch once; return the outputs' worst error ÷ allowed error. Raises WrongResult if it is above 1 or NaN."""
         return self.check_action(lambda: launch(self.clock.stream.ptr, self.images), launch.kernel.variant)
 
     def check_action(self, action: Callable[[], object], row: Variant | None = None) -> float:
@@ -79,10 +79,10 @@ class Trial:
         return self.compare_outputs(None if row is None or row.error_bound is None else row)
 
     def compare_outputs(self, row: Variant | None, block_indices: Any = None) -> float:
-        """Compare every element of the outputs with the correct result; return and raise as ``check_action``.
+        """Return the outputs' worst error ÷ allowed error. Raises WrongResult if that is above 1 or not a number.
 
         row: variant whose error bound replaces the default, if it defines one. block_indices: (images,), each image's
-        index in the block; None if the block repeats. Raises DeviceMemoryError, too.
+        index in the block; None if the block repeats. Raises DeviceMemoryError if memory is short.
         """
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
@@ -108,7 +108,7 @@ class Trial:
             cupy.get_default_memory_pool().free_all_blocks()
 
     def time_launch(self, launch: Launch, noise: float, l2: str) -> Timing:
-        """Return the device time in ms of one launch over all images, measured by Clock.time_enqueued_work."""
+        """Return times in ms of launches over all images. noise: relative error at which to stop. l2: cold or warm."""
         config = launch.kernel.config
         pieces = ceil_div(self.images, config.images_at_a_time) if config.images_at_a_time else 1
         stream, images = self.clock.stream.ptr, self.images
@@ -119,10 +119,7 @@ class Trial:
         return self._expected_with_tolerances(None)
 
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """Return the block's exact results, the error allowed for each, and the RMS allowed for all errors.
-
-        row: kernel whose error bound replaces the default, if it has one.
-        """
+        """Return the block's exact results, their allowed errors and allowed RMS, by the bound of ``row`` if any."""
         device = [None if array is None else cupy.asarray(array) for array in self.parameters]
         x = cupy.asarray(self._block)
         found = expected_results(self.problem, x, *device)
@@ -131,7 +128,7 @@ class Trial:
         return found.exact, *allowed_errors(self.problem, found)
 
     def _fill_input(self, block: Any) -> None:
-        """Fill x with copies of the block."""
+        """Fill the input x with copies of ``block``."""
         for start in range(0, self.x.nbytes, block.nbytes):
             count = min(block.nbytes, self.x.nbytes - start)
             runtime.memcpy(self.x.data.ptr + start, block.data.ptr, count, runtime.memcpyDeviceToDevice)
@@ -140,7 +137,7 @@ class Trial:
 def _worst_error(
     error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int
 ) -> float:
-    """Return the largest error ÷ tolerance. Raises WrongResult if it is above 1 or NaN. first: index of an image."""
+    """Return the largest error ÷ tolerance. Raises WrongResult if above 1 or NaN. first: index of the first image."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too
     bad = int(wrong.sum())
@@ -160,7 +157,7 @@ def _check_rms(found: float, most: float, first: int) -> None:
 
 
 def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.ndarray, first: int) -> None:
-    """Raise WrongResult unless each label's score is the best one, within the tolerances of both scores."""
+    """Raise WrongResult unless each label's score in ``values`` is best, within tolerance. first: the first image."""
     classes = values.shape[1]
     labels = labels.astype(np.int64)
     index = cupy.minimum(labels, classes - 1)[:, None]

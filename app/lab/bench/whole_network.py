@@ -48,7 +48,7 @@ def time_whole_program(
 ) -> list[Program]:
     """Return the time of the network by precision and kernel, from page-locked images to readable labels.
 
-    Small batches: also on the CPU. known: tuned settings. only: convolutions, None for all. step: called for each.
+    Small batches run on the CPU, too. known: tuned settings. only: kernels to time, None: all. step: called per pair.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []

@@ -23,7 +23,7 @@ STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the c
 
 
 class Kind(Frozen):
-    """A kind of call of ``Classifier``. source: where the images lie. resident: with a resident kernel.
+    """A kind of call of ``Classifier``. source: where the images lie. resident: by a kernel that stays on the card.
 
     enqueues: whether the call returns labels on the GPU without waiting for them.
     """
@@ -74,7 +74,7 @@ def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
 
 
 def call_arrays(kind: Kind, images: np.ndarray, copy_array: Callable[[np.ndarray], Any]) -> Sequence[Any]:
-    """Return the kind's arrays of images, (N, H, W), or (H, W) for one image. copy_array: copies to its memory."""
+    """Return the kind's arrays of images, (N, H, W), or (H, W) for one. copy_array: copies one to ``kind.source``."""
     found = (images[indices, 0] for indices in image_indices(kind, len(images)))
     return [copy_array(array[0] if kind.images == 1 else array) for array in found]
 

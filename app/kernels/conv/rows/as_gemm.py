@@ -45,10 +45,7 @@ def _check_static_shared_memory(size: int) -> None:
 
 
 def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
-    """Return a function from a number of images to a grid: ``rows`` blocks for each tile of ``tile`` pixels.
-
-    Tiles divide the pixels of all images; ``rows``, the blocks along the maps or channels, vary fastest.
-    """
+    """Return a function from images to a grid: per ``tile`` pixels, ``rows`` adjacent blocks of maps or channels."""
     pixels = prod(problem.conv_output_size)
     return lambda images: (ceil_div(images * pixels, tile) * rows, 1, 1)
 
@@ -99,7 +96,7 @@ def _configure_im2col_gemm(problem: ConvProblem, parameters: Parameters) -> Laun
 
 
 def _largest_even_k_step(depth: int, most: int) -> int:
-    """Return the largest k step of 8 to ``most`` terms that divides ``depth`` terms evenly; else at most 16."""
+    """Return the largest k step, 8 to ``most`` terms, that divides sums of ``depth`` terms evenly; else up to 16."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
 
@@ -155,7 +152,7 @@ def _configure_scalar_tiles(problem: ConvProblem, parameters: Parameters) -> Lau
 
 
 def _configure_vector_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Return the configuration for register tiles of TM x TN outputs with four-float loads, with ``stages`` stages."""
+    """Return the configuration for register tiles of TM x TN outputs, four-float loads and ``stages`` tile buffers."""
     bm, bn, bk, tm, tn = (parameters[name] for name in SQUARE_TUNABLES)
     if tm % 4 or tn % 4:
         raise Unfit("TM and TN must be multiples of four")

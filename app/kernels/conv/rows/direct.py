@@ -36,7 +36,7 @@ CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
 
 
 def _padding_define(problem: ConvProblem) -> dict[str, str | int]:
-    """Return PADDING as a compile-time constant, also for kernels with run-time sizes: 0 removes border checks."""
+    """Return the compile-time constant PADDING, which kernels with run-time sizes get, too: 0 removes border checks."""
     return {"PADDING": problem.padding}
 
 
@@ -89,7 +89,7 @@ def _check_tile_size(parameters: Parameters) -> int:
 
 
 def _pack_filters(w: np.ndarray, together: int) -> np.ndarray:
-    """Return filters (C, K, K, M) as (entries, C, K, K, together), zero-padded: slices of entries are contiguous."""
+    """Pack filters (C, K, K, M) as (M / together, C, K, K, together), zero-padded; ``together`` maps form an entry."""
     padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
     return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
 

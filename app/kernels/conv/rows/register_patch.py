@@ -44,7 +44,7 @@ def vector_width(size: int) -> int:
 
 
 def map_block_count(maps: int, each: int) -> int:
-    """Return how many blocks of ``each`` maps the grid has along y. Raises Unfit if they exceed its limit."""
+    """Return how many blocks of ``each`` maps the grid has along y. Raises Unfit for more than a grid can have."""
     count = ceil_div(maps, each)
     if count > MAX_GRID_Y:
         raise Unfit(f"{maps} maps need more than {MAX_GRID_Y:,} blocks of {each}")
@@ -52,12 +52,12 @@ def map_block_count(maps: int, each: int) -> int:
 
 
 def _input_row_floats(problem: ConvProblem, outputs: int, vector: int) -> int:
-    """Return the number of input floats that a row of outputs needs, rounded up to loads of ``vector`` floats."""
+    """Return how many input floats a row of ``outputs`` results needs, rounded up to loads of ``vector`` floats."""
     return ceil_div((outputs - 1) * problem.stride + problem.kernel, vector) * vector
 
 
 def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
-    """Return the estimated time per product, at best 1: more with idle threads, loads and scattered stores."""
+    """Return a product's estimated time, 1 or more, in patches of ``tm`` maps, ``tr`` rows and ``tc`` columns."""
     height, width = (size * problem.pool for size in problem.pooled_size)
     groups = min(ceil_div(problem.maps, tm), MOST_GROUPS)
     waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
@@ -81,7 +81,7 @@ def estimated_patch_time(problem: ConvProblem) -> float:
 
 @cache
 def _patch_defaults(problem: ConvProblem, heights: tuple[int, ...] = (1, 2, 3, 4)) -> dict[str, int]:
-    """Return the parameters of the patch with the least estimated cost. heights: values of TR to try."""
+    """Return the parameters of the patch with the least estimated cost. heights: rows (TR) to try."""
     shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
     fitting = [
         (_patch_cost(problem, tm, tr, tc), tm, tr, tc)
@@ -102,7 +102,7 @@ def _drop_keys(values: dict[str, Value], *names: str) -> dict[str, Value]:
 def _configure_patch(
     problem: ConvProblem, parameters: Parameters, stages: int = 2, one_image: bool = False
 ) -> LaunchConfig:
-    """Return the configuration of register patches; TR and CK are 1 if they are not among the parameters.
+    """Return the configuration of register patches. TR (rows) and CK (channels per stage) are 1 by default.
 
     stages: greatest number of stages in shared memory. one_image: a block covers one image and loads single inputs.
     """

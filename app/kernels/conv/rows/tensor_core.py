@@ -154,7 +154,7 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
 
 
 def _max_staged_channels(problem: ConvProblem) -> int:
-    """Return the most channels that a step can stage: all, rounded up to an even number unless there is one."""
+    """Return the most channels to stage in shared memory at a time: all; odd numbers above 1 are rounded up."""
     return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
 
 
@@ -196,7 +196,7 @@ def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool,
 
 
 def _tile_of_whole_windows(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
-    """Return the images, rows and columns of a block's tile: at most ``pixels`` pixels, in whole pooling windows.
+    """Return (images, rows, columns) of a block's tile: at most ``pixels`` pixels, in whole pooling windows.
 
     Raises Unfit if one pooling window has more pixels.
     """

@@ -63,7 +63,7 @@ POINTS = {taps: tuple(map(Fraction, text.split())) for taps, text in _POINTS.ite
 
 @cache
 def toom_cook_matrices(taps: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the matrices B (K + 1, K + 1), G (K + 1, K) and A (2, K + 1) for K = ``taps``, one of POINTS."""
+    """Return the matrices B (K + 1, K + 1), G (K + 1, K) and A (2, K + 1) for K = ``taps``, a key of POINTS."""
     points = POINTS[taps]
     inputs, filters = [], []
     for at, point in enumerate(points):

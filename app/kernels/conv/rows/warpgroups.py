@@ -53,7 +53,7 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
 
 
 def _memory_layout(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
-    """Return the bytes of one float16 part of a band's input maps, and the filters' layout. Raises Unfit."""
+    """Return the bytes of the input for a band of tiles (one half if split), and the filters' layout. Raises Unfit."""
     convolution, rows = _warpgroup_convolution(problem), tiles.rows * tiles.chunks
     tiles.check(convolution)
     maps = convolution.maps_bytes(convolution.input_rows_for(rows), rows)
@@ -71,7 +71,7 @@ def _best_tiles(problem: ConvProblem) -> tuple[Tiles, float]:
         return range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1)
 
     def clocks(tiles: Tiles, ring: FilterRing) -> float:
-        """Return the estimated clock cycles of an image. Neighbouring bands load their common rows twice."""
+        """Estimate an image's clock cycles; rows that two bands read are loaded twice. ring: layout of filters."""
         rows = tiles.rows * tiles.chunks
         bands = ceil_div(convolution.rows, rows)
         again = bands * convolution.input_rows_for(rows) / convolution.input_rows_for(convolution.rows)
@@ -117,7 +117,7 @@ def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 def _pack_parameters(
     problem: ConvProblem, ring: FilterRing, arrays: Sequence[np.ndarray | None]
 ) -> list[np.ndarray | None]:
-    """Pack (w, bias) as [filters, factors, bias]; each map's filters are scaled by a power of two, 1 / its factor."""
+    """Pack (w, bias) as [filters ÷ factors, factors, bias]; factors are powers of two. ring: layout of the filters."""
     scaled, scales = scale_per_output(problem, arrays)
     scaled = scaled.reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
     filters = pack_filters(_warpgroup_convolution(problem), ring, float16_parts(problem, scaled))
