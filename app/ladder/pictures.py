@@ -44,7 +44,7 @@ def pictures_page(card: Card) -> ExtraPage:
 class LadderOverview(Frozen):
     """A chart of a ladder's times, as SVG for screens (wide) and for phones (narrow).
 
-    first, fastest: bars of the first and of the fastest step. same: bar of the fastest step in the format of ``first``.
+    first, fastest: bars of these steps. same: bar of the fastest step in the number format of ``first``.
     """
 
     wide: str
@@ -167,7 +167,7 @@ def _predicted_convolution_ms(bench: Row, network: str, layers: Layers) -> dict[
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
-    """Return (step, number format) → bytes through device memory for the timed batch, as hardware counted them."""
+    """Return (step, number format) → bytes read and written in device memory on the layer ``item``, as counted."""
     found: dict[Key, float] = {}
     for step, served in layers:
         for layer in served:
