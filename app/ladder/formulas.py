@@ -32,7 +32,7 @@ def cache_lines_touched(span: float) -> float:
 
 
 def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
-    """Return how many cache lines a warp's load touches that reads one value per thread, for 32 consecutive outputs.
+    """Return how many cache lines a warp's load touches if each thread reads a value for one of 32 consecutive outputs.
 
     columns: width of the output in pixels. pitch: width of the input in values. size: bytes of a value.
     """
@@ -121,7 +121,7 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 def formula_values(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
-    """Return name → value of the names that formulas may use. parameters: those that differ from the defaults."""
+    """Return name → value of the variables that formulas may use. parameters: tunables that are not the default."""
     config = row.launch_config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))

@@ -70,7 +70,7 @@ def draw_matrix_product(
 def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
     """Return (start, length) of each run of consecutive rows or columns that one thread computes.
 
-    count: of all. about: preferred first start. apart: distance of two starts, 0 for a single run. together: of a run.
+    count: total number. about: preferred first start. apart: from start to start, 0 for one run. together: length.
     """
     together = together if apart else count
     first = about % apart if apart else about

@@ -48,7 +48,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """Builds pages with a card's figures. command: shown as the one that made them. more: further pages to build."""
+    """Builds pages with a card's figures. command: shown on them as their source. more: further pages to build."""
 
     def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
@@ -215,7 +215,7 @@ def check_site_folder(folder: Path) -> None:
 def write_site(folder: Path, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> list[Path]:
     """Write all pages and the files that they load, in place of an earlier site in the folder; return the paths.
 
-    command: shown as the command that made them. more: pages before those with charts and interactive drawings. Raises
+    command: shown on the pages as their source. more: pages before those with charts and interactive drawings. Raises
     UserError, also if the folder contains anything but a site.
     """
     check_site_folder(folder)

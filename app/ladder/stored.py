@@ -118,7 +118,7 @@ def stored_kernels(arch: str | None) -> Row:
 
 
 def introduction_pages() -> list[ExtraPage]:
-    """Return [docs/learn.md as a page], [] if it is missing. Links to steps lead to their pages; others become text."""
+    """Return a list with docs/learn.md as a page, or [] without it. Links to steps lead there; others become text."""
     if not may_exist(LEARN):
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}

@@ -79,7 +79,7 @@ class Entrant:
     def choose_fastest_setting(
         self, given: Sequence[Any], expected: Sequence[np.ndarray], show_step: Callable[[str], object]
     ) -> None:
-        """Keep the fastest setting that runs and gives (for peers: nearly) the ``expected`` labels of ``given``."""
+        """Keep the fastest setting whose labels of the images ``given`` are ``expected`` (a peer's: nearly all)."""
         faults = []
         for setting, make in self.factories.items():
             show_step(f"{self.engine} {self.precision}: {setting}")
@@ -108,7 +108,7 @@ class Entrant:
             self.answers, self.changed = answers, changed
 
     def time_round(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
-        """Time one round of calls with the arrays ``given``; compare their labels, untimed, with the check's."""
+        """Time one round of calls with the images ``given``; compare the labels, untimed, with those of the check."""
         if self.caller is None:
             return
         synchronize()

@@ -140,7 +140,7 @@ def _describe_value(value: Any) -> str:
 
 
 def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> str | None:
-    """Return as text the first label whose score in ``exact`` is below the best beyond allowed errors, else None."""
+    """Return as text the first label whose score in ``exact`` is too far below the best (``allowed``), or None."""
     for image, (label, scores, slack) in enumerate(zip(labels, exact, allowed, strict=True)):
         best = int(scores.argmax())
         if label >= len(scores) or scores[best] - scores[label] > slack[best] + slack[label]:

@@ -45,7 +45,7 @@ SOFTWARE = tuple(dict.fromkeys(chain(*PACKAGES.values(), ("numpy",))))
 
 
 class Job(Frozen):
-    """What to compare. precisions: of this program. batches: sizes. engines: names of those to time, also ``ours``."""
+    """What to compare. precisions: of this program. batches: sizes. engines: names; ``ours`` is this program."""
 
     networks: list[str]
     precisions: list[str]
@@ -132,7 +132,7 @@ def compare(request: BenchRequest) -> int:
 
 
 def measuring_command(request: BenchRequest, rounds: int) -> str:
-    """Return the command line that repeats this measurement with as many rounds."""
+    """Return the command line that repeats this measurement. rounds: their number."""
     size = {"batches": request.batches} if request.batches else {"batch": request.batch}
     options = {"network": request.network, **size, "rounds": rounds}
     options |= {"precision": request.precision, "only": request.only}

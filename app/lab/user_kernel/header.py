@@ -51,7 +51,7 @@ MAX_CONSTANTS = 64
 
 
 class Header(Frozen):
-    """A parsed header. expressions: of ``block``, ``grid``, ``shared``. words: of other keys. lines: key → number."""
+    """A parsed header. expressions: of ``block``, ``grid``, ``shared``. words: of other keys. lines: line numbers."""
 
     name: str  # of the file
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -22,7 +22,7 @@ ALWAYS = len(POISONS)  # the first runs, all compared, one with each poison
 
 
 class Judge(Trial):
-    """Checks and times a kernel as ``Trial`` does, but each run has new random inputs; the system gives their seed."""
+    """Checks and times a kernel as ``Trial`` does, but with random inputs that change in every run."""
 
     def __init__(self, problem: Problem, images: int, arch: str) -> None:
         self.rng = np.random.default_rng()

@@ -96,7 +96,7 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
 
 
 def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
-    """Return a kernel's ranking entry, with place 1 at first. name: file of the record. beside: has it a .cu file."""
+    """Return a kernel's ranking entry, place 1 at first. name: file of its record. beside: whether its .cu is there."""
     faster, slower = split_faster_and_slower(layer["rows"], row)
     bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
     return {

@@ -116,7 +116,7 @@ def _row_agrees_with_samples(row: Result) -> bool:
 
 
 def _parse_problem(key: str) -> Problem:
-    """Return the problem that the text ``key`` (its ``tuning_key``) describes. Any other text raises any error."""
+    """Return the problem that the text ``key`` (its ``tuning_key``) describes. Raises various errors for other text."""
     operation, *words = key.split(" ")
     kind = {name: kind for kind, name in OPERATIONS.items() if name in SIZES}[operation]
     read: dict[Any, Any] = {int: int, bool: "True".__eq__, str: str}
