@@ -144,7 +144,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
 
 
 def _ladder_bars(card: Card, network: str, layers: Layers) -> list[Bar]:
-    """Return a bar for each step and other system: measured and predicted time of all convolutions of a network."""
+    """Return a bar for each step and other system: the measured and predicted sums of all convolutions' times."""
     bench, since = card.benches[network], {step.row.name: step.row.since for step, _ in layers}
     predicted = _predicted_convolution_ms(bench, network, layers)
     links = {(step.row.name, dtype): f"{step.page_name}.html" for step, _ in layers for dtype in BY_DTYPE}

@@ -43,7 +43,7 @@ def markdown_to_html(text: str, link: Link) -> str:
 
 
 def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
-    """Yield the tokens with ids of headings, ``scope`` of table heads, and link targets replaced by their addresses."""
+    """Yield the tokens; headings get ids, table heads get ``scope``, and links the address that ``link`` returns."""
     first = False  # whether the next cell is the first of its row
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "html_block" and token.content.startswith("<!--"):

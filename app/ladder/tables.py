@@ -227,7 +227,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of the predicted busy time of each part of the card ÷ the measured time; None without times."""
+    """Return a table of each part's predicted busy time ÷ the layer's measured time; None if none was measured."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None

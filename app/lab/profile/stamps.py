@@ -61,7 +61,7 @@ class Shares(Frozen):
 
 
 def decode_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
-    """Return the warpgroups that ran, decoded from words (blocks x warpgroups, HEAD + stamps) uint64."""
+    """Return the warpgroups that ran. words: what they wrote, (blocks x warpgroups, HEAD + stamps) uint64."""
     found = []
     for index, row in enumerate(words[: shares.blocks * shares.warpgroups]):
         count = int(row[0])

@@ -162,7 +162,7 @@ def _check_keys(name: str, header: Header) -> None:
 
 
 def check_names(name: str, header: Header, operation: str) -> None:
-    """Raise UserError if an expression contains an unknown name: neither a size nor an earlier constant."""
+    """Raise UserError if an expression has a name that is neither a size of the operation nor an earlier constant."""
     sizes = {*SIZES[operation], *TYPE_BYTES}
     constants = [(key, (value,)) for key, value in header.constants.items()]
     for key, parts in [*constants, *header.expressions.items()]:

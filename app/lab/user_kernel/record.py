@@ -87,7 +87,7 @@ def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
 
 
 def table_agrees_with_samples(table: records.Table, peaks: Peaks) -> bool:
-    """Return whether a table's figures equal those computed anew from its samples. Malformed tables raise any error."""
+    """Return whether a table's figures equal those computed from its samples. Malformed tables raise various errors."""
     problems = {dtype: _parse_problem(key) for dtype, key in table["problems"].items()}
     rows = [Result(**{name: row[name] for name in ROW}) for row in table["rows"]]  # type: ignore[literal-required]
     derived = Table(table["item"], table["operation"], table["is_op"], table["images"], problems, tuple(rows))
