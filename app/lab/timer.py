@@ -53,7 +53,7 @@ class Clock:
         return Timing(tuple(samples))
 
     def time_sample(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
-        """Return the mean time in ms of ``count`` calls of ``enqueue``; arguments as for ``time_enqueued_work``."""
+        """Return the mean ms of ``count`` calls of ``enqueue``. l2: ``cold`` or ``warm``. actions: kernels per call."""
         if l2 == "cold":
             runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
         self._occupy_stream(actions * count)

@@ -26,11 +26,11 @@ FIRST, LATER = "conv1", "conv2"
 class Layer(Frozen):
     """A step's kernel on one layer: its counts, the time predicted from them, and the measurements.
 
-    names: values of names in formulas. ms: None if it was not measured. resources, loop: of the compiled kernel, and
-    of its hottest loop, on the layer ``example`` of ``EXAMPLE``. counters: hardware counters. These three may be empty.
-    executed: instructions of the whole kernel per output, as the hardware counted them, or None. per_product:
-    instructions per multiply-add in ``loop``, or None. tuned: parameters of the timed kernel that differ from those of
-    ``resources`` and ``loop``.
+    names: name in formulas → value. counts: per output. example: a layer's name. ms: None if it was not measured.
+    resources, loop: of the compiled kernel, and of its hottest loop, on the layer ``example`` of the network
+    ``EXAMPLE``. counters: hardware counters. These three may be empty. executed: instructions of the whole kernel per
+    output, as the hardware counted them, or None. per_product: instructions per multiply-add in ``loop``, or None.
+    tuned: parameters of the timed kernel that differ from those of ``resources`` and ``loop``.
     """
 
     network: str
@@ -64,8 +64,8 @@ class Card(Frozen):
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
     ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of ``main.py``
-    with lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements of another card of
-    the same name, whose counted instructions also apply to this card.
+    with lenet5, and ``profile --timeline --json``; a precision may be missing. alike: another GPU of the same name,
+    whose counted instructions also hold for this one.
     """
 
     benches: Mapping[str, Row]
@@ -87,7 +87,7 @@ class Card(Frozen):
         return [name for name in SHOWN if name in self.benches] or [*self.benches]
 
     def speeds(self, network: str, step: Step) -> Speeds:
-        """Return the card's rates for a step's instructions, from the peaks in the network's bench document."""
+        """Return the card's peak rates for a step's instructions, as measured in the network's bench document."""
         bench = self.benches[network]
         number = architecture_number(bench["device"]["architecture"])
         peaks, sms = bench["peaks"]["tflops"], bench["device"]["multiprocessors"]
@@ -156,7 +156,7 @@ class Card(Frozen):
         )
 
     def _bench_row(self, step: Step, network: str, item: str) -> Row:
-        """Return the bench document's row of the step on a layer; empty if there is none."""
+        """Return the bench document's row of the step on the layer ``item``; empty if there is none."""
         tables = (table for table in self.benches.get(network, {}).get("tables", ()) if table["item"] == item)
         rows = (row for table in tables for row in table["rows"])
         return first_row(rows, name=step.row.name, dtype=step.dtype)

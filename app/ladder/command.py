@@ -72,7 +72,7 @@ def _measure_card(request: LadderRequest, name: str) -> Card:
 
 
 def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
-    """Return the ladder document: the measurements, with a row for each step."""
+    """Return the JSON document of ``main.py ladder``: the measurements, with a row for each step."""
     bench = card.benches[network]
     alone = replace(card, benches={network: bench})
     steps = [_step_document(alone, step) for operation in LADDERS for step in ladder_steps(operation)]
@@ -94,7 +94,7 @@ def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
 
 
 def _step_document(card: Card, step: Step) -> records.Step:
-    """Return the predicted and measured times of a step; a sum is None unless all layers of its operation have one."""
+    """Return a step's predicted and measured times; a sum over layers is None if any layer of its kind has none."""
     (bench,) = card.benches.values()
     tables = [one for one in bench["tables"] if one["operation"] == step.row.operation and "+" not in one["item"]]
     layers = [layer for layer in card.layers(step) if layer.name in {one["item"] for one in tables}]

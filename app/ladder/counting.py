@@ -47,7 +47,7 @@ PARTS = {
 
 
 class Speeds(Frozen):
-    """Measured rates of a card: multiply-adds and bytes per second, and cycles of a multiprocessor per second."""
+    """Measured rates of a card, per second: multiply-adds (products), bytes, and cycles of a multiprocessor."""
 
     products: float
     bytes: float
@@ -57,7 +57,7 @@ class Speeds(Frozen):
 
 
 class Prediction(Frozen):
-    """The predicted milliseconds for which each part of the card is busy. ``ms`` is the time of ``busiest_part``."""
+    """A predicted time, ``ms``. parts: part of the card → ms for which it is busy, of which the longest is ``ms``."""
 
     parts: Mapping[str, float]
 
@@ -73,7 +73,7 @@ class Prediction(Frozen):
 
 
 def products_per_instruction(instructions: str, dtype: str) -> int:
-    """Return the multiply-adds that one instruction computes per thread. instructions: such as ``fma`` or ``mma``."""
+    """Return how many multiply-adds one instruction does per thread. instructions: their kind, such as ``fma``."""
     return PER_INSTRUCTION.get(instructions) or PER_INSTRUCTION.get(f"{instructions} {dtype}", 1)
 
 
@@ -85,11 +85,11 @@ def evaluate_counts(
     loop: float | None,
     executed: float | None = None,
 ) -> dict[str, Number]:
-    """Return every count of ``COUNTS`` by name. formulas: count → formula, which may use the counts before it.
+    """Return name → value of every count of ``COUNTS``. formulas: count → formula, which may use the counts before it.
 
-    loop: instructions per product in the hottest loop, None if unknown. executed: instructions of the whole kernel per
-    output, if the hardware counted them; otherwise ``loop`` gives them. Formulas may also use ``per_instruction`` and
-    ``least_bytes``, the bytes per output if each array is moved once.
+    loop: instructions per multiply-add in the hottest loop, None if unknown. executed: instructions of the whole kernel
+    per output, if the hardware counted them; otherwise they are estimated from ``loop``. Formulas may also use
+    ``per_instruction`` and ``least_bytes``, the bytes per output if each array is moved once.
     """
     outputs, images = names["OUTPUTS"], int(names["BATCH"])
     found: dict[str, Number] = {

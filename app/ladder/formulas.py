@@ -32,9 +32,9 @@ def cache_lines_touched(span: float) -> float:
 
 
 def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
-    """Return how many cache lines a warp touches that reads one value for each of 32 consecutive output pixels.
+    """Return how many cache lines a warp's load touches if each thread reads a value for one of 32 consecutive outputs.
 
-    columns: width of the output. pitch: width of the input. size: bytes of a value.
+    columns: width of the output in pixels. pitch: width of the input in values. size: bytes of a value.
     """
     rows = min(WARP / columns, WARP)  # of the output, that a warp covers
     if pitch * size >= LINE:
@@ -45,7 +45,7 @@ def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
 def bank_conflict_cycles(columns: int, pitch: int, stride: int) -> int:
     """Return the cycles of a warp's load from shared memory: the most different words that it reads from one bank.
 
-    Thread t reads the word at row t ÷ columns and column t mod columns, both times the stride, of rows with ``pitch``
+    Thread t reads the word in row (t ÷ columns) × stride and column (t mod columns) × stride; a row has ``pitch``
     words.
     """
     words = {thread // columns * stride * pitch + thread % columns * stride for thread in range(WARP)}
@@ -55,8 +55,8 @@ def bank_conflict_cycles(columns: int, pitch: int, stride: int) -> int:
 def shared_load_cycles(threads: int, width: int, *digits: int) -> float:
     """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
 
-    digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first; the thread reads
-    at the sum of digit × stride: with ``8, 4, 4, 0``, at word 4 * (thread % 8). Threads beyond the digits read nothing.
+    digits: size and stride in words of each digit of a thread's number, the fastest digit first. The thread reads at
+    the sum of digit × stride: with ``8, 4, 4, 0``, at word 4 * (thread % 8). Threads beyond the digits read nothing.
     Shared memory serves loads of 8 bytes for half a warp at a time, and loads of 16 bytes for a quarter. Two such
     groups share a cycle if each thread reads the same words as thread number ^ 1, or number ^ 2.
     """
@@ -91,7 +91,7 @@ def _load_cycles(starts: Sequence[int | None], width: int) -> int:
 
 
 def banks_touched(rows: int, pitch: int) -> int:
-    """Return how many banks hold the first words of ``rows`` rows of ``pitch`` words."""
+    """Return in how many banks of shared memory the first words of ``rows`` rows of ``pitch`` words lie."""
     return len({row * pitch % BANKS for row in range(rows)})
 
 
@@ -101,7 +101,7 @@ def input_transform_products(taps: int) -> int:
 
 
 def widest_vector_load(count: int) -> int:
-    """Return how many values the widest load takes that divides ``count`` values evenly: 4, 2 or 1."""
+    """Return how many values the widest vector load takes by which ``count`` can be divided: 4, 2 or 1."""
     return 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
 
 
@@ -121,7 +121,7 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 def formula_values(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
-    """Return name → value for formulas. parameters: tunables of the kernel that differ from the row's defaults."""
+    """Return name → value of the variables that formulas may use. parameters: tunables that are not the default."""
     config = row.launch_config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
@@ -161,7 +161,7 @@ def evaluate_formula(formula: str, names: Names) -> Number:
 
 
 def fill_formulas(text: str, names: Names) -> str:
-    """Return the text with values in place of ``{formula}`` and ``{formula:format}``."""
+    """Return the text with the formulas' values in place of ``{formula}`` and ``{formula:format}``."""
     return _BRACES.sub(lambda found: format(evaluate_formula(found[1], names), found[2] or ",.4g"), text)
 
 

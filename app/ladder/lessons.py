@@ -95,7 +95,7 @@ class Step(Frozen):
 
     @property
     def since(self) -> "Step | None":
-        """Return the step that this one continues; None for a first step."""
+        """Return the earlier step on which this one builds; None for a first step."""
         return find_step(self.row.operation, self.row.since)
 
 
@@ -111,7 +111,7 @@ def all_steps() -> tuple[Step, ...]:
 
 
 def find_step(operation: str, name: str | None) -> Step | None:
-    """Return the step with this name, or None."""
+    """Return the step of the operation (``conv`` or ``gemm``) with this name; None without one."""
     return next((step for step in ladder_steps(operation) if step.row.name == name), None)
 
 
@@ -132,7 +132,7 @@ SIMILAR = 0.6  # least similarity of a removed line to the line that replaces it
 
 
 class Line(Frozen):
-    """One line of a diff. change: ``+``, ``-`` or a space. html: the coloured text. number: line number in its file.
+    """A line of a diff. change: ``+``, ``-`` or space. html: the coloured text. number: of the line in its file.
 
     A line whose change is ``GAP`` stands for omitted lines.
     """
@@ -177,7 +177,7 @@ def diff_lines(old: str, new: str) -> Sequence[Line]:
 
 @cache
 def _body_lines(source: str) -> list[Line]:
-    """Return the non-empty lines of a file after the comment at its head."""
+    """Return the non-empty lines of a CUDA file after the comment at its head."""
     texts = source.splitlines()
     head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
     lines = (Line(" ", *one) for one in zip(texts, colour_lines(source), range(1, len(texts) + 1), strict=True))
@@ -220,7 +220,7 @@ def excerpt_lines(step: Step) -> list[Line]:
 
 
 def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
-    """Return the lines from one with text ``start`` to one with ``until``, after the line that the first replaces."""
+    """Return the lines from that with ``start`` to that with ``until``, and the removed one that the first replaces."""
 
     def find_line(text: str, after: int) -> int:
         alone = not text.strip("} ")  # a closing brace: its indentation tells which block it closes

@@ -21,9 +21,9 @@ def draw_matrix_product(
 ) -> Drawing:
     """Return a drawing of tiles of two matrices, and of the elements of the product that one thread computes.
 
-    rows, columns, depth: size of a block's tiles. tall, wide: size of a thread's elements, in runs of ``together`` rows
-    or columns whose starts are rows_apart or columns_apart (0: a single run). where: memory that holds the tiles.
-    rows_are, columns_are: what rows and columns stand for, such as ``images``.
+    A block's tiles: rows × depth and depth × columns. A thread has tall × wide elements, in runs of ``together`` rows
+    or columns, whose starts are rows_apart or columns_apart apart (0: a single run). where: memory that holds the
+    tiles. rows_are, columns_are: what rows and columns stand for, such as ``images``.
     """
     cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
     products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
@@ -70,7 +70,7 @@ def draw_matrix_product(
 def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
     """Return (start, length) of each run of consecutive rows or columns that one thread computes.
 
-    about: preferred first start. apart: distance between two starts, 0 for a single run. together: length of a run.
+    count: total number. about: preferred first start. apart: from start to start, 0 for one run. together: length.
     """
     together = together if apart else count
     first = about % apart if apart else about
@@ -80,7 +80,7 @@ def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list
 def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, columns_are: str) -> Drawing:
     """Return a drawing of the operands of one mma, and the part that one thread holds.
 
-    terms: length of its sums. down, across: tiles that a warp computes. rows_are, columns_are: as above.
+    terms: in each sum. down, across: tiles that a warp computes. rows_are, columns_are: such as ``images``.
     """
     cell, lane_row, lane_column = 15, 1, 1
     drawing = Drawing(
@@ -118,7 +118,7 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
 
 
 def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
-    """Return a drawing of kernels that pass matrices through device memory.
+    """Return a drawing of kernels that pass matrices to one another through device memory.
 
     terms, columns: size of the im2col matrix; 0 terms if there is none. pixels: values of an image.
     """
@@ -139,7 +139,7 @@ def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
 
 
 def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
-    """Return a drawing of a sum of ``depth`` terms split into ``parts`` of ``part`` terms, one for each block."""
+    """Return a drawing of a sum of ``depth`` terms, split among ``parts`` blocks that add up ``part`` terms each."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
     drawing.add_text(0, 12, f"{depth:,} terms of one sum", "head")

@@ -28,7 +28,7 @@ Rung = tuple[Step, Item]  # a step, and a layer to time it on
 def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     """Check and time each step on each layer that it can compute; return a bench document.
 
-    images: of a launch. card: record of the GPU. Raises UserError, also if the images do not fit in the card's memory.
+    images: number in a launch. card: record of the GPU. Raises UserError, also if the card's memory is too small.
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
@@ -70,7 +70,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
 
 
 def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Check and time each (step, layer); yield the results. A layer's data stay on the card within a number format."""
+    """Check and time each step on each layer; yield the results. Steps of one number format share a layer's data."""
     trials: dict[Problem, Trial] = {}
     before = ("", "")
     for step, item in rungs:

@@ -48,7 +48,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """Builds the pages with one card's figures. command: shown as their source. more: further pages to build."""
+    """Builds pages with a card's figures. command: shown on them as their source. more: further pages to build."""
 
     def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
@@ -76,7 +76,7 @@ class Pages:
         return Page(name, title, html)
 
     def all_pages(self) -> Iterator[Page]:
-        """Yield the index, the page and the source page of each step, and the further pages."""
+        """Yield the index page, two pages for each step (lesson, source), and the further pages."""
         yield self.index_page()
         for step in all_steps():
             yield self.step_page(step)
@@ -103,7 +103,7 @@ class Pages:
         return self._fill_template("index", "index", "All steps", values)
 
     def _times_on_first_network(self, step: Step) -> Mapping[str, tuple[str, str]]:
-        """Return layer → (measured, predicted ms as text), for the layers of the first network that a step computes."""
+        """Return layer → (measured ms, predicted ms), as text, for the first network's layers that a step computes."""
         layers = (layer for layer in self.card.layers(step) if layer.network == self.card.networks[0])
         return {layer.title: (tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers}
 
@@ -149,7 +149,7 @@ class Pages:
         return self._fill_template("step", step.page_name, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
-        """Return a sentence: why a step's page shows no hardware counters, or which command reads them."""
+        """Return a sentence on a page without hardware counters: why it has none, or which command reads them."""
         if step.row.needs_cublas:
             return "`profile --every-step` counts this project's own kernels alone."
         notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
@@ -161,7 +161,7 @@ class Pages:
 
 
 def lesson_to_html(text: str, layer: Layer) -> str:
-    """Return a lesson's text as HTML, with formulas computed for the layer, and text in backticks as code."""
+    """Return a lesson's text as HTML, with its formulas' values for the layer, and text in backticks as code."""
     return text_to_html(fill_formulas(text, layer.names))
 
 
@@ -171,7 +171,7 @@ def text_to_html(text: str) -> str:
 
 
 def _size_texts(layer: Layer) -> dict[str, str]:
-    """Return the title of a layer, and the sizes of its input, filters and output, as text."""
+    """Return texts by name for a layer: its title, and the sizes of its input, filters and output."""
     names = layer.names
     if isinstance(layer.problem, LinearProblem):
         return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}
@@ -215,8 +215,8 @@ def check_site_folder(folder: Path) -> None:
 def write_site(folder: Path, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> list[Path]:
     """Write all pages and the files that they load, in place of an earlier site in the folder; return the paths.
 
-    command: see ``Pages``. more: pages before those with charts and interactive drawings. Raises UserError, also if the
-    folder contains anything but a site.
+    command: shown on the pages as their source. more: pages before those with charts and interactive drawings. Raises
+    UserError, also if the folder contains anything but a site.
     """
     check_site_folder(folder)
     made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]

@@ -44,7 +44,7 @@ def pictures_page(card: Card) -> ExtraPage:
 class LadderOverview(Frozen):
     """A chart of a ladder's times, as SVG for screens (wide) and for phones (narrow).
 
-    first, fastest: bars of the first and of the fastest step. same: bar of the fastest step in the format of ``first``.
+    first, fastest: bars of these steps. same: bar of the fastest step in the number format of ``first``.
     """
 
     wide: str
@@ -144,7 +144,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
 
 
 def _ladder_bars(card: Card, network: str, layers: Layers) -> list[Bar]:
-    """Return a bar for each step and other system: measured and predicted time of all convolutions of a network."""
+    """Return a bar for each step and other system: the measured and predicted sums of all convolutions' times."""
     bench, since = card.benches[network], {step.row.name: step.row.since for step, _ in layers}
     predicted = _predicted_convolution_ms(bench, network, layers)
     links = {(step.row.name, dtype): f"{step.page_name}.html" for step, _ in layers for dtype in BY_DTYPE}
@@ -167,7 +167,7 @@ def _predicted_convolution_ms(bench: Row, network: str, layers: Layers) -> dict[
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
-    """Return (step, number format) → bytes through device memory for the timed batch, as hardware counted them."""
+    """Return (step, number format) → bytes read and written in device memory on the layer ``item``, as counted."""
     found: dict[Key, float] = {}
     for step, served in layers:
         for layer in served:

@@ -11,7 +11,7 @@ FOOT = 26
 
 
 def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
-    """Mark the cells of the first warp's threads in a grid at ``x``; threads are numbered row by row."""
+    """Mark the cells of the first 32 threads in a grid at ``x``, counted row by row. cell: a cell's side in pixels."""
     left = WARP
     for row in range(rows):
         taken = min(left, columns)
@@ -24,7 +24,7 @@ def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: 
 def draw_global_window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
     """Return a drawing of rows × columns outputs, each by a thread that reads its window from global memory.
 
-    threads: of a block. taps: the memory that the filter is read from.
+    kernel: window's side. threads: of a block. taps: the memory that the filter is read from.
     """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     drawing = Drawing(
@@ -38,7 +38,7 @@ def draw_global_window(rows: int, columns: int, kernel: int, stride: int, thread
 
 
 def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
-    """Return a drawing of a block of tile × tile outputs, with inputs in shared memory. taps: memory of the filter."""
+    """Return a drawing of a block of tile × tile outputs; its inputs lie in shared memory, its filter in ``taps``."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
         f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
@@ -89,7 +89,7 @@ def _draw_windows(
 
 
 def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
-    """Return a drawing of a thread that computes rows × columns pixels in ``maps`` maps from rows it reads once."""
+    """Return a drawing of a thread that reads input rows once for rows × columns pixels in each of ``maps`` maps."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
     drawing = Drawing(
@@ -123,7 +123,7 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
 
 
 def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
-    """Return a drawing of a Toom-Cook convolution: the transforms of inputs, filter and sums for two outputs."""
+    """Return a drawing of a Toom-Cook convolution: each thread has one point, ``maps`` maps and ``rows`` rows."""
     count, cell = kernel + 1, 22
     to_values, _, to_outputs = toom_cook_matrices(kernel)
     drawing = Drawing(

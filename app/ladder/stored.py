@@ -33,7 +33,7 @@ def heading_anchor(heading: str) -> str:
 
 
 def markdown_to_html(text: str, link: Link) -> str:
-    """Return a Markdown document as an HTML fragment, without the comments that mark generated parts."""
+    """Return a Markdown document as HTML without its comments. link: function from a link's target to its address."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table")
@@ -43,7 +43,7 @@ def markdown_to_html(text: str, link: Link) -> str:
 
 
 def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
-    """Yield the tokens with ids of headings, ``scope`` of table heads, and link targets replaced by their addresses."""
+    """Yield the tokens; headings get ids, table heads get ``scope``, and links the address that ``link`` returns."""
     first = False  # whether the next cell is the first of its row
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "html_block" and token.content.startswith("<!--"):
@@ -84,7 +84,7 @@ MOST_BYTES = 1 << 20  # size limit of docs/learn.md
 
 
 def stored_card(network: str) -> Card:
-    """Return the stored figures of a network; if it is in ``SHOWN``, those of all networks in it. Raises UserError."""
+    """Return the stored figures of a network, and of all of ``SHOWN`` if it is one of these. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not may_exist(path):
@@ -100,7 +100,7 @@ def stored_card(network: str) -> Card:
 
 
 def stored_card_if_named(network: str, card: str) -> Card | None:
-    """Return the stored figures of a network if they are of the card with this name; otherwise None."""
+    """Return the stored figures of a network if they were measured on a card named ``card``; otherwise None."""
     if not may_exist(FIGURES / BENCHES.format(network)):
         return None
     found = stored_card(network)
@@ -108,7 +108,7 @@ def stored_card_if_named(network: str, card: str) -> Card | None:
 
 
 def stored_kernels(arch: str | None) -> Row:
-    """Return the stored resources and instructions of kernels compiled for ``arch``; None: for any architecture."""
+    """Return the stored resources and instructions of compiled kernels; if ``arch`` is given, only those for it."""
     found: dict[str, object] = {}
     for name in (RESOURCES, INSTRUCTIONS):
         if may_exist(FIGURES / name):
@@ -118,7 +118,7 @@ def stored_kernels(arch: str | None) -> Row:
 
 
 def introduction_pages() -> list[ExtraPage]:
-    """Return docs/learn.md as a page, if it exists. Links to steps refer to their pages; other links become text."""
+    """Return a list with docs/learn.md as a page, or [] without it. Links to steps lead there; others become text."""
     if not may_exist(LEARN):
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}

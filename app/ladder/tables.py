@@ -1,4 +1,4 @@
-"""Build the tables of a step's page as data for its template; explain counts that differ from hardware counters."""
+"""Build a step's tables as data for its page's template; explain hardware counters that differ from the formulas."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ class CounterDifference(Frozen):
 def counter_differences(layer: Layer) -> Iterator[CounterDifference]:
     """Yield the expected and the counted value of each hardware counter of ``COUNTED`` on a layer.
 
-    Layers without counters yield nothing, and counters for which both counts are 0 are omitted.
+    A layer without counters yields nothing, and a counter whose two values are 0 is omitted.
     """
     if not layer.counters:
         return
@@ -66,7 +66,7 @@ def counter_differences(layer: Layer) -> Iterator[CounterDifference]:
 
 
 def difference_reason(step: Step, layer: Layer, found: CounterDifference) -> str | None:
-    """Return why count and counter differ much: the lesson's sentence, else a general one; None if none applies."""
+    """Return why the counter differs so much from the formula: a sentence of the lesson or a general one, or None."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
     fewer = found.counted < found.expected
@@ -90,7 +90,7 @@ def difference_reason(step: Step, layer: Layer, found: CounterDifference) -> str
 
 
 def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return counter → sentences on why it differs much from the count; if reasons differ, each names its layers."""
+    """Return counter → sentences on why it is far from the formula; if there are several, each names its layers."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in counter_differences(layer):
@@ -154,7 +154,7 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
 def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
     """Return a table of the predicted time for which each part of the card is busy, and of the measured time.
 
-    earlier: layers of ``since``, the step that this one continues.
+    earlier: title → layer of ``since``, the step on which this one builds.
     """
     rows = [
         _row_data(
@@ -181,7 +181,7 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
 def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
     """Return a table of hardware counters; None if no layer has any.
 
-    earlier: layers of the step that this one continues; their counters come first.
+    earlier: title → layer of the step on which this one builds; its counters come first.
     """
     counted = [layer for layer in layers if layer.counters]
     if not counted:
@@ -209,7 +209,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of counts, which include wasted work, and hardware counters; None if no layer has counters."""
+    """Return a table of counts by formulas, with wasted work, and by hardware; None if the hardware counted nothing."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
@@ -227,7 +227,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of the predicted busy time of each part of the card ÷ the measured time; None without times."""
+    """Return a table of each part's predicted busy time ÷ the layer's measured time; None if none was measured."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None

@@ -27,7 +27,7 @@ KINDS: Mapping[str, Callable[..., Drawing]] = {
 
 
 def draw_step(step: Step, names: Names) -> Drawing:
-    """Return the drawing of a step. names: value of each name that formulas may use, for one layer."""
+    """Return the drawing of a step on a layer. names: name in formulas → its value for the layer."""
     given = step.lesson.drawing
     sizes = {name: text if name in WORDS else round(evaluate_formula(text, names)) for name, text in given.items()}
     return KINDS[given["kind"]](**{name: size for name, size in sizes.items() if name != "kind"})

@@ -14,7 +14,7 @@ SHOWN = np.array([[1, 1, 0, 0, 0, 1, 0, 1], [0, 1, 1, 0, 1, 0, 0, 1], [1, 0, 1, 
 def draw_shared_operands(kernel: int, stride: int, height: int, width: int, rows: int, warpgroups: int) -> Drawing:
     """Return a drawing of the operands of wgmma, which lie in shared memory: filters, and pixels at two taps.
 
-    height, width: pixels that a warpgroup keeps in shared memory. rows: rows of eight neighbouring pixels in a product.
+    height, width: pixels of a warpgroup in shared memory. rows: of eight neighbouring pixels each, in one product.
     """
     down, right = min(1, kernel - 1), min(2, kernel - 1)
     high, across = ((count - 1) * stride + 1 for count in (rows, EIGHT))

@@ -140,7 +140,7 @@ class TorchCalls(TorchEngine):
 class TorchPool:
     """Makes and keeps PyTorch networks, each only once, because compiling one takes minutes.
 
-    pinned: as for ``TorchCalls``. quick: whether to try fewer settings.
+    pinned: function that allocates page-locked memory. quick: whether to leave out some settings of torch.compile.
     """
 
     def __init__(self, graph: Graph, pinned: Any, device: str = "cuda", quick: bool = False) -> None:
@@ -148,7 +148,7 @@ class TorchPool:
         self._made: dict[tuple[bool, int, str, Setting], TorchCalls] = {}
 
     def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        """Return, for each setting of an engine, a function that makes a ``Caller`` for this kind of call."""
+        """Return setting → function that makes a ``Caller`` for this kind of call. engine: ``EAGER`` or ``COMPILE``."""
         settings = [
             setting
             for setting in torch.SETTINGS
@@ -177,13 +177,13 @@ class TorchPool:
         return Caller(call, lambda: None, engine.settings_context)
 
     def close(self) -> None:
-        """Free all networks."""
+        """Free the memory of all networks that were made."""
         for engine in self._made.values():
             engine.close()
         self._made = {}
 
 
 def peer_precisions(precision: str) -> list[str]:
-    """Return PyTorch's precisions that are compared with ours: the one of equal accuracy, and for fp32 also tf32."""
+    """Return PyTorch's precisions to compare with this program's: the equally accurate one; for fp32 then also tf32."""
     same = BY_NAME[precision].peers
     return [same, "tf32"] if same == "fp32" else [same]

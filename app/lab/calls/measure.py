@@ -42,9 +42,9 @@ CallerFactories = Mapping[str, Callable[[], Caller]]
 class Setup(NamedTuple):
     """Data that all kinds of calls share. images: (N, C, H, W) uint8 in pageable memory.
 
-    labels: function from a precision to the engine's labels. ours: opens the caller of ``Classifier``. pinned_copy,
-    card_copy: functions that copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
-    waits for the device, also for the end of a resident kernel.
+    labels: function that returns the main job's labels in a precision. ours: opens a ``Caller`` of ``Classifier``.
+    pinned_copy, card_copy: functions that copy an array to page-locked memory, or into a PyTorch tensor on the card.
+    synchronize: waits for the device, also for the end of a resident kernel.
     """
 
     images: np.ndarray
@@ -58,10 +58,10 @@ class Setup(NamedTuple):
 
 @dataclass
 class Entrant:
-    """A caller in one precision, with its labels and times. factories: setting → function that makes the caller.
+    """An engine timed in one precision, and its results. factories: setting → function that makes its ``Caller``.
 
-    changed: number of labels that differed from the engine's at the check. unsteady: number of timed calls whose labels
-    differed from those of the check. reason: why there are no times.
+    tried_ms: median of the chosen setting. answers, changed: labels at the check, and how many are not the main job's.
+    unsteady: number of timed calls whose labels differed from those of the check. reason: why there are no times.
     """
 
     engine: str
@@ -79,7 +79,7 @@ class Entrant:
     def choose_fastest_setting(
         self, given: Sequence[Any], expected: Sequence[np.ndarray], show_step: Callable[[str], object]
     ) -> None:
-        """Check and time every setting; keep the fastest. Errors exclude a setting; of ours only UserErrors do."""
+        """Keep the fastest setting whose labels of the images ``given`` are ``expected`` (a peer's: nearly all)."""
         faults = []
         for setting, make in self.factories.items():
             show_step(f"{self.engine} {self.precision}: {setting}")
@@ -108,7 +108,7 @@ class Entrant:
             self.answers, self.changed = answers, changed
 
     def time_round(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
-        """Time this caller's calls of one round; after each, untimed, compare the labels with those of the check."""
+        """Time one round of calls with the images ``given``; compare the labels, untimed, with those of the check."""
         if self.caller is None:
             return
         synchronize()
@@ -137,7 +137,7 @@ def labels_on_host(labels: Any) -> np.ndarray:
 
 
 def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str], object]) -> Call:
-    """Return the times of one kind of call by every caller. show_step: called with the name of each step."""
+    """Time one kind of call by every engine in ``rounds`` rounds. show_step: called with a description of each step."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
@@ -190,7 +190,7 @@ def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
 def _fastest_peer(
     medians: Mapping[tuple[str, str], float], precision: str, our_ms: float | None
 ) -> tuple[str | None, float | None]:
-    """Return the fastest peer in a precision, and its median ÷ ours."""
+    """Return the fastest peer in a precision, and its time ÷ ours; None if missing. medians: (peer, precision) → ms."""
     times = {engine: ms for (engine, other), ms in medians.items() if other == precision}
     best = min(times, key=times.__getitem__, default=None)
     return best, None if best is None else speedup(times[best], our_ms)

@@ -1,4 +1,4 @@
-"""Format the document of ``app.lab.calls`` as text."""
+"""Format as text the document with the times of calls of ``Classifier`` and of PyTorch (``app.lab.calls``)."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
 
 
 def speed_verdict(row: Call) -> str:
-    """Return the fastest peer's time ÷ ours as text, after ``LOST`` if it was faster, then that of the best in tf32."""
+    """Return as text how many times as fast as the best peer we are, after ``LOST`` if slower; also for tf32 peers."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"
@@ -65,7 +65,7 @@ def _caller_cells(caller: Caller, ours: float | None) -> list[str]:
 
 
 def _label_notes(row: Call) -> Iterator[str]:
-    """Yield remarks on labels that differ."""
+    """Yield a remark on each caller whose labels differ from the engine's, or from call to call."""
     for caller in row["callers"]:
         start = f"{row['name']}: {TITLES[caller['engine']]} {caller['precision']}"
         if caller["changed"] and not caller["reason"]:

@@ -65,7 +65,7 @@ class Fault(Exception):  # noqa: N818 - a verdict, not an error
 
 
 class Case(Frozen):
-    """A kernel, a problem to run it on, and random data for ``images`` images. seed: of the random data."""
+    """A kernel (``row``), a problem to run it on, random weights, and ``images`` random images. seed: of both."""
 
     row: Variant
     problem: Problem
@@ -100,7 +100,7 @@ class Case(Frozen):
         return replace(self, seed=self.seed + 1)
 
     def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Return a description of the first error in the flat outputs of this case, then of ``rerun_case``, or None."""
+        """Return as text the first error in the flat outputs of this case, then of ``rerun_case``; None without any."""
         half = len(outputs) // 2
         first = self.describe_first_error(outputs[:half])
         if first is not None or (second := self.rerun_case.describe_first_error(outputs[half:])) is None:
@@ -108,7 +108,7 @@ class Case(Frozen):
         return f"run again on other images and weights, {second}"
 
     def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Return a description of the first wrong element of the flat outputs, y and perhaps labels, or None."""
+        """Return as text the first wrong element of the flat ``outputs`` (y, perhaps labels); None if all are right."""
         exact, each = self.expected_and_tolerance
         y = outputs[0].reshape(exact.shape)
         with np.errstate(invalid="ignore"):
@@ -123,7 +123,7 @@ class Case(Frozen):
         return None
 
     def _describe_position(self, at: int) -> str:
-        """Return as text to which image, map and pixel the flat index ``at`` of y belongs."""
+        """Return as text which image, map and pixel of the output lies at the flat index ``at``."""
         if isinstance(self.problem, LinearProblem):
             image, output = divmod(at, self.problem.outputs)
             return f"image {image}, output {output}"
@@ -134,13 +134,13 @@ class Case(Frozen):
 
 
 def _describe_value(value: Any) -> str:
-    """Return a wrong element of y, a NumPy scalar, as text; if its bytes repeat a key of ``NANS``, the text there."""
+    """Return a wrong output element as text; for a NaN that marks unwritten memory (key of ``NANS``), what it means."""
     words = (value.tobytes()[at : at + 2] for at in range(0, value.nbytes, 2))
     return NANS.get(b"".join(set(words)), f"found {value:.7g}")
 
 
 def _describe_wrong_label(labels: np.ndarray, exact: np.ndarray, allowed: np.ndarray) -> str | None:
-    """Return a description of the first label whose score is below the best by more than allowed errors, or None."""
+    """Return as text the first label whose score in ``exact`` is too far below the best (``allowed``), or None."""
     for image, (label, scores, slack) in enumerate(zip(labels, exact, allowed, strict=True)):
         best = int(scores.argmax())
         if label >= len(scores) or scores[best] - scores[label] > slack[best] + slack[label]:
@@ -178,7 +178,7 @@ def type_names(problem: Problem) -> str:
 
 
 def small_cases(row: Variant, arch: str) -> list[Case]:
-    """Return a case for each shape that the kernel supports in its first type, and one for each other type."""
+    """Return a case for each of ``SHAPES`` that the kernel supports in its first number type; one per other type."""
     found = []
     for dtype in row.dtypes:
         problems = [problem_in_type(row, problem, dtype) for problem in SHAPES[row.operation]]
@@ -192,7 +192,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 
 
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
-    """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
+    """Return a case of the layer, or of ``shape`` if given, in each of the kernel's number types. Raises UserError."""
     if shape is not None:
         problems: list[Problem] = [_simplify_if_refused(row, problem, arch) for problem in _parse_shape(row, shape)]
     else:
@@ -212,14 +212,14 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
 
 
 def _simplify_if_refused(row: Variant, problem: Single, arch: str) -> Single:
-    """Return the problem; if the kernel does not support it, without bias, or with mean instead of max pooling."""
+    """Return the problem if the kernel supports it; otherwise without bias or, for pooling, with mean, not max."""
     if row.refusal_reason(problem, arch) is None:
         return problem
     return replace(problem, is_max=False) if isinstance(problem, PoolProblem) else replace(problem, bias=False)
 
 
 def _parse_shape(row: Variant, text: str) -> Iterator[Single]:
-    """Return the problems of the shape ``text``, as ``--shape`` takes it, in each type of the kernel."""
+    """Return a problem of the sizes in ``text`` (``3,13,10,17,3,1``) in each type of the kernel. Raises UserError."""
     names = SIZES[row.operation]
     try:
         sizes = [*map(int, text.split(","))]
@@ -243,7 +243,7 @@ def _parse_shape(row: Variant, text: str) -> Iterator[Single]:
 
 
 def problem_in_type(row: Variant, problem: Single, dtype: str) -> Single:
-    """Return the problem in another arithmetic type, with the storage types of that type; uint8 input stays uint8.
+    """Return the problem in the arithmetic type ``dtype``, with inputs and outputs stored to suit it, or uint8 input.
 
     For a kernel for 2:4 sparse filters, the problem has such filters.
     """

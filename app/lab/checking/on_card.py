@@ -58,7 +58,7 @@ def _guards_changed(whole: cupy.ndarray) -> bool:
 
 
 def check_user_case(path: Path, like: str | None, problem: Problem, images: int, seed: int, arch: str) -> str | None:
-    """Return the first error or Fault of a user's kernel as text, or None. like: as in ``open_user_kernel``."""
+    """Return a user's kernel's first error or Fault as text, or None. like: the registry row whose launch it uses."""
     with open_user_kernel(path, like) as row:
         case = Case(row, problem, images, seed)
         try:

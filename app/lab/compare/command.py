@@ -44,7 +44,7 @@ KNOWN = {
 
 
 class Report(Frozen):
-    """A report and its timed rows by name. context: field → value, for each part of ``CONTEXT``."""
+    """A report and its timed rows by name. context: fields of the machine, of the settings and of the software."""
 
     path: Path
     document: dict[str, Any]
@@ -56,7 +56,7 @@ Sides = tuple[Sequence[Report], Sequence[Report]]
 
 
 def compare(request: CompareRequest) -> int:
-    """Compare reports, print and write the result. Return 1 if ``--fail-above`` fails a row. Raises UserError."""
+    """Compare reports; print and write the result. Return 1 if a row fails ``--fail-above``. Raises UserError."""
     before, after = sides = _read_sides(request)
     reports = [*before, *after]
     if len(kinds := _distinct_values(report.document["schema"] for report in reports)) > 1:
@@ -99,7 +99,7 @@ def compare(request: CompareRequest) -> int:
 
 
 def _read_sides(request: CompareRequest) -> Sides:
-    """Return the reports of both sides: one on each, or at least two on each. Raises UserError."""
+    """Return the reports from before and after the change: one each, or at least two each. Raises UserError."""
     before, after = request.before, request.after
     if after is None:
         if len(before) != 2:
@@ -149,7 +149,7 @@ def _values_text(values: Sequence[Any]) -> str:
 
 
 def _differing_fields(sides: Sides, part: int) -> list[Difference]:
-    """Return the fields in part number ``part`` of the context whose values differ, with each side's values."""
+    """Return the fields whose values differ, with each side's values. part: 0 for machine, 1 settings, 2 software."""
     contexts = [[report.context[part] for report in side] for side in sides]
     names = dict.fromkeys(name for side in contexts for one in side for name in one)
     found = [(name, [_distinct_values(one.get(name) for one in side) for side in contexts]) for name in names]

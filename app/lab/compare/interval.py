@@ -30,7 +30,7 @@ def percent_change(before: float, after: float) -> float:
 
 
 def median_of_side(runs: Runs) -> float:
-    """Return the time of a row on one side: the median of a single run, or the geometric mean of several medians."""
+    """Return a row's time before or after the change: its run's median, or the geometric mean of runs' medians."""
     return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
 
@@ -62,7 +62,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
 
 
 def _logarithms_and_error(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
-    """Return the logarithms of all observations, (N,), and the change's standard error; None for too few samples."""
+    """Return the logarithms of all times to compare, (N,), and the change's standard error; None for too few times."""
     if len(before) > 1:
         sides = [np.log([run.median for run in runs]) for runs in (before, after)]
         return np.concatenate(sides), _standard_error(*sides)
@@ -77,7 +77,7 @@ def _part_medians(samples: Sequence[float], parts: int) -> np.ndarray:
 
 
 def _standard_error(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the standard error of the difference of the means, under equal variance on both sides."""
+    """Return the standard error of the difference of the two means, if both sides have the same variance."""
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
     return sqrt(squares / (len(before) + len(after) - 2) * (1 / len(before) + 1 / len(after)))
 
@@ -110,10 +110,10 @@ def _random_directions(count: int) -> np.ndarray:
 
 
 def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
-    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0, else ``same``.
+    """Return ``slower`` or ``faster`` for a change of at least 1 % whose interval excludes 0, else ``same``.
 
-    Without interval, return ``unknown``. several: whether each side has several reports; otherwise the verdict says
-    that it concerns only the two runs.
+    If ``bounds`` (the interval) is None, return ``unknown``. change: in percent. several: whether each side has several
+    reports; otherwise the verdict says that it concerns only the two runs.
     """
     if bounds is None:
         return UNKNOWN
@@ -123,5 +123,5 @@ def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
 
 
 def exceeds_slowdown(change: float, bounds: Bounds | None, most: float) -> bool:
-    """Return whether ``change`` is over ``most`` percent and the interval, if there is one, is above 0."""
+    """Return whether ``change`` is over ``most`` percent and its interval, if there is one, lies above 0."""
     return change > most and (bounds is None or bounds[0] > 0)

@@ -19,7 +19,7 @@ ROUNDING = 1e-6  # relative error of stored samples, which have fewer digits tha
 
 
 class TimedRow(Frozen):
-    """A named time in a report. median and samples: in ``unit``, ms or s; older reports have no samples."""
+    """A named time in a report. median, samples: in the unit ``unit`` (ms or s); older reports have no samples."""
 
     name: str
     median: float
@@ -28,7 +28,7 @@ class TimedRow(Frozen):
 
 
 def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> TimedRow | None:
-    """Return part of a report as a row with the time at the key ``time``; None without it. Raises BadValueError."""
+    """Return a part of a report as a row; None without part or time. time: its time's key. Raises BadValueError."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
@@ -96,12 +96,12 @@ def _pipeline_rows(document: PipelineSweep) -> Iterator[TimedRow | None]:
 
 
 def _make_field_getter(*names: str) -> Callable[[Document], Mapping[str, Any]]:
-    """Return a function from a document to its fields with these names."""
+    """Return a function that returns a document's fields with these names."""
     return lambda document: {name: document[name] for name in names}
 
 
 def _run_settings(document: Report) -> Mapping[str, Any]:
-    """Return network, type of images, precision, batch and settings of a main job's report, but no numbers of runs."""
+    """Return a classification report's network, image type, precision, batch and settings, but no numbers of runs."""
     settings = {name: value for name, value in document["settings"].items() if name not in ("runs", "layer_runs")}
     return {
         "network": document["network"]["name"],
@@ -112,7 +112,7 @@ def _run_settings(document: Report) -> Mapping[str, Any]:
 
 
 def _machine_names(document: Document) -> Mapping[str, Any]:
-    """Return the name of the card and, if the CPU may have rows, the name of the CPU."""
+    """Return the name of the card and, in documents that may have times of the CPU, the name of the CPU."""
     named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 

@@ -27,7 +27,7 @@ SPARE = 3  # blocks of labels' size to overwrite, one of which JAX may allocate 
 
 
 def why_no_jax() -> str | None:
-    """Return why JAX cannot run on the GPU, or None if it can. Let JAX allocate device memory only as needed."""
+    """Return why JAX cannot run on the GPU, or None if it can. Also set JAX to allocate memory only as needed."""
     if importlib.util.find_spec("jax") is None:
         return "JAX is not installed"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other engines need device memory, too
@@ -39,7 +39,7 @@ def why_no_jax() -> str | None:
 
 
 class JaxEngine(Engine):
-    """Classifies one batch with JAX: a jitted function, which writes new arrays each time.
+    """Classifies one batch with JAX: a jitted function, which writes new arrays in each call.
 
     platform: ``cpu`` for tests. in_pieces: run pieces that fit the L2 cache; UserError if there is only one. XLA
     chooses the layouts itself and inserts transposes. The images on the card are an argument of the function; they are

@@ -21,7 +21,7 @@ from app.planning.tuning import Tuning
 
 
 class OurEngine(Engine):
-    """This program as in the main job; for times on the card, in one chunk. Raises UserError if that does not fit."""
+    """The main job's engine; times on the card are of one chunk. Raises UserError if that exceeds device memory."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class OurEngine(Engine):
 
 
 def runs_sparse_kernels(graph: Graph, precision: str, *, arch: str, known: Tuning) -> bool:
-    """Return whether this program runs a kernel for 2:4 sparse weights. known: tuned settings."""
+    """Return whether this program runs ``graph`` with a kernel for 2:4 sparse weights. known: tuned settings."""
     with suppress(UserError):  # the engine's row tells the reason
         return any(node.variant.sparse for node in plan(graph, arch, Choices(precision, tuning=known)).nodes)
     return False

@@ -45,7 +45,7 @@ SOFTWARE = tuple(dict.fromkeys(chain(*PACKAGES.values(), ("numpy",))))
 
 
 class Job(Frozen):
-    """What to compare. precisions: of this program. engines: names of all engines to time, this program's included."""
+    """What to compare. precisions: of this program. batches: sizes. engines: names; ``ours`` is this program."""
 
     networks: list[str]
     precisions: list[str]
@@ -63,9 +63,9 @@ class Job(Frozen):
 
 
 class EngineFactories(NamedTuple):
-    """Functions that make engines. ours: makes this program's engine. peers: peer → setting → function.
+    """Functions that make engines. ours: makes this program's engine. peers: peer → setting → function that makes it.
 
-    missing: why peers do not run here. check_card: raises an error if the card no longer answers. runs_sparse: returns
+    missing: why other peers do not run. check_card: raises an error if the card no longer answers. runs_sparse: returns
     whether kernels for 2:4 sparse weights run a graph in a precision; dense kernels are then timed, too.
     """
 
@@ -132,7 +132,7 @@ def compare(request: BenchRequest) -> int:
 
 
 def measuring_command(request: BenchRequest, rounds: int) -> str:
-    """Return the command that repeats this measurement."""
+    """Return the command line that repeats this measurement. rounds: their number."""
     size = {"batches": request.batches} if request.batches else {"batch": request.batch}
     options = {"network": request.network, **size, "rounds": rounds}
     options |= {"precision": request.precision, "only": request.only}
@@ -157,7 +157,7 @@ def job_from_request(request: BenchRequest) -> Job:
 
 
 def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
-    """Return the names in a list with commas, each once, by default all. Raises UserError for an unknown name."""
+    """Return the names in ``text``, split at commas; all ``known`` for None. Raises UserError for an unknown name."""
     names = list(known if text is None else dict.fromkeys(text.split(",")))
     for name in names:
         if name not in known:
@@ -169,7 +169,7 @@ def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[st
 def find_engine_factories(
     engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]
 ) -> EngineFactories:
-    """Return factories of the peers in ``engines`` that run here, why others do not, ``ours`` and ``check_card``."""
+    """Return ``ours``, ``check_card``, and factories of the peers in ``engines``, with the reason if one cannot run."""
     found: dict[str, Mapping[str, Callable[..., Engine]]] = {
         torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
         jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
@@ -184,7 +184,7 @@ def find_engine_factories(
 def search_settings(
     job: Job, factories: EngineFactories, searches: Searches, show_step: Callable[[str], object]
 ) -> Iterator[Search]:
-    """Time briefly each untried setting that may be the fastest, and store its times; yield the search of each peer.
+    """Time briefly each untried setting that may be the fastest; store its times; yield each peer's stored times.
 
     show_step: called before each try. Raises UserError, after storing the failure, if a setting leaves the card
     unusable.
@@ -254,7 +254,7 @@ def compare_all(
 
 
 def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
-    """Return why the fastest settings are unknown; empty if known. known: a search per peer. settings: peer → names."""
+    """Return why a peer's fastest setting is unknown, or "". known: stored times per peer. settings: peer → names."""
     if not known:
         return "no peer was timed"
     total = sum(len(settings[one["engine"]]) for one in known)
@@ -265,7 +265,7 @@ def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collecti
 
 
 def _iterate_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
-    """Yield a batch for each network and batch size, ascending. checked: as in ``load_batch``."""
+    """Yield a batch for each network and each batch size, ascending. checked: whether labels will be scored."""
     for network in job.networks:
         largest = load_batch(network, job.batches[-1], checked=checked)
         yield from map(largest.first_images, job.batches)

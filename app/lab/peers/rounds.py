@@ -37,9 +37,9 @@ MEASUREMENTS = (END_TO_END, ON_CARD)
 
 
 class Engine(Protocol):
-    """A system that is set up to classify one batch in one way. note: remark on its times.
+    """A system that is set up to classify one batch with one setting. note: remark on its times.
 
-    arithmetic: the type of the multiplication if the accuracy rule judges the engine; None for a peer.
+    arithmetic: number type in which it multiplies; the accuracy rule depends on it and judges no peer (None).
     """
 
     note: str = ""
@@ -121,7 +121,7 @@ class Entrant:
         self._attempt(partial(self._make_and_warm_up, batch))
 
     def run_round(self) -> None:
-        """Time the engine's runs of one round, unless it has failed. Sets ``reason`` if it fails."""
+        """Time the engine for one round, unless it failed earlier. Sets ``reason`` if it fails now."""
         if self.engine is not None:
             self._attempt(self._time_round)
 
@@ -145,7 +145,7 @@ class Entrant:
                 engine.close()
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Run the action. If it fails, close the engine, drop its labels and set ``reason``.
+        """Run the action. If it raises an error, close the engine, drop its labels and set ``reason``.
 
         A peer may fail in any way. An error of this program other than UserError is a bug and is raised.
         """
@@ -202,7 +202,7 @@ class Entrant:
         return time_call(run_passes)[1] / self.passes
 
     def result_row(self, batch: Batch) -> Row:
-        """Return the engine's row of the document, with times in ms."""
+        """Return the engine's row for the JSON document, with times in ms; ``batch`` judges its labels."""
         row: dict[str, Any] = {
             **{name: getattr(self.candidate, name) for name in ("engine", "setting", "precision")},
             **{

@@ -20,7 +20,7 @@ Key = tuple[object, ...]
 
 
 class Searches:
-    """The stored times of the peers' settings on one card. software: peer → its packages' installed versions."""
+    """The stored times of the peers' settings on one card. software: peer → versions of its installed packages."""
 
     def __init__(self, card: str, software: Mapping[str, dict[str, str]]) -> None:
         self._card, self._software = card, software
@@ -30,7 +30,7 @@ class Searches:
         self._merge(self._path)
 
     def find(self, network: Network, precision: str, images: int, engine: str) -> Search:
-        """Return the stored times and failures of the peer ``engine`` for this case, or a record without any."""
+        """Return the times and failures of the settings of the peer ``engine``, stored for this batch; perhaps none."""
         new: Search = {
             "network": network.name,
             "digest": network.digest,
@@ -44,7 +44,7 @@ class Searches:
         return self._found.get(_search_key(new), new)
 
     def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
-        """Store a setting's times in ms, on the card and end to end, or why there are none. Raises UserError.
+        """Store a setting's times, ``ms`` = [on the card, end to end], or if [] the ``reason``. Raises UserError.
 
         Times that other processes stored meanwhile for cards of the same name stay in the file.
         """
@@ -74,7 +74,7 @@ class Searches:
 
 
 def _forget_failed(search: Search) -> None:
-    """Remove the times of settings that failed in a later run."""
+    """Remove from ``search`` the times of settings that failed in a later run."""
     for setting in search["failed"]:
         search["ms"].pop(setting, None)
 
@@ -84,7 +84,7 @@ def _search_key(search: Search) -> Key:
 
 
 def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
-    """Return (engine, setting) of the fastest on the card and of the fastest end to end; one pair if they are equal.
+    """Return (peer, setting) of the fastest on the card and of the fastest end to end; one pair if they are equal.
 
     settings: each peer's settings to consider; a file may contain others.
     """

@@ -25,7 +25,7 @@ SEARCHES = (
 
 
 def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list[Ratio]:
-    """Return the fastest peer's median ÷ ours, on the card and end to end, for each of our rows that ran.
+    """Return the fastest peer's median time ÷ ours, on the card and end to end, for each of this program's timed rows.
 
     unknown: for each precision of the peers, why their fastest settings are not known; empty if they are. Without these
     settings, or after a failure of one of these peers, ratios are None and ``reason`` says why.
@@ -108,7 +108,7 @@ def _ratio_cells(entry: Ratio) -> list[str]:
 
 
 def _row_remarks(comparison: Comparison) -> Iterator[str]:
-    """Yield a remark for each row: our kernels or the peer's setting, and how many runs gave other labels."""
+    """Yield a remark for each engine: its kernels or setting, and how many runs gave labels other than the first's."""
     for row in comparison["rows"]:
         start = f"{row['engine']} {row['precision']}: "
         about = ", ".join(filter(None, (row["setting"], row["note"])))

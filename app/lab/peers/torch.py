@@ -74,7 +74,7 @@ def reason_to_skip_setting(name: str, ms: Mapping[str, Sequence[float]], graph: 
 
 
 def free_compiled_code() -> None:
-    """Free the machine code and graph memory that torch.compile still holds for unused functions."""
+    """Free the machine code and CUDA graph memory that torch.compile keeps for functions that are no longer used."""
     torch = sys.modules.get("torch")
     if torch is not None:
         if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing was compiled
@@ -85,7 +85,7 @@ def free_compiled_code() -> None:
 
 
 class TorchEngine(Engine):
-    """Classifies one batch with PyTorch. device: ``cpu`` (no graphs) for tests.
+    """Classifies one batch with PyTorch. device: ``cuda``, or ``cpu`` (without CUDA graphs) for tests.
 
     precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
     precision. Raises UserError for a setting with pieces if there is only one.

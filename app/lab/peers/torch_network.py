@@ -35,9 +35,9 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
 
 
 def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
-    """Return a module that resizes images by PyTorch's interpolation; float errors may round halves the other way.
+    """Return a module that resizes images by PyTorch's interpolation, whose float errors may round halves otherwise.
 
-    The rule ``course`` truncates, so float errors could change values by 1: it is computed in exact integers.
+    The resizing rule ``course`` truncates, so float errors could change pixels by 1: it uses exact integers instead.
     """
     layer = step.layer
     if not isinstance(layer, Resize):
@@ -75,7 +75,7 @@ def _network_modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: boo
             return x.permute(0, 2, 3, 1).flatten(1)
 
     def fill_parameters(module: Any, name: str, weights: np.ndarray) -> Any:
-        """Return the module with these weights and, if the parameters have it, the bias of that name."""
+        """Return the module with these weights and, if the layer ``name`` has one, its bias."""
         tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
         if channels_last and tensor.ndim == 4:
             tensor = tensor.to(memory_format=torch.channels_last)

@@ -70,7 +70,7 @@ METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
 def busiest_unit(throughput: Mapping[str, float | None]) -> str:
-    """Return the busiest unit; ``latency`` if it is below BUSY, ``unknown`` without numbers. throughput: unit → %."""
+    """Return the busiest unit, ``latency`` if none reaches BUSY %, ``unknown`` if not counted. throughput: unit → %."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
         return "unknown"
@@ -125,7 +125,7 @@ def collect_counters(arguments: Sequence[str], entries: Sequence[str]) -> tuple[
 
 
 def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
-    """Run ``main.py`` under ncu as ``collect_counters`` does; return ncu's text and None, or "" and why it failed."""
+    """Run ``main.py`` under ncu; return its table as text and None, or "" and why not. entries: functions to count."""
     tool = shutil.which("ncu")
     if tool is None:
         return "", "no counters: Nsight Compute (ncu) is not installed or not on PATH"
@@ -161,7 +161,7 @@ def describe_ncu_failure(text: str, code: int) -> str:
 
 
 def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
-    """Return the rows ``counted`` with layer and name of each launch; layers are empty if ncu counted other kernels."""
+    """Return ``counted``, a row per launch, with layer and name of ``launched``; no layers if their kernels differ."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
         return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]

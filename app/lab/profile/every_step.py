@@ -108,7 +108,7 @@ def served_layers(graph: Graph, arch: str, choices: Choices, row: Variant) -> It
 
 
 def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
-    """Yield (layer, kernel function) of each launch of ``row`` for one batch. Raises UserError as ``plan`` does."""
+    """Yield (layer, kernel function) of each launch of the kernel ``row`` in a batch. Raises UserError if none fits."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
             config = row.launch_config(node.problem, node.settings)
@@ -119,7 +119,7 @@ def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, b
 def profile_arguments(
     network: str, row: Variant, layers: Sequence[str], precision: str, batch: int, selected: str
 ) -> list[str]:
-    """Return ``main.py`` arguments to profile one unfused batch in one chunk, with this kernel for ``layers``."""
+    """Return ``main.py`` arguments to profile one batch in one chunk, with ``row`` for ``layers`` and nothing fused."""
     given = {
         "batch": batch,
         "chunk": batch,

@@ -178,7 +178,7 @@ def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
 
 
 def span_rows(runs: Sequence[Sequence[Span]]) -> list[Row]:
-    """Return the table's rows, one per kernel or copy, the slowest first; calls, total_ms and bytes are per run."""
+    """Return a row for each kernel or copy of the runs, the slowest first; calls, total_ms and bytes are per run."""
     groups: dict[tuple[str, str, str], list[Span]] = {}
     for span in (span for run in runs for span in run):
         groups.setdefault((span.kind, span.layer, span.name), []).append(span)
@@ -215,7 +215,7 @@ def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
 
 
 def _collect_counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the counters of the first chunk's kernels as rows, and the reason if there are none."""
+    """Return the hardware counters of the first chunk's kernels, a row each, and the reason if there are none."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
     counted, note = counters.collect_counters(rerun_arguments(request), [span.entry for span in launched])
@@ -228,7 +228,7 @@ def trace_event_document(
     """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times are in microseconds.
 
     It has a row for the host's API calls and one for each stream. calls: times in seconds of the host's clock. zero:
-    time of that clock when the spans' clock was at 0.
+    time of that clock at time 0 of the spans. card: the GPU's name.
     """
     rows: dict[tuple[int, int | None], str] = {(HOST, None): "host", (HOST, 0): "API calls", (CARD, None): card}
     rows |= {(CARD, stream): f"stream {stream + 1}" for stream in sorted({span.stream for span in spans})}

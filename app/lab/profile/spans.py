@@ -34,8 +34,8 @@ COPIES = {
 class Span(Frozen):
     """The execution of a kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
-    layer: node of the plan; empty for copies of the batch. name: of the kernel or copy. stream: index. entry: name of
-    the kernel's function. nbytes: bytes copied.
+    layer: name of the layer, or of fused layers; empty for copies of the batch. name: of the kernel or copy. stream:
+    index. entry: name of the kernel's function. nbytes: bytes copied.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Span(Frozen):
 
 
 def describe_action(action: Action, variant: Variant) -> tuple[str, str, str]:
-    """Return kind, name and entry point of a span for one action (kernel, copy or cuBLAS call) of a launch."""
+    """Return kind, name and entry (see ``Span``) of an action of a launch: a kernel, copy or cuBLAS call."""
     match action:
         case KernelLaunch():
             entry = action.entry or variant.entry

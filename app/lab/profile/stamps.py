@@ -61,7 +61,7 @@ class Shares(Frozen):
 
 
 def decode_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
-    """Return the warpgroups that ran, decoded from words (blocks x warpgroups, HEAD + stamps) uint64."""
+    """Return the warpgroups that ran. words: what they wrote, (blocks x warpgroups, HEAD + stamps) uint64."""
     found = []
     for index, row in enumerate(words[: shares.blocks * shares.warpgroups]):
         count = int(row[0])
@@ -75,7 +75,7 @@ def decode_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
 
 
 def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
-    """Return the clock rate of the multiprocessors in MHz, from both clocks at the warpgroups' start and end."""
+    """Return the multiprocessors' clock rate in MHz: cycles ÷ time between the start and the end of warpgroups."""
     spans = ((group.ended_clock - int(group.clocks[0]), group.ended_ns - group.started_ns) for group in groups)
     return median(clocks / nanoseconds * 1e3 for clocks, nanoseconds in spans if nanoseconds > 0)
 
@@ -119,7 +119,7 @@ def _phase_spans(group: Warpgroup, at: np.ndarray) -> list[list[Any]]:
 def _image_progress(
     groups: Iterable[Warpgroup], times: dict[tuple[int, int], np.ndarray], shares: Shares
 ) -> dict[str, Any]:
-    """Return how many images were requested, staged and computed at each of POINTS + 1 times."""
+    """Return how many images were requested, staged and computed at each of POINTS + 1 times. times: stamps in µs."""
     events: dict[str, list[tuple[float, int]]] = {"requested": [], "staged": [], "computed": []}
     for group in groups:
         at = times[group.block, group.number]

@@ -84,7 +84,7 @@ def _stamps_note(timeline: Timeline | None) -> str | None:
 
 
 def kernel_cells(row: Row) -> list[str]:
-    """Return the cells of a kernel or copy, in the order of the columns ``KERNELS``."""
+    """Return the table cells for a kernel or copy, in the order of the columns ``KERNELS``."""
     copied = [f"{row['bytes'] / 1e6:.3f}", f"{row['gbytes_per_s'] or 0:.1f}"] if row["bytes"] else ["", ""]
     times = [format_ms(ms) for ms in (row["min_ms"], row["average_ms"], row["max_ms"])]
     calls = [f"{row['calls']:.0f}", format_ms(row["total_ms"]), f"{row['share']:.1%}"]
@@ -92,7 +92,7 @@ def kernel_cells(row: Row) -> list[str]:
 
 
 def call_cells(row: Call) -> list[str]:
-    """Return the cells of an API call, in the order of the columns ``CALLS``."""
+    """Return the table cells for an API call, in the order of the columns ``CALLS``."""
     times = [format_ms(row["total_ms"]), f"{row['share']:.1%}", f"{row['average_us']:.2f}", f"{row['max_us']:.1f}"]
     return [row["name"], f"{row['calls']:.0f}", *times]
 

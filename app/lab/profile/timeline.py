@@ -40,7 +40,7 @@ def first_kernel_shares(execution: ExecutionPlan, images: int, multiprocessors: 
 
 
 def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dict[str, Any]:
-    """Time the batch without stamps and with them; return the ``timeline`` part of the profile document.
+    """Time the batch without time stamps and with them; return the ``timeline`` part of the profile document.
 
     images: page-locked, (N, C, H, W) uint8. Raises RuntimeError if the stamps change the labels.
     """
@@ -70,7 +70,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
 
 
 def add_stamps(variant: Variant, shares: Shares) -> Variant:
-    """Return the variant with the compile-time constants with which its kernel writes time stamps."""
+    """Return the variant, compiled so that its kernel writes time stamps; ``shares`` gives their number."""
     constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 
     def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:

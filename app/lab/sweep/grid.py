@@ -119,7 +119,7 @@ def make_sweep_target(
     values: Mapping[str, Iterable[int]],
     tuning: Tuning,
 ) -> Target:
-    """Return a target with each combination of ``values`` that the kernel supports. Raises UserError without any."""
+    """Return a layer's target, with the combinations of ``values`` that the kernel supports. Raises UserError."""
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))

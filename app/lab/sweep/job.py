@@ -132,7 +132,7 @@ def run_sweep(
 ) -> int:
     """Measure all points, store the best of each layer, print and draw; return 0, or 1 if a point was wrong.
 
-    measuring: as in ``measure_all``. Raises UserError if Ctrl-C ended the sweep early, or if no point could run.
+    measuring: opens a context with the function that measures points. Raises UserError after Ctrl-C or if no point ran.
     """
     tables: list[Path] = []
 

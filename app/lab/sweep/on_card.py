@@ -41,7 +41,7 @@ class PointTimer:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Return a kernel's times and worst error ÷ tolerance. Raises CannotRun and WrongResult."""
+        """Return times and worst error ÷ tolerance with these parameters. Raises CannotRun and WrongResult."""
         try:
             if row is self._row:
                 self._compiled.pop(format_parameters(parameters)).result()

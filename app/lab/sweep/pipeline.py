@@ -136,7 +136,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
 
 
 def _table_of_one_figure(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
-    """Return a table of one figure of each point: a row per chunk size, a column per number of streams."""
+    """Return a table with ``cell(point)`` for each point: a row per chunk size, a column per number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:
         rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)

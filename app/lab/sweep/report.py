@@ -143,7 +143,7 @@ def layer_heat_map(target: Target) -> HeatMap | None:
 
 
 def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
-    """Return the least time for each pair of values of two parameters (0 for a parameter ""), over all others."""
+    """Return (value of ``down``, of ``across``) → least ms over all other parameters. "": no parameter, value 0."""
     best: dict[tuple[int, int], float] = {}
     for point in target.points:
         values = point["parameters"].get(down, 0), point["parameters"].get(across, 0)
@@ -152,7 +152,7 @@ def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int]
 
 
 def summed_heat_map(targets: Sequence[Target]) -> HeatMap | None:
-    """Return the heat map of two layers' summed times over the only parameter of each; None for other targets."""
+    """Return the heat map of two layers' summed times over each one's only parameter; None if they are not two such."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables

@@ -60,12 +60,12 @@ class Header(Frozen):
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def single_word(self, key: str) -> str | None:
-        """Return the only word of a key; None if the header lacks the key."""
+        """Return the only value of a key; None if the header lacks the key."""
         return self.words[key][0] if key in self.words else None
 
 
 def read_header(name: str, text: str, like: str | None) -> Header:
-    """Parse the header in a file's text. like: the row that ``--as`` names. Raises UserError with the faulty line."""
+    """Parse the header in a file's text. like: the registry row of ``--as``. Raises UserError with the faulty line."""
     words: dict[str, tuple[str, ...]] = {}
     expressions: dict[str, tuple[ast.expr, ...]] = {}
     constants: dict[str, ast.expr] = {}
@@ -101,7 +101,7 @@ def read_header(name: str, text: str, like: str | None) -> Header:
 
 
 def _parse_constant(name: str, value: str, count: int) -> tuple[ast.expr]:
-    """Return the expression of a constant. count: number of earlier constants. Raises BadExpressionError."""
+    """Return a constant's expression, parsed. count: number of constants before it. Raises BadExpressionError."""
     if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,39}", name):
         raise BadExpressionError("is no name of a constant: use capitals, digits and _")
     if name in RESERVED | _template_parameter_names() or any(name in sizes for sizes in (*SIZES.values(), TYPE_BYTES)):
@@ -116,7 +116,7 @@ def _parse_constant(name: str, value: str, count: int) -> tuple[ast.expr]:
 
 @cache
 def _template_parameter_names() -> set[str]:
-    """Return the template parameters in the kernels' include files, whose names a constant may not have."""
+    """Return names that a constant may not have: the template parameters in the kernels' include files."""
     texts = (path.read_text(encoding="utf-8") for path in INCLUDE_DIR.glob("*.cuh"))
     return {name for text in texts for line in _TEMPLATE.findall(text) for name in re.findall(r"\w+", line)}
 
@@ -162,7 +162,7 @@ def _check_keys(name: str, header: Header) -> None:
 
 
 def check_names(name: str, header: Header, operation: str) -> None:
-    """Raise UserError if an expression contains an unknown name: neither a size nor an earlier constant."""
+    """Raise UserError if an expression has a name that is neither a size of the operation nor an earlier constant."""
     sizes = {*SIZES[operation], *TYPE_BYTES}
     constants = [(key, (value,)) for key, value in header.constants.items()]
     for key, parts in [*constants, *header.expressions.items()]:

@@ -22,14 +22,14 @@ ALWAYS = len(POISONS)  # the first runs, all compared, one with each poison
 
 
 class Judge(Trial):
-    """A ``Trial`` whose random inputs change in every run; their seed comes from the operating system."""
+    """Checks and times a kernel as ``Trial`` does, but with random inputs that change in every run."""
 
     def __init__(self, problem: Problem, images: int, arch: str) -> None:
         self.rng = np.random.default_rng()
         super().__init__(problem, images, arch, seed=int(self.rng.integers(2**31)))
 
     def check_and_time(self, launch: Launch, noise: float, l2: str) -> tuple[float, Timing]:
-        """Return the worst error ÷ the allowed one, and times in ms until the median is steady. Raises WrongResult."""
+        """Return worst ÷ allowed error, and times in ms until the median's error is ``noise``. Raises WrongResult."""
         actions = len(launch.kernel.config.actions)
         samples: list[float] = []
         worst, compared, run = 0.0, True, 0
@@ -50,7 +50,7 @@ class Judge(Trial):
     def _fill_new_inputs(self, launch: Launch, poison: int | None) -> np.ndarray:
         """Fill x with new images and draw new parameters; fill the outputs with the byte ``poison`` unless it is None.
 
-        Return for each image its index in the block of random images, (images,).
+        Return, for each image of the batch, which of the distinct random images it is, (images,).
         """
         self.parameters = random_parameters(self.rng, self.problem)
         for array, content in zip(self.bound, launch.kernel.pack(self.parameters), strict=True):

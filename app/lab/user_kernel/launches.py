@@ -64,7 +64,7 @@ def problem_sizes(problem: Problem) -> dict[str, int]:
 
 
 def unsupported_feature_reason(without: Sequence[str], problem: Any) -> str | None:
-    """Return why a kernel without these features cannot compute the problem; None if it can."""
+    """Return why a kernel cannot compute the problem; None if it can. without: features it lacks, such as ``bias``."""
     if getattr(problem, "argmax", False):
         return "does not take the argmax"
     missing = next((feature for feature in without if NEEDS_FEATURE[feature](problem)), None)
@@ -72,7 +72,7 @@ def unsupported_feature_reason(without: Sequence[str], problem: Any) -> str | No
 
 
 def evaluate_constants(header: Header, problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the values of the header's constants, and of all names in its expressions. Raises Unfit."""
+    """Return name → value of the header's constants, and of all names that expressions may use. Raises Unfit."""
     names, constants = problem_sizes(problem), {}
     for name, expression in header.constants.items():
         names[name] = constants[name] = _evaluate(header, name, expression, names, 0, MAX_CONSTANT)
@@ -114,7 +114,7 @@ def _evaluate_grid(header: Header, names: Mapping[str, int], images: int) -> Gri
 
 
 def _evaluate(header: Header, key: str, expression: ast.expr, names: Mapping[str, int], least: int, most: int) -> int:
-    """Return the value of an expression in the header's line ``key``. Raises Unfit outside of least to most."""
+    """Return an expression's value. key: of its header line. Raises Unfit if it is not from ``least`` to ``most``."""
     try:
         found = evaluate(expression, names)
     except BadExpressionError as error:
@@ -125,13 +125,13 @@ def _evaluate(header: Header, key: str, expression: ast.expr, names: Mapping[str
 
 
 def default_parameters_like(header: Header, row: Variant, problem: Problem) -> dict[str, int]:
-    """Return the default parameters of the registry's ``row``; the header's constants replace them. Raises Unfit."""
+    """Return the default parameters of the registry's ``row``; the header's constants replace some. Raises Unfit."""
     constants, _ = evaluate_constants(header, problem)
     return row.defaults(problem) | {name: value for name, value in constants.items() if name in row.tunables}
 
 
 def configure_like_variant(header: Header, row: Variant, problem: Problem, parameters: Parameters) -> LaunchConfig:
-    """Return the launch of the registry's ``row``, with the header's other constants added. Raises Unfit."""
+    """Return the registry's launch of ``row`` plus header constants that are not its parameters. Raises Unfit."""
     config = row.configure(problem, parameters)
     constants, _ = evaluate_constants(header, problem)
     return replace(config, defines={**config.defines, **{k: v for k, v in constants.items() if k not in row.tunables}})

@@ -42,7 +42,7 @@ RULES = (
 
 
 def rank(request: RankRequest) -> int:
-    """Rank the records of a folder, print and write the ranking. Return 1 if one cannot be ranked. Raises UserError."""
+    """Rank the records of a folder, print and write the ranking. Return 1 if a record is refused. Raises UserError."""
     document = build_ranking(request.folder)
     if request.html is not None:
         with replace_atomically(request.html, overwrite=request.output.overwrite) as temporary:
@@ -96,7 +96,7 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
 
 
 def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
-    """Return an entry of the ranking with place 1. name: file of the record. beside: whether its source is there."""
+    """Return a kernel's ranking entry, place 1 at first. name: file of its record. beside: whether its .cu is there."""
     faster, slower = split_faster_and_slower(layer["rows"], row)
     bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"
     return {
@@ -113,7 +113,7 @@ def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: 
 
 
 def _rank_kernels(group: Collection[list[RankedKernel]]) -> list[RankedKernel]:
-    """Return the fastest entry of each source, with places and all names. group: lists of the entries of one source."""
+    """Return each source's fastest entry, with its place and all its records. group: for each source, its entries."""
     for same in group:
         same.sort(key=_median_ms)
     best = sorted((same[0] | {"handed_in": [one["handed_in"][0] for one in same]} for same in group), key=_median_ms)
@@ -152,7 +152,7 @@ ORIGINS = (
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Return the names, each once, separated by commas; note that several names belong to one source."""
+    """Return the names, each once, with commas; add a note to several names that they belong to one source."""
     found = [*dict.fromkeys(names)]
     return ", ".join(found) + " (one source)" * (len(found) > 1)
 

@@ -87,7 +87,7 @@ def timed_rows(record: KernelRecord) -> list[tuple[records.Table, TimedRow]]:
 
 
 def table_agrees_with_samples(table: records.Table, peaks: Peaks) -> bool:
-    """Return whether a table's figures equal those computed from its problems and samples. Raises various errors."""
+    """Return whether a table's figures equal those computed from its samples. Malformed tables raise various errors."""
     problems = {dtype: _parse_problem(key) for dtype, key in table["problems"].items()}
     rows = [Result(**{name: row[name] for name in ROW}) for row in table["rows"]]  # type: ignore[literal-required]
     derived = Table(table["item"], table["operation"], table["is_op"], table["images"], problems, tuple(rows))
@@ -116,7 +116,7 @@ def _row_agrees_with_samples(row: Result) -> bool:
 
 
 def _parse_problem(key: str) -> Problem:
-    """Return the problem whose ``tuning_key`` is ``key``. Raises various errors."""
+    """Return the problem that the text ``key`` (its ``tuning_key``) describes. Raises various errors for other text."""
     operation, *words = key.split(" ")
     kind = {name: kind for kind, name in OPERATIONS.items() if name in SIZES}[operation]
     read: dict[Any, Any] = {int: int, bool: "True".__eq__, str: str}

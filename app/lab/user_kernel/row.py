@@ -134,7 +134,7 @@ def find_row(like: str) -> Variant:
 
 
 def _find_entry_point(name: str, text: str, functions: Sequence[str], wanted: str | None, row: Variant | None) -> str:
-    """Return the function to launch: ``wanted``, that of the registry's ``row``, or the only one. Raises UserError."""
+    """Return the function to launch: ``wanted``, else that of ``row``, else the only one. Raises UserError."""
     if not functions or 'extern "C"' not in text:
         raise UserError(f'{name} has no kernel: begin its function with extern "C" __global__ void')
     if wanted is not None and wanted not in functions:

@@ -28,7 +28,7 @@ class FileTimer:
         self._loss: str | None = None
 
     def time(self, problem: Problem, images: int, noise: float, l2: str) -> Result:
-        """Check and time the kernel on a problem; the result has a time or a reason. Raises DeviceMemoryError."""
+        """Check and time the kernel; return times or a reason. noise: error of the median. Raises DeviceMemoryError."""
         result = Result(FILE, self.row.name, problem.dtype)
         if (reason := self.row.refusal_reason(problem, self._arch)) is not None:
             return replace(result, reason=reason)
@@ -72,7 +72,7 @@ def time_in_process(
 ) -> dict[str, Any]:
     """Check and time the kernel in this process; return its figures by name. Raises what a launch raises.
 
-    samples: times in ms. error: worst ÷ allowed error. mhz: clock rates before and after the runs.
+    samples: times in ms, until the median's error is ``noise``. error: worst ÷ allowed. mhz: clock rates around them.
     """
     from app.lab.user_kernel.judge import Judge
 

@@ -149,7 +149,7 @@ def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
 
 
 def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
-    """Compile a case in ``folder``, run it, and return its first error or None. shared: see ``build_program``.
+    """Compile a case in ``folder``, run it, return its first error or None. shared: reuse compiled common parts.
 
     Raises UserError if the kernel does not compile.
     """

@@ -32,7 +32,7 @@ _COUNTS = re.compile(r"^COUNTS (?P<global>\d+) (?P<shared>\d+) (?P<constant>\d+)
 
 
 def rank_by_predicted_time(row: Variant) -> list[Place]:
-    """Return ``row`` and the ladder's steps of its operation in float32, sorted by predicted time.
+    """Return ``row`` and the ladder's float32 steps of its operation, with loads and times, by predicted time.
 
     The loads of ``row`` are counted in an emulated run; those of the steps come from their lessons' formulas. All times
     are predicted from loads and products alone. Raises UserError.
@@ -55,7 +55,7 @@ def rank_by_predicted_time(row: Variant) -> list[Place]:
 
 
 def _predict_row(card: Card, step: Step, row: Variant, name: str, problem: Product, counts: Mapping[str, str]) -> Place:
-    """Return a kernel's loads and predicted time. step: a step that multiplies by the same instructions."""
+    """Return the loads and predicted time of ``row``. step: uses the same instructions. counts: formulas by name."""
     names = formula_values(row, problem, {}, BATCH, card.device["multiprocessors"])
     found = evaluate_counts(counts, problem, names, step.row.instructions, None)
     # The emulated run counts nothing else, so nothing else may count for the steps: a copy of a step equals the step.
@@ -86,7 +86,7 @@ def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]
 
 
 def ranking_lines(places: Sequence[Place], operation: str, name: str, width: int) -> list[str]:
-    """Return the lines of the ranking as a table, and how to read it. name: the kernel to mark in the table."""
+    """Return the ranking as lines of a table, and how to read it. name: of the kernel that the table marks."""
     columns = [Column("step", left=True), Column("global"), Column("shared"), Column("predicted ms"), Column("", True)]
     cells = [
         [

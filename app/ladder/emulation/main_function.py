@@ -47,7 +47,7 @@ def emulated_grid(launch: KernelLaunch, images: int) -> Grid:
 
 
 def _array_declaration(argument: Argument, images: int, kind: str) -> str:
-    """Return the line of C++ that declares an argument. kind: ``input`` if it is read from standard input."""
+    """Return the C++ line that declares an argument's array. kind: ``input`` if its data come from standard input."""
     if argument.optional:
         return f"void *{argument.name} = nullptr;"
     count = argument.fixed + argument.per_image * images
@@ -55,7 +55,7 @@ def _array_declaration(argument: Argument, images: int, kind: str) -> str:
 
 
 def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
-    """Return the lines of C++ that launch a kernel."""
+    """Return C++ lines that launch the kernel function ``entry``. names: variables that are its arguments."""
     scalars = ", ".join(map(str, action.scalars))
     places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
     cluster = action.cluster(images) if action.cluster else 1

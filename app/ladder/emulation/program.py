@@ -204,7 +204,7 @@ class BuiltKernel(Frozen):
         return found
 
     def execute(self, *inputs: Sequence[np.ndarray | None], low: bool) -> subprocess.CompletedProcess[bytes]:
-        """Run the program as ``run`` does; return the finished process, with its raw output. Raises Fault."""
+        """Run the program; return the finished process with its output. inputs, low: as for ``run``. Raises Fault."""
         runs, arrays = len(inputs), (array for given in inputs for array in given if array is not None)
         given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
         try:
@@ -229,7 +229,7 @@ class BuiltKernel(Frozen):
         return (f"{place}: " if place else "") + what + (f" (thread {thread[1]})" if thread else "")
 
     def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
-        """Return the first line of the kernel's own file in the call stack ``callers``, or None."""
+        """Return as text the first line of the kernel's own file in the call stack ``callers``; None if it has none."""
         lookup = shutil.which("addr2line")
         if callers is None or not callers[1] or lookup is None:
             return None
@@ -247,9 +247,9 @@ def build_variant(
     shared: bool = True,
     counting: Sequence[str] = (),
 ) -> BuiltKernel:
-    """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError.
+    """Compile the emulation of the row's kernel for the problem in a new folder. Raises UserError if that fails.
 
-    counting: flags with which the program counts loads instead of checking accesses (host_counts.h).
+    shared: reuse compiled common parts. counting: flags to count loads instead of checking accesses (host_counts.h).
     """
     config = row.launch_config(problem, parameters)
     headers = ("common.cuh", row.source, "host_program.h", *(["host_counts.h"] if counting else []))

@@ -64,7 +64,7 @@ def _copy_exercise(exercise: Exercise) -> list[str]:
 
 
 def _hint_lines(exercise: Exercise, progress: Progress) -> list[str]:
-    """Return the text lines of the hints shown so far, and how many are left."""
+    """Return lines of text with the hints shown so far and the number of hints left."""
     shown = shown_hint_count(progress, exercise)
     left = len(exercise.hints) - shown
     end = f"{left} more" if left else f"no more; the solution: {exercise.solution}"

@@ -55,7 +55,7 @@ class Exercise(Frozen):
 
     @property
     def solution(self) -> Path:
-        """Return the path of a right kernel."""
+        """Return the path of a file with a right kernel for this exercise."""
         return HERE / "solutions" / self.file_name
 
     def find_unused_word(self, text: str) -> str | None:
@@ -86,7 +86,7 @@ def find_exercise(word: str) -> Exercise:
 
 
 def progress_path() -> Path:
-    """Return the path of the file with the learner's progress."""
+    """Return the path of the file that stores the learner's progress."""
     return cache_dir() / "learn" / "progress.json"
 
 
