@@ -14,7 +14,7 @@ from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures
 from docs.generate.tables import format_share, wrap_paragraph
 
-LARGE_LAYER = "fc1"
+LARGE_LAYER, REPORTS = "fc1", "[systems.md](systems.md)"
 
 
 def step_sections(operation: str, figures: Figures) -> str:
@@ -43,10 +43,10 @@ def _step_section(step: Step, card: Card, figures: Figures) -> str:
 
 def _origin_sentence(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
-        return f"No report of the older projects has a kernel like `{row.name}`."
+        return f"No kernel of the five reports ({REPORTS}) is like `{row.name}`."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
     reports = f"reports on {', '.join(others)} and {last}" if others else f"report on {last}"
-    return f"The older {reports} had the idea of `{row.name}`."
+    return f"`{row.name}` is based on the {reports} ({REPORTS})."
 
 
 def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
@@ -76,20 +76,20 @@ def _speedup_sentences(figures: Figures, rows: Mapping[str, Variant], name: str,
     base, base_dtype = found or ("", dtype)
     base_times = _times_by_network(figures, item, base, base_dtype)
     times = _times_by_network(figures, item, name, dtype)
+    against = f" as fast as `{base}`" + (f" in {SHORT[base_dtype]}" if base_dtype != dtype else "")
     for network, ms, base_ms in zip(figures.benches, times, base_times, strict=True):
         if ms is not None:
-            gained = speedup(base_ms, ms)
-            parts.append(f"{format_ms(ms)} ms for `{network}`" + (f" (×{format_factor(gained)})" if gained else ""))
-    kind = f" in {SHORT[base_dtype]}" if base_dtype != dtype else ""
-    against = f"; × is the speed-up over `{base}`{kind}" if base else ""
+            gain = f" ({format_factor(gained)} times{against})" if (gained := speedup(base_ms, ms)) else ""
+            parts.append(f"{format_ms(ms)} ms for `{network}`{gain}")
+            against = "" if gain else against
     first = next(iter(figures.benches.values()))
     layers = [item] if item else [single["item"] for single in first.convolution_tables]
     shares = [
         f"{text} on {layer}"
         for layer in layers
-        if (text := format_share(first.row(layer, name, dtype), "of the {} peak"))
+        if (text := format_share(first.row(layer, name, dtype), "of the peak {} rate"))
     ]
     peaks = f" On `{first.network}`, `{name}` reaches {' and '.join(shares)}." if shares else ""
     times_text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     computes = f"`{name}` computes {item or 'conv1 and conv2 together'} in"
-    return f"In {SHORT[dtype]}, {computes} {times_text}{against}.{peaks}"
+    return f"In {SHORT[dtype]}, {computes} {times_text}.{peaks}"

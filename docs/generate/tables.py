@@ -60,18 +60,18 @@ def measurement_header(figures: Figures) -> str:
         )
     head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak_name, peak_names), "copy GB/s"]
     peaks_are = (
-        f"The columns {', '.join(map(short_peak_name, peak_names))} have the card's measured TFLOP/s, those of "
-        "tf32 and fp16 by `mma.sync`."
+        f"The columns {', '.join(map(short_peak_name, peak_names))} give the card's measured peak rates in TFLOP/s. "
+        "The rates of tf32 and fp16 are those of `mma.sync`."
     )
     rules = list(dict.fromkeys(document["settings"]["rule"] for document in documents.values()))
     rule = f"Each measurement makes {rules[0]}."
     if len(rules) > 1:
         rule = f"Each measurement of `{next(iter(documents))}` makes {rules[0]}. "
-        rule += "The other networks use the `--noise` shown below."
+        rule += "For the other networks, `--noise` in the commands below sets another limit."
     commands = [*map(bench_command, figures.benches.values()), *map(command_for_file, (PROFILE, RESOURCES))]
     return (
         f"{markdown_table(head, rows, 6)}\n\n{peaks_are}\n\n"
-        f"CUDA events time the kernels. {rule} A row missing from a table was not measured in that run.\n\n"
+        f"CUDA events time the kernels. {rule} A kernel without a row in a table was not measured in that run.\n\n"
         "```console\n" + "\n".join([*commands, "python -m docs.generate --draw"]) + "\n```"
     )
 
@@ -116,8 +116,8 @@ def ladder_table(network: str, figures: Figures) -> str:
         )
     head = ["variant", "type", *(f"{op} ms" for op in ops), "sum ms", "TFLOP/s", *(f"{op} % of peak" for op in ops)]
     shown = markdown_table([*head, "× library", "× before"], rows, 2)
-    parts = [f"`{network}`, {bench.document['images']:,} images:", shown, " ".join(reasons)]
-    return "\n\n".join(part for part in parts if part)
+    notes = " ".join(reasons and ["Kernels that cannot compute a layer, and why:", *reasons])
+    return "\n\n".join(part for part in (f"`{network}`, {bench.document['images']:,} images:", shown, notes) if part)
 
 
 def batch_sizes_table(network: str, figures: Figures) -> str:
@@ -147,7 +147,7 @@ def layer_times_table(operation: str, figures: Figures) -> str:
         for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))
     ]
     head = ["variant", "type", *(f"{bench.network} {table['item']}" for bench, table in columns)]
-    return f"ms for {_image_counts_text(figures)} images:\n\n" + markdown_table(head, rows, 2)
+    return f"Times in ms for {_image_counts_text(figures)} images:\n\n" + markdown_table(head, rows, 2)
 
 
 def _image_counts_text(figures: Figures) -> str:
@@ -192,11 +192,11 @@ def end_to_end_table(figures: Figures) -> str:
     rows = [[*key, *(found.get(network, "") for network in figures.benches)] for key, found in cells.items()]
     head = ["convolutions", "as", *(f"{name} ms" for name in figures.benches)]
     where = "; ".join(f"{variant} ({', '.join(networks)})" for variant, networks in below.items())
-    less = f"These variants take less time than the sum of their op times: {where}."
+    less = f"With these kernels, the whole program takes less time than the sum of their op times: {where}."
     if not below:
-        less = "No variant takes less time than the sum of its op times."
-    notes = wrap_paragraph(f"The fastest choice is {', '.join(best)}. {less}")
-    return f"{_image_counts_text(figures)} images:\n\n{markdown_table(head, rows, 2)}\n\n{notes}"
+        less = "With no kernel does the whole program take less time than the sum of its op times."
+    notes = wrap_paragraph(f"The fastest choices are {', '.join(best)}. {less}")
+    return f"Times for {_image_counts_text(figures)} images:\n\n{markdown_table(head, rows, 2)}\n\n{notes}"
 
 
 def profile_tables(figures: Figures) -> str:
@@ -239,4 +239,4 @@ def resources_table(figures: Figures) -> str:
         if "registers" in row
     )
     made = table_from_lines(f"{head} | spill stores / loads | blocks an SM | occupancy", rows, 4)
-    return f"Compiled for {figures[RESOURCES]['arch']}:\n\n{made}"
+    return f"Resources as compiled for {figures[RESOURCES]['arch']}:\n\n{made}"

@@ -39,16 +39,16 @@ def targets_table(figures: Figures) -> str:
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
     return "\n\n".join(
         [
-            "The table sums conv1 + conv2 over 10,000 images. The floor is a lower bound of the time: for each "
-            "convolution, the larger of the times for the arithmetic and for moving each array once, at the measured "
-            "peaks. cuDNN has two times: before, when the targets were set, and here, in the same run as our kernels.",
+            "The times are for conv1 and conv2 together and 10,000 images. The floor is a lower bound of the time: "
+            "for each convolution, the larger of the times for the arithmetic and for moving each array once, at the "
+            "measured peaks. cuDNN was measured twice: before, when the targets were set, and here, with our kernels.",
             table_from_lines(
                 f"{sums} | cuDNN before, ms | cuDNN here, ms", [row for bench in benches for row in _sum_rows(bench)], 3
             ),
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
-            f"{FP32_RATE:g} TFLOP/s on the card, and the targets are based on this rate. The last two columns use the "
-            "arithmetic rate that was measured with operands in registers.",
+            f"{FP32_RATE:g} TFLOP/s on the card, and the targets are based on this rate. Instead of it, the last "
+            "two columns use the arithmetic rate that was measured with operands in registers.",
             table_from_lines(
                 f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2
             ),

@@ -1,5 +1,5 @@
-// An im2col kernel writes the unrolled images to memory, cuBLAS multiplies the filters by them, and a last kernel puts
-// the product into y.
+// An im2col kernel writes the unrolled images to memory, cuBLAS multiplies the filters by them, and a last kernel
+// copies the product to the output y.
 //
 // Data: x (images, C, H, W) INPUT; w (M, C*K*K) float, transposed when loaded; bias (M) or null; y (images, M, OH, OW)
 //       OUTPUT. Workspace, row-major: unrolled (C*K*K, columns), product (M, columns), columns = images * OH * OW:

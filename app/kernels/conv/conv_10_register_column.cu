@@ -1,5 +1,5 @@
-// A 1-D register tile: the kernel works like `implicit-gemm`, but a thread computes TM maps of its pixel and keeps
-// their sums in registers, so that a pixel read once from shared memory serves TM multiply-adds.
+// The register tile has one dimension: the kernel works like `implicit-gemm`, but a thread computes TM maps of its
+// pixel and keeps their sums in registers. A pixel read once from shared memory then serves TM multiply-adds.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: BM / TM x BN threads for BM maps x BN pixels (numbered over all images). A thread's maps are BM / TM apart.

@@ -1,5 +1,5 @@
-// A 2-D register tile: the kernel works like `register-column`, but a thread computes TM maps of TN pixels. A value
-// read from shared memory then serves several multiply-adds: TN for a filter value, TM for a pixel.
+// The register tile has two dimensions: the kernel works like `register-column`, but a thread computes TM maps of TN
+// pixels. A value read from shared memory then serves several multiply-adds: TN for a filter value, TM for a pixel.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: BM / TM x BN / TN threads for BM maps x BN pixels (numbered over all images). A thread's maps are BM / TM

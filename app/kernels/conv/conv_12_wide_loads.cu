@@ -1,6 +1,6 @@
 // The kernel works like `register-square`, but a thread's maps and pixels come in groups of four neighbours. One
-// instruction of 16 bytes reads a group from shared memory; another stores four pixels of a map,
-// where maps have a multiple of four.
+// instruction reads the 16 bytes of a group from shared memory. If the number of pixels in a map is a multiple of four,
+// one instruction also stores four pixels of a map.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.x = tile of BN pixels (over all images), blockIdx.y = tile of BM maps, THREADS threads, each for TM

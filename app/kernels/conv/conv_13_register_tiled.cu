@@ -1,6 +1,6 @@
 // The kernel works like `wide-loads`, but shared memory holds two tiles of each operand: while one is multiplied, the
-// values of the next are on their way from memory into registers. Pixels are numbered window by window, so that a
-// thread pools whole windows in registers.
+// values of the next are on their way from memory into registers. Pixels are numbered pooling window by pooling window,
+// so that a thread pools whole windows in registers.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, PH, PW) OUTPUT, pooled by
 //       POOL x POOL windows with stride POOL (POOL = 1: not pooled). Where PH and PW count windows over the border,

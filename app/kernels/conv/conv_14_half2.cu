@@ -1,5 +1,5 @@
-// FP16 arithmetic: the kernel works like `unrolled`, but a thread sums two neighbouring output maps at once, in the
-// two halves of one register; one instruction does two half-precision multiply-adds.
+// The arithmetic is FP16: the kernel works like `unrolled`, but a thread sums two neighbouring output maps at once, in
+// the two halves of one register. One instruction does two half-precision multiply-adds.
 //
 // Data: x (images, C, H, W) INPUT; filters (ceil(M / 2), C, K, K, 2) WEIGHT = float16, packed at load (an odd M is
 //       padded with zeros) and copied before each launch; bias (M) REAL = float32 or null;

@@ -1,5 +1,5 @@
-// The mma instructions of tensor cores compute the product of `implicit-gemm`. Operands are float16, float32 rounded to
-// tfloat32, or float32 split into two tfloat32 (SPLIT); sums are float32.
+// The kernel computes the same matrix product as `implicit-gemm`, but by the mma instructions of tensor cores. Operands
+// are float16, float32 rounded to tfloat32, or float32 split into two tfloat32 (SPLIT); sums are float32.
 //
 // Data: x (images, C, H, W) INPUT; w packed as fragments (see tensor_core.py) WEIGHT; bias (M) or null;
 //       y (images, M, PH, PW) OUTPUT.

@@ -1,5 +1,5 @@
-// The kernel works like `register-row`, but a thread's patch has TR rows, the source reads its inputs as vectors (in
-// `register-row` the compiler does), and a block takes several images if they are small.
+// The kernel works like `register-row`, but a thread's patch has TR rows, and a block takes several images if they are
+// small. The source itself reads inputs as vectors, which `register-row` leaves to the compiler.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, OH, OW) OUTPUT.

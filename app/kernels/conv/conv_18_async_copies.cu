@@ -1,5 +1,5 @@
-// The kernel works like `register-block`, but where there are more than CK channels, shared memory holds two stages
-// of CK each, and cp.async fills one while the other is multiplied.
+// The kernel works like `register-block`, but if a layer has more than CK channels, shared memory holds two stages of
+// CK channels. cp.async fills one stage while the other is multiplied.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, OH, OW) OUTPUT.

@@ -1,6 +1,6 @@
-// The kernel works like `async-copies`, but a patch holds whole pooling windows and pools them in registers, and
-// one store writes several neighbouring outputs. Bytes are converted in batches: a thread starts all loads of a batch
-// before it waits for the first.
+// The kernel works like `async-copies`, but a patch holds whole pooling windows and pools them in registers, and one
+// store writes several neighbouring outputs. Pixels stored as bytes are converted in batches: a thread starts all loads
+// of a batch before it waits for the first.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, PH, PW) OUTPUT, pooled by POOL x POOL windows with stride POOL (POOL = 1: not pooled).

@@ -1,5 +1,5 @@
-// Fewer multiplications: Toom and Cook multiply polynomials by their values at K + 1 points. Transposed, this method
-// gives two neighbouring outputs of a row of K taps with K + 1 multiplications instead of 2 K, as Winograd's does for
+// The method of Toom and Cook multiplies polynomials through their values at K + 1 points. Transposed, it computes two
+// neighbouring outputs of a row of K taps with K + 1 multiplications instead of 2 K, as Winograd's method does for
 // convolutions.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K + 1 points, K rows, BM) float, padded with zero

@@ -1,5 +1,5 @@
-// Warpgroups multiply by wgmma, which Hopper cards alone have: a tap of the filter is another start address of the same
-// pixels in shared memory, so no tile is unrolled and no thread loads an operand.
+// Warpgroups multiply by wgmma, which Hopper cards alone have. Each tap of the filter reads the same pixels in shared
+// memory, from another start address, so no tile is unrolled and no thread loads an operand.
 //
 // Data: x (images, C, H, W) INPUT: float16, or float32 that is split in two; w packed (see warpgroups.py) float16; factors
 //       (M) from sums to values and bias (M) or null, both padded to tiles of maps; y (images, M, PH, PW) OUTPUT.

@@ -1,4 +1,4 @@
-// The filters have two weights of every four input maps, and sparse products skip the zeros: half the tensor-core time.
+// In every four weights at least two are zero. Sparse products skip the zeros, which halves the tensor-core time.
 //
 // What changed since step 21: a product takes 32 channels in the time of 16. It reads the kept weights as A, and from
 // registers two bits for each that say which of its four channels it belongs to. The rows of a column of taps lie one

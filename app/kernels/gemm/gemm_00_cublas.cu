@@ -1,5 +1,5 @@
-// cuBLAS multiplies in float32; these kernels do the rest: they convert x to float32 where it is stored otherwise, add
-// the bias, apply the activation and convert the result to y's type.
+// cuBLAS multiplies in float32, and two kernels do the rest: they convert x to float32 if it has another type, add the
+// bias, apply the activation and convert the result to y's type.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT; workspace, each only where
 //       the type is not float32 already: wide_x (rows, DEPTH) float, product (rows, N) float. All row-major.

@@ -1,5 +1,5 @@
-// A 1-D register tile: the kernel works like `shared-tiled`, but a thread computes TM elements of a column of y and
-// keeps their sums in registers. A value of w read once from shared memory then serves TM multiply-adds.
+// The register tile has one dimension: the kernel works like `shared-tiled`, but a thread computes TM elements of a
+// column of y, with their sums in registers. A value of w read once from shared memory serves TM multiply-adds.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, BM / TM x BN threads; a thread's rows are

@@ -1,5 +1,5 @@
-// A 2-D register tile: the kernel works like `register-column`, but a thread computes TM x TN elements of y. A value
-// read from shared memory then serves several multiply-adds: TN for x, TM for w.
+// The register tile has two dimensions: the kernel works like `register-column`, but a thread computes TM x TN elements
+// of y. A value read from shared memory then serves several multiply-adds: TN for x, TM for w.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, BM / TM x BN / TN threads; a thread's rows are

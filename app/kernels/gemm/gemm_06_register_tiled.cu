@@ -1,6 +1,6 @@
 // The kernel works like `wide-loads`, but shared memory holds two tiles of each operand: while one is multiplied, the
-// values of the next are on their way from memory into registers. In the last layer the lanes that hold a row find its
-// argmax by shuffles.
+// values of the next are on their way from memory into registers. In the last layer the lanes that hold a row of y find
+// its argmax by shuffles.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT; with ARGMAX also
 //       labels (rows) uint8: the column of the greatest stored value of each row, the first among equals; with SOFTMAX y

@@ -1,6 +1,6 @@
-// The multiply-adds of `register-tiled` become mma.sync instructions, each 16 x 8 sums of a warp at once, in float16,
-// tfloat32 or two tfloat32 for each float32 (SPLIT), with float32 sums; the double-buffered tiles stay. Tensor cores
-// truncate sums instead of rounding them: with split operands they add up each stage, and CUDA cores add the stages.
+// The kernel works like `register-tiled`, but mma.sync instructions multiply, each for 16 x 8 sums of a warp. Operands
+// are float16, tfloat32 or, for each float32, two tfloat32 (SPLIT). Sums are float32, but tensor cores truncate them
+// instead of rounding: with split operands they sum only each stage, and CUDA cores add the stages.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT: float16, or float for tfloat32; bias (N) float or null;
 //       y (rows, N) OUTPUT, with SOFTMAX that of each row; with ARGMAX also labels (rows) uint8: the column of the

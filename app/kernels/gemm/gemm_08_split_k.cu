@@ -1,5 +1,5 @@
-// With few rows there are too few tiles to fill the card, so this step also cuts the sums. Each block adds up PART
-// products of its elements, and a second kernel adds the parts in their order.
+// With few rows there are too few tiles to fill the card, so this step also cuts each sum into parts. A block adds up
+// the PART products of one part, and a second kernel adds the parts in their order.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT;
 //       workspace parts (rows, PARTS, N) float.

@@ -1,5 +1,5 @@
 // Warpgroups multiply from shared memory by wgmma, which Hopper cards alone have, while other warps copy the next
-// pieces of both matrices there.
+// pieces of both matrices to shared memory.
 //
 // Data: x (images, INPUTS) INPUT; w packed (see warpgroup.py) float16; factors (OUTPUTS) from sums to values; bias (OUTPUTS) or
 //       null; y (images, OUTPUTS) OUTPUT, with SOFTMAX that of each image; with ARGMAX also labels (images) uint8: the
