@@ -146,7 +146,7 @@ def read_verified_file(path: Path, file: DataFile, allocate: Allocate | None = N
 
 
 def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
-    """Return the first good copy of ``file`` in ``directory``. Raises UserError if all are bad or there is none."""
+    """Return the first copy of ``file`` in ``directory`` with the right SHA-256. Raises UserError if there is none."""
     failures = []
     for path in existing_copies(file, directory):
         try:

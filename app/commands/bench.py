@@ -42,9 +42,9 @@ OF_PEERS = ("search", "precision", "rounds")
 class BenchRequest(Frozen, kw_only=True):
     """Options of ``bench``, which times kernels, or with ``peers`` this application, PyTorch and JAX.
 
-    shape, batches, only, precision, and network with ``peers``: comma-separated lists. None: for shape, the layers of
-    ``network``; for batches, ``batch`` alone; for only and precision, all. Raises UserError for options that do not go
-    together.
+    shape, batches, only, precision, and network with ``peers`` are comma-separated lists. Without shape, ``bench``
+    times the layers of ``network``; without batches, ``batch`` images; without only or precision, all that there are.
+    Raises UserError for options that do not go together.
     """
 
     file: Path | None = option(

@@ -86,7 +86,7 @@ def library_build_hash(path: str) -> str:
 
 
 def architecture_name(major: int, minor: int) -> str:
-    """Return NVRTC's name for the compute capability major.minor, e.g. (9, 0) → ``sm_90a``."""
+    """Return NVRTC's name for the compute capability major.minor, e.g. (8, 0) → ``sm_80``, (9, 0) → ``sm_90a``."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 

@@ -60,7 +60,7 @@ def make_attributed_launcher(
     *,
     dependent: bool,
 ) -> Callable[[int, Any], None]:
-    """Return a function of (stream pointer, size) that launches a kernel; a size is mostly a number of images.
+    """Return a function of (stream pointer, size) that launches a kernel. size: mostly the number of images.
 
     function: the driver's handle. values: addresses of the arguments, read at each launch. block: threads, and bytes of
     dynamic shared memory. grid: size → blocks. cluster: size → blocks per cluster, neighbours along x. launch_plain:

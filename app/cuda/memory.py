@@ -15,7 +15,7 @@ class DeviceMemoryError(Exception):
 
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """Return an uninitialised array; memory checkers see where its allocation ends. Raises DeviceMemoryError."""
+    """Return an uninitialised array in its own allocation, whose end memory checkers see. Raises DeviceMemoryError."""
     try:
         memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
     except runtime.CUDARuntimeError as error:

@@ -113,7 +113,7 @@ class BlockSlot:
         self._block = block
 
     def finish(self) -> None:
-        """Wait for the block of the slot, if there is one, and deliver its results."""
+        """Wait for the block of the slot, if there is one, and pass the results to its ``deliver``."""
         if self._block is None:
             return
         timer = Timer()

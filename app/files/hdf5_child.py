@@ -24,7 +24,7 @@ IMAGE_COPIES = 3  # copies of a file in memory: this module's, HDF5's, and one m
 
 
 def main() -> None:
-    """Answer requests until the socket closes. Each request comes with the open HDF5 file and a file for the arrays."""
+    """Answer requests until the socket closes. Each brings descriptors of the HDF5 file and of one for arrays."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer_requests(_answer_request)
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class LaunchByCount:
-    """Launches with the interface of one ``Launch``: a call runs the one for its number of images.
+    """Several launches behind the interface of one ``Launch``: a call chooses one by its number of images.
 
-    Launch i runs for at most most[i] images, the last one for more. All are bound to the same arrays, except that
+    Launch i takes up to most[i] images; the last one takes more. All are bound to the same arrays, except that
     launches that pack the weights have their own copy in their layout.
     """
 

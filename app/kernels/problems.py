@@ -104,7 +104,7 @@ class ConvProblem(Frozen):
         return 2 * self.maps * prod(self.conv_output_size) * self.reduction_length
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the arguments x (C, H, W), w (C, K, K, M), bias (M) and y (M, PH, PW)."""
+        """Return the arguments x (C, H, W), w (C, K, K, M), bias (M) and y (M, PH, PW), after pooling."""
         return (
             Argument("x", self.input_dtype, per_image=self.channels * self.height * self.width),
             Argument("w", storage_dtype(self.dtype), fixed=self.reduction_length * self.maps),

@@ -85,7 +85,7 @@ class Step(Frozen):
 
     @property
     def dtype(self) -> str:
-        """Return the arithmetic type that the page shows: float32 if the step has it, otherwise its first type."""
+        """Return the arithmetic type that the page shows: float32 if the step supports it, otherwise its first."""
         return "float32" if "float32" in self.row.dtypes else self.row.dtypes[0]
 
     @cached_property

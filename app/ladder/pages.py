@@ -180,7 +180,7 @@ def _size_texts(layer: Layer) -> dict[str, str]:
 
 
 def _prediction_bars(layer: Layer) -> str:
-    """Return a bar chart (SVG) of the predicted time of each part of the card and the measured time."""
+    """Return a bar chart (SVG) of the time predicted for each part of the card, and of the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:

@@ -98,7 +98,7 @@ class Conv2d(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return filters as (C, K, K, M), in the order in which kernels add terms, and the bias."""
+        """Return filters × ``scale`` as (C, K, K, M), the order in which kernels add terms, and the bias or None."""
         filters = parameters[self.name].astype(np.float64).transpose(2, 0, 1, 3) * scale
         return [filters, parameters.get(f"{self.name}_bias")]
 

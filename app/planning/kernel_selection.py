@@ -256,7 +256,7 @@ def _weights_fit_float16(
 def find_layer_pair(
     graph: Graph, at: int, input_dtype: str, choices: Choices
 ) -> tuple[PairProblem, tuple[LayerStep, LayerStep], int] | None:
-    """Find the problem of step ``at`` and the next layer of its kind together, even if no kernel can solve it.
+    """Find the joint problem of the layer at step ``at`` and the next of its kind, even if no kernel can solve it.
 
     Return the problem, both layers' steps and the number of steps covered. A Resize at step ``at`` belongs to the two
     convolutions after it. Return None if no layer of this kind follows, or if the user named a kernel for either.

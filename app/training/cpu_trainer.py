@@ -124,10 +124,9 @@ class CpuTrainer:
 
 @contextmanager
 def open_cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread pool with one thread per core; ``processes`` processes share the cores evenly.
+    """Yield a thread pool for one of ``processes`` processes that share the cores: a thread for each core of its share.
 
-    The matrix library should use one thread per call (main.py sets that). Raises MemoryError if the address space is
-    too small for the threads.
+    The matrix library should use one thread per call (set by main.py). Raises MemoryError for lack of address space.
     """
     keep_freed_memory()
     threads = max(core_count() // processes, 1)

@@ -44,7 +44,7 @@ def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
 
 
 def picture_source_text(path: Path) -> str:
-    """Return the text that a picture stores about its JSON file: ``NAME sha256:HASH``. Raises UserError."""
+    """Return ``NAME sha256:HASH`` of a JSON file, to store in its picture. Raises UserError if it cannot be read."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:

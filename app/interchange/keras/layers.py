@@ -17,10 +17,11 @@ from app.layers import Conv2d, Linear, Shape
 from app.network.network import LEAST_SCALE, MOST_SCALE, PIXEL_SCALE
 
 FindPaths = Callable[[KerasLayer, Sequence[str], Iterable[str]], dict[str, str]]
+"""Takes a layer, roles of arrays such as ``kernel``, and all paths in the file; returns the path for each role."""
 
 
 def read_layers(model: KerasModel, arrays: Mapping[str, np.ndarray], find_paths: FindPaths) -> GrowingNetwork:
-    """Return the network of a model. find_paths: returns role, such as ``kernel``, → path of a layer's array."""
+    """Return a model's network. arrays: path in the file → array. find_paths: returns the paths of a layer's arrays."""
     reader = _LayerReader(arrays, find_paths, GrowingNetwork(model.input_shape))
     for layer in model.layers:
         reader.read_layer(layer)

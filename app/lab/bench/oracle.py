@@ -168,7 +168,7 @@ def _sum_absolute_terms(problem: WeightLayer, x: Array, w: Array, bias: Array | 
 
 
 def _product_factors(problem: WeightLayer, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the two factors of each product that a layer sums, as arrays to broadcast, in the kernels' order."""
+    """Yield the factors of each product in a layer's sums, in the kernels' order: two arrays to broadcast together."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
         for k in range(problem.inputs):

@@ -72,7 +72,7 @@ def unsupported_feature_reason(without: Sequence[str], problem: Any) -> str | No
 
 
 def evaluate_constants(header: Header, problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
-    """Return name → value of the header's constants, and of all names that expressions may use. Raises Unfit."""
+    """Return two dicts of name → value: the header's constants, and all that its expressions may use. Raises Unfit."""
     names, constants = problem_sizes(problem), {}
     for name, expression in header.constants.items():
         names[name] = constants[name] = _evaluate(header, name, expression, names, 0, MAX_CONSTANT)
