@@ -7,8 +7,7 @@ from app.base.frozen import Frozen
 from app.drawing import svg
 
 HEIGHT, LEFT, WIDTH, RIGHT, TOP = 40, 240, 560, 150, 66
-# Cycles of a multiprocessor's tensor cores for an image of lenet5: m64nNk16 takes N/2. conv1 takes 12 instructions
-# m64n72k16, conv2 50 of m64n64k16.
+# Clocks of the tensor cores for an image of lenet5: m64nNk16 takes N/2. conv1 takes 12 of N = 72, conv2 50 of N = 64.
 CONV1, CONV2 = 12 * 36, 50 * 32
 # Kernel → number of multiplications for conv1 and conv2; bytes take half the time of float16.
 PRODUCTS = {
@@ -49,7 +48,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float, name: str = "budget") -> str:
-    """Return a bar chart (SVG) of the time that each stage adds, with a line at ``copy_ms``, the time of a bus copy."""
+    """Return an SVG: bars of the time that each stage adds, a line at a bus copy's time. name: id, unique in a page."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

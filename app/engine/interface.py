@@ -53,7 +53,7 @@ class Block(Protocol):
 
 
 class BlockSource(Protocol):
-    """The source from which one thread takes its blocks."""
+    """Gives one thread of the host the blocks of images that it reads and classifies, one after another."""
 
     def take_block(self, *, wait: bool = True) -> Block | None:
         """Return the next block. Return None at the end, or without ``wait`` if none is available now."""

@@ -122,9 +122,10 @@ class Reader(AbstractContextManager["Reader"]):
     def _request_answer(
         self, path: Path, source: BinaryIO, request: Mapping[str, Any], nbytes: int
     ) -> Iterator[tuple[Any, int]]:
-        """Yield the checked answer to a request about ``source``, and the descriptor of the file with its arrays.
+        """Context manager: yield the checked answer about the file ``source``, and a descriptor of its arrays' file.
 
-        nbytes: size of the answer, for the time limit. A ValueError in the block is reported as an impossible answer.
+        path: of ``source``, for errors. nbytes: size of the answer, for the time limit. A ValueError in the block is
+        reported as an impossible answer.
         """
         with self._lock, _report_resource_shortage(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:

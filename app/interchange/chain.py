@@ -84,7 +84,7 @@ def network_from_chain(
 def apply_course_rules(network: Network) -> Network:
     """Return the network with the preprocessing for which mini-dnn and MXNet weights are trained (``--rule course``).
 
-    Images are enlarged with zeros beyond the border, and pixels are numbers from 0 to 255.
+    Resizing counts pixels beyond the border as zeros, and pixels stay numbers from 0 to 255.
     """
     layers = tuple(replace(layer, rule="course") if isinstance(layer, Resize) else layer for layer in network.layers)
     return replace(network, layers=layers, pixel_scale=1.0)

@@ -31,7 +31,7 @@ MAX_FILE_BYTES = 96 << 20
 
 
 def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
-    """Return an array of a float type as native float32; add a note to ``notes`` if it had another float type.
+    """Return an array of a float type as float32 in native byte order; note in ``notes`` if that rounds or widens.
 
     Raises BadValueError, which names ``name``, for other types, and for values beyond float32's range.
     """

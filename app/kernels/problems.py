@@ -94,7 +94,7 @@ class ConvProblem(Frozen):
 
     @property
     def pooled_size(self) -> tuple[int, int]:
-        """Return height and width of the output."""
+        """Return height and width of the output, after pooling."""
         counts = [pooling_window_count(size, self.pool, self.pool, self.pool_ceil) for size in self.conv_output_size]
         return counts[0], counts[1]
 
@@ -174,12 +174,12 @@ class LinearProblem(Frozen):
 
     @property
     def activation_parts(self) -> int:
-        """Return the number of float16 whose sum is one input; 1 for bytes and other types."""
+        """Return how many float16 add up to one input; 1 for bytes and other types."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Return the number of float16 whose sum is one weight; 1 for other types."""
+        """Return how many float16 add up to one weight; 1 for other types."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
@@ -215,12 +215,12 @@ class _PairProblem(Frozen, Generic[Half]):
 
     @property
     def activation_parts(self) -> int:
-        """Return the number of float16 whose sum is one activation."""
+        """Return how many float16 add up to one activation."""
         return 2 if self.dtype == "float16x2" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Return the number of float16 whose sum is one weight."""
+        """Return how many float16 add up to one weight."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
@@ -250,7 +250,7 @@ class ConvPairProblem(_PairProblem[ConvProblem]):
     sparse: bool = False
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the arguments of a pair; x contains the images before resizing."""
+        """Return the arguments of a kernel for both layers; if it also resizes, x has the images before resizing."""
         x, *others = super().arguments()
         return (x if self.resize is None else self.resize.arguments()[0]), *others
 
@@ -260,7 +260,7 @@ class LinearPairProblem(_PairProblem[LinearProblem]):
 
     @property
     def activation_parts(self) -> int:
-        """Return the number of float16 whose sum is one input."""
+        """Return how many float16 add up to one input."""
         return self.first.activation_parts
 
 

@@ -205,7 +205,7 @@ def collected_result_bytes(problem: ConvProblem) -> int:
 
 
 def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: FilterRing) -> float:
-    """Estimate the clock cycles of a band of tiles, only to rank tiles. ring: the layout of the filters."""
+    """Roughly estimate a warpgroup's clocks for a band of an image, to rank ``tiles``. ring: layout of the filters."""
     products = convolution.steps * (convolution.parts + convolution.weight_parts - 1)
     one_by_one = ring.streamed or convolution.parts == 2 or (convolution.sparse and convolution.steps > MOST_UNROLLED)
     waits = convolution.steps // ring.stage_steps if one_by_one else 1

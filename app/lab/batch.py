@@ -60,7 +60,7 @@ def load_batch(network: str, count: int, *, checked: bool = True) -> Batch:
 
     A network without shipped weights gets random weights. A network whose input shape or number of classes is not that
     of the test images gets random images. In both cases the reference is computed; it is the truth of random images.
-    checked: whether the labels will be scored. If not, a reference that is not stored is computed for one image only.
+    checked: whether the labels will be checked. If not, a reference that is not stored is computed for one image only.
     Raises UserError if there are fewer test images than ``count``.
     """
     graph, weights = load_network(network, None, shapes_only=True)

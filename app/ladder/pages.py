@@ -103,7 +103,7 @@ class Pages:
         return self._fill_template("index", "index", "All steps", values)
 
     def _times_on_first_network(self, step: Step) -> Mapping[str, tuple[str, str]]:
-        """Return layer → (measured ms, predicted ms), as text, for the first network's layers that a step computes."""
+        """Return layer → (measured ms, predicted ms), as text, for a step's layers in the pages' first network."""
         layers = (layer for layer in self.card.layers(step) if layer.network == self.card.networks[0])
         return {layer.title: (tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers}
 

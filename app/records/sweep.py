@@ -1,4 +1,4 @@
-"""Define the JSON documents of ``sweep``: times by kernel parameters or streams, and the tuning tables of ``auto``."""
+"""Define the JSON documents of ``sweep``: times by parameters or streams, and the tables from which ``auto`` picks."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 

@@ -130,7 +130,7 @@ def _headers_finding() -> Finding:
 
 
 def _header_paths() -> Iterator[Path]:
-    """Yield the existing paths of the header HEADER in installed packages and CUDA toolkits."""
+    """Yield the paths at which the file HEADER exists, in installed packages and CUDA toolkits."""
     for name in RUNTIMES:
         with suppress(importlib.metadata.PackageNotFoundError):
             files = importlib.metadata.files(name) or ()

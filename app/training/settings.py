@@ -16,10 +16,10 @@ Dropout = tuple[tuple[str, float], ...]
 
 
 class Recipe(Frozen, kw_only=True):
-    """The settings that a network's recipe chooses.
+    """The training settings that depend on the network.
 
-    rate: peak of the one-cycle schedule. dropout: (layer, share of its inputs that become 0). biases: layers with a
-    bias. storage: type of the weights in their file.
+    rate: peak of the one-cycle schedule. dropout: (layer, share of inputs that become 0). shift: most pixels by which
+    images shift. biases: layers with a bias. storage: type of stored weights. l2: factor of the penalty in the loss.
     """
 
     epochs: int

@@ -33,7 +33,7 @@ class Team(Protocol):
 
 
 class SingleProcessTeam:
-    """The team of a training in a single process."""
+    """The team of a training that runs in one process, which computes whole batches."""
 
     rank, size = 0, 1
 

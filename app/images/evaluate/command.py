@@ -56,7 +56,7 @@ def evaluate(request: EvaluateRequest) -> int:
 
 
 def _comparison_classifier(wanted: NetworkRequest, device: str, against: str) -> Classifier:
-    """Return the classifier to compare with. wanted: options of the first. against: a precision, network or file."""
+    """Return the classifier to compare with. wanted: of the first one. against: a precision, network or file."""
     if against not in PRECISIONS:
         other = replace(network_request(against, wanted.precision), sparse=wanted.sparse)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:

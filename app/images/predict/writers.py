@@ -73,10 +73,7 @@ def _doubt_notes(part: Part, chances: np.ndarray) -> list[str]:
 
 
 def likeliest_classes(labels: np.ndarray, logits: np.ndarray, top: int) -> np.ndarray:
-    """Return the ``top`` likeliest classes of each image, (n, top) uint8: its label, then the others by their logits.
-
-    Among equal logits, the lower class comes first.
-    """
+    """Return each image's ``top`` likeliest classes, (n, top) uint8: its label, then others by logit, then number."""
     others = np.arange(logits.shape[1]) != labels[:, None]
     return np.lexsort((-logits, others), axis=1)[:, :top].astype(np.uint8)
 
@@ -258,7 +255,10 @@ WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
 
 
 def _answer_table(part: Columns, width: int) -> list[str]:
-    """Return the lines of a table of answers: image, class or label, probability, then the next likeliest classes."""
+    """Return the lines of a table with a row for each image of ``part``, of at most ``width`` characters a line.
+
+    Columns: image, class or label, probability, then the next likeliest classes.
+    """
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
         if name in part:

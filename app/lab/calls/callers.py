@@ -23,9 +23,9 @@ STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the c
 
 
 class Kind(Frozen):
-    """A kind of call of ``Classifier``. source: where the images lie. resident: by a kernel that stays on the card.
+    """A kind of call of ``Classifier``. images: number of each call. source: where they lie.
 
-    enqueues: whether the call returns labels on the GPU without waiting for them.
+    resident: whether a kernel that stays on the card answers. enqueues: whether it returns labels on the GPU at once.
     """
 
     name: str

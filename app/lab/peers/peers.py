@@ -265,7 +265,7 @@ def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collecti
 
 
 def _iterate_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
-    """Yield a batch for each network and each batch size, ascending. checked: whether labels will be scored."""
+    """Yield a batch for each network and each batch size, ascending. checked: whether labels will be checked."""
     for network in job.networks:
         largest = load_batch(network, job.batches[-1], checked=checked)
         yield from map(largest.first_images, job.batches)

@@ -51,7 +51,7 @@ class Shares(Frozen):
 
     @property
     def max_stamp_count(self) -> int:
-        """Return the largest number of stamps of a warpgroup: four for each image, and four more for each round."""
+        """Return the most stamps that a warpgroup writes: in each round, four for each image taken, and four more."""
         return self.round_count * (4 * self.each + 4)
 
     def image_count(self, block: int, number: int, round_index: int) -> int:

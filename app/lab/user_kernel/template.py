@@ -1,4 +1,4 @@
-"""Write a file to begin a user's kernel with: a copy of a kernel of the ladder, below an explained header."""
+"""Write the start of a user's kernel: a copy of a kernel of the ladder, below ``//@`` lines and comments on them."""
 
 import re
 from pathlib import Path
