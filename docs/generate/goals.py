@@ -8,7 +8,7 @@ from app.lab.peers.text import MEASURES
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures
 from docs.generate.systems import END_TO_END, ON_CARD, ordered_comparisons, our_row, pair_with_fastest_peer
-from docs.generate.tables import markdown_table, wrap_paragraph
+from docs.generate.tables import markdown_table, wrap_paragraph, yes_or_no
 
 LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # required time of the fastest peer ÷ ours
 LEAST_MLP = LEAST | {END_TO_END: 1.1}  # the bus bounds it
@@ -78,7 +78,7 @@ def _goal_rows(goal: Goal, card: str, comparison: Row) -> Iterator[list[str]]:
         found, times = pairs[measure], asked[measure]
         least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
         must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
-        in_time = "yes" if found.ours is not None and found.ours <= times[0] else "**no**"
-        ahead = "" if found.ratio is None else "yes" if found.ratio >= least else "**no**"
+        in_time = yes_or_no(found.ours is not None and found.ours <= times[0])
+        ahead = "" if found.ratio is None else yes_or_no(found.ratio >= least)
         cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
         yield [where, card, goal.precision, title, *cells]

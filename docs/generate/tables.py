@@ -33,6 +33,11 @@ def wrap_paragraph(text: str) -> str:
     return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
+def yes_or_no(fulfilled: bool) -> str:
+    """Return a table's cell that says whether a requirement is fulfilled: ``yes``, or a bold ``no``."""
+    return "yes" if fulfilled else "**no**"
+
+
 def format_share(row: Row, peak: str = "{:.3}") -> str:
     """Return a row's share of the peak that limits it, such as ``54% mem``, or "". peak: format of the peak's name."""
     rates = row.get("rates")

@@ -15,7 +15,7 @@ from app.main_job.statistics import speedup
 from app.network.definitions import NETWORKS
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
-from docs.generate.tables import markdown_table, row_label, table_from_lines
+from docs.generate.tables import markdown_table, row_label, table_from_lines, yes_or_no
 
 # Network → ms of conv1 + conv2 for 10,000 images: longest allowed in float32; cuDNN before the work began, in float32;
 # the same in float16, channels-last, which is also the longest allowed in float16.
@@ -62,8 +62,8 @@ def targets_table(figures: Figures) -> str:
     )
 
 
-def _yes_or_no(value: float | None, most: float) -> str:
-    return "" if value is None else "yes" if value <= most else "**no**"
+def _within_limit_cell(value: float | None, most: float) -> str:
+    return "" if value is None else yes_or_no(value <= most)
 
 
 def _sum_rows(bench: Bench) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _sum_rows(bench: Bench) -> Iterator[str]:
         ms = best.get("sum_ms")
         yield (
             f"`{bench.network}` | {SHORT[dtype]} | {row_label(best)} | ≤ {target:g} | {format_ms(ms)} | "
-            f"{_yes_or_no(ms, target)} | {format_ms(bench.peak_bound_ms(dtype))} | {known:g} | "
+            f"{_within_limit_cell(ms, target)} | {format_ms(bench.peak_bound_ms(dtype))} | {known:g} | "
             f"{format_ms(cudnn.get('sum_ms'))}"
         )
 
@@ -90,7 +90,7 @@ def _first_layer_row(bench: Bench) -> str:
     slower, than_registers = (speedup(best.get("ms"), max(least, writing)) for least in (arithmetic, registers))
     return (
         f"`{bench.network}` | {row_label(best)} | {format_ms(arithmetic)} | {format_ms(writing)} | "
-        f"{format_ms(best.get('ms'))} | {format_factor(slower)} | {_yes_or_no(slower, FIRST_LAYER)} | "
+        f"{format_ms(best.get('ms'))} | {format_factor(slower)} | {_within_limit_cell(slower, FIRST_LAYER)} | "
         f"{format_ms(registers)} | {format_factor(than_registers)}"
     )
 
@@ -104,7 +104,7 @@ def _auto_rows(bench: Bench) -> Iterator[str]:
             slower = auto["ms"] / best["ms"]
             yield (
                 f"`{bench.network}` | {precision} | {best['conv']} | {format_ms(best['ms'])} | "
-                f"{format_ms(auto['ms'])} | {slower:.3f} | {_yes_or_no(slower, 1 + AUTO)}"
+                f"{format_ms(auto['ms'])} | {slower:.3f} | {_within_limit_cell(slower, 1 + AUTO)}"
             )
 
 
