@@ -37,7 +37,7 @@ def shell(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: Any) 
     environment = {**os.environ, **options.pop("env", {}), "PYTHONUNBUFFERED": ""}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [*prefix, *COMMAND, *map(str, arguments)]
-    return subprocess.run(command, text=True, encoding="utf-8", timeout=60, env=environment, **streams)
+    return subprocess.run(command, text=True, encoding="utf-8", timeout=180, env=environment, **streams)
 
 
 def in_a_shell(words: Sequence[str]) -> int:
