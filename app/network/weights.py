@@ -174,7 +174,7 @@ def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str,
 
 
 def _parse_file(path: Path, content: bytes, pinned: bool) -> Weights:
-    read = shipped.read_verified
+    read = shipped.read_verified_hdf5
     if not pinned:
         from app.files.hdf5_process import read_untrusted as read
     found = read(path, content, ReadRequest(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))

@@ -7,7 +7,7 @@ packages are ignored.
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
-from app.files.cache import cache_dir, is_trusted, store_private
+from app.files.cache import cache_dir, is_trusted, write_private_file
 from app.files.reading import may_exist, read_json
 from app.files.writing import json_text
 from app.lab.document import FIGURES
@@ -57,7 +57,7 @@ class Searches:
         else:
             search["failed"][setting] = reason
             _forget_failed(search)
-        store_private(self._path, json_text(self.to_document([*self._found.values()])))
+        write_private_file(self._path, json_text(self.to_document([*self._found.values()])))
 
     def to_document(self, searches: list[Search]) -> PeerSettings:
         """Return the JSON document of these searches."""

@@ -12,7 +12,7 @@ from typing import Literal, TypedDict
 
 from app.base.errors import UserError, choices_hint, print_to_stderr
 from app.base.frozen import Frozen
-from app.files.cache import cache_dir, is_trusted, store_private
+from app.files.cache import cache_dir, is_trusted, write_private_file
 from app.files.reading import may_exist, read_json
 from app.lab.user_kernel.source import blank_comments
 from app.records.derive import check_for_type
@@ -120,4 +120,4 @@ def store_another_hint(progress: Progress, exercise: Exercise) -> None:
 
 def _store_progress(progress: Progress) -> None:
     """Write the progress file atomically."""
-    store_private(progress_path(), json.dumps(progress, indent=1) + "\n")
+    write_private_file(progress_path(), json.dumps(progress, indent=1) + "\n")
