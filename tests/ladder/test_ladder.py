@@ -92,7 +92,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     measured: list[str] = []
 
-    def time_row(_: Any, trial: FakeTrial, row: Any) -> Result:
+    def time_variant(_: Any, trial: FakeTrial, row: Any) -> Result:
         measured.append(row.name)
         wrong = row.name == "unrolled"
         found = Result(OURS, row.name, trial.problem.dtype, row.step, instructions=row.instructions, wrong=wrong)
@@ -103,7 +103,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
     monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     monkeypatch.setattr(measuring, "Trial", FakeTrial)
-    monkeypatch.setattr(measuring.ItemTimer, "time_row", time_row)
+    monkeypatch.setattr(measuring.ItemTimer, "time_variant", time_variant)
     peaks = {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
     monkeypatch.setattr(measuring.peak, "measure_peaks", lambda _: peaks)
     monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")

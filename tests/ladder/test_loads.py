@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.lab.user_kernel.row import find_row, open_user_kernel
+from app.lab.user_kernel.row import find_named_variant, open_user_kernel
 from app.lab.user_kernel.template import kernel_template
 from app.ladder.card import EXAMPLE, layer_problems
 from app.ladder.check.loads import BATCH, LAYERS, TYPE, count_loads
@@ -24,7 +24,7 @@ def direct_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     skip_without_compiler()
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "direct_copy.cu"
-    path.write_text(kernel_template(find_row("direct"), "direct_copy.cu"))
+    path.write_text(kernel_template(find_named_variant("direct"), "direct_copy.cu"))
     return path
 
 
@@ -47,7 +47,7 @@ def test_counted_loads_equal_those_of_the_formulas(operation: str, name: str) ->
 
 def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
     skip_without_compiler()
-    found = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
+    found = count_loads(find_named_variant("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
     assert found["shared_loads"] == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
 
 

@@ -67,7 +67,7 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
     return Expected(*(array.reshape(len(x), -1) for array in found))
 
 
-def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
+def apply_variant_error_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
     """Return ``found``, the ``expected_results`` of x, with the error bound of the kernel ``row`` if it defines one."""
     if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found

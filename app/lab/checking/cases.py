@@ -14,7 +14,7 @@ from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Proble
 from app.kernels.registry import with_sparse_flag
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
-from app.lab.bench.oracle import apply_variant_bound, expected_results, random_images, random_parameters
+from app.lab.bench.oracle import apply_variant_error_bound, expected_results, random_images, random_parameters
 from app.lab.bench.tolerance import allowed_errors
 from app.network.graph import network_graph
 
@@ -91,7 +91,7 @@ class Case(Frozen):
     def expected_and_tolerance(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the correct results in float64 and the error allowed for each, both (images, elements)."""
         found = expected_results(self.problem, self.input_images, *self.parameters)
-        found = apply_variant_bound(self.row, self.problem, found, self.input_images, *self.parameters)
+        found = apply_variant_error_bound(self.row, self.problem, found, self.input_images, *self.parameters)
         return found.exact, allowed_errors(self.problem, found)[0]
 
     @cached_property
@@ -191,7 +191,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     return [Case(row, problem, IMAGES[row.operation]) for problem in found]
 
 
-def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
+def requested_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return a case of the layer, or of ``shape`` if given, in each of the kernel's number types. Raises UserError."""
     if shape is not None:
         problems: list[Problem] = [_simplify_if_refused(row, problem, arch) for problem in _parse_shape(row, shape)]

@@ -53,7 +53,7 @@ class Span(Frozen):
         return self.stop - self.start
 
 
-def describe_action(action: Action, variant: Variant) -> tuple[str, str, str]:
+def action_kind_name_entry(action: Action, variant: Variant) -> tuple[str, str, str]:
     """Return kind, name and entry (see ``Span``) of an action of a launch: a kernel, copy or cuBLAS call."""
     match action:
         case KernelLaunch():
@@ -162,7 +162,7 @@ class Recorder:
 
     def _next_action_span(self) -> Span:
         assert self._node is not None and self._variant is not None, "kernels are launched by layers"
-        kind, name, entry = describe_action(next(self._actions), self._variant)
+        kind, name, entry = action_kind_name_entry(next(self._actions), self._variant)
         return Span(kind, self._node.name, name, self._streams[self._stream], entry=entry)
 
     def _call_between_events(
