@@ -78,7 +78,7 @@ def draw_ladder_overview(card: Card) -> LadderOverview | None:
     )
 
 
-def interactives_page() -> ExtraPage:
+def interactive_drawings_page() -> ExtraPage:
     """Return the page with the interactive drawings."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"

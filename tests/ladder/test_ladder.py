@@ -19,7 +19,7 @@ from app.ladder.command import as_text
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, all_steps
 from app.ladder.pixel_tiles import draw_global_window
-from app.ladder.stored import stored_card, stored_kernels
+from app.ladder.stored import load_stored_card, stored_kernels
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import check_described, check_widths, mistakes
 
@@ -68,9 +68,9 @@ def test_loop_mark_is_explained_only_if_a_row_has_it(network: str, capsys: pytes
 
 
 def test_stored_figures_depend_on_network_and_architecture() -> None:
-    assert [*stored_card("k7").benches] == ["k7"] and stored_kernels("sm_75") == {} != stored_kernels("sm_90a")
+    assert [*load_stored_card("k7").benches] == ["k7"] and stored_kernels("sm_75") == {} != stored_kernels("sm_90a")
     with pytest.raises(UserError, match=r"figures are stored of lenet5, .*, not of mlp"):
-        stored_card("mlp")
+        load_stored_card("mlp")
 
 
 class FakeTrial:

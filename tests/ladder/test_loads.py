@@ -12,7 +12,7 @@ from app.lab.user_kernel.template import kernel_template
 from app.ladder.card import EXAMPLE, layer_problems
 from app.ladder.check.loads import BATCH, LAYERS, TYPE, count_loads
 from app.ladder.counting import evaluate_counts
-from app.ladder.formulas import formula_values
+from app.ladder.formulas import formula_variables
 from app.ladder.lessons import find_step
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.shell import check_error
@@ -38,7 +38,7 @@ def test_counted_loads_equal_those_of_the_formulas(operation: str, name: str) ->
     layer, images = LAYERS[operation]
     problem = dict(layer_problems(EXAMPLE, operation, TYPE))[layer]
     wanted = evaluate_counts(
-        step.lesson.counts, problem, formula_values(step.row, problem, {}, BATCH, 132), step.row.instructions, None
+        step.lesson.counts, problem, formula_variables(step.row, problem, {}, BATCH, 132), step.row.instructions, None
     )
     found = count_loads(step.row, problem, images)
     assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-6)

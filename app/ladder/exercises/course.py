@@ -58,7 +58,7 @@ class Exercise(Frozen):
         """Return the path of a file with a right kernel for this exercise."""
         return HERE / "solutions" / self.file_name
 
-    def find_unused_word(self, text: str) -> str | None:
+    def find_missing_word(self, text: str) -> str | None:
         """Return the first word of ``uses`` that the code of a learner's file lacks, or None. Raises UserError."""
         code = blank_comments(self.file_name, text)
         return next((word for word in self.uses if word not in code), None)
