@@ -11,7 +11,7 @@ from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.drawing import svg
 from app.layers import Linear
-from app.main_job.images import misfit
+from app.main_job.images import shape_mismatch_error
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
 from app.network.toml import network_toml
@@ -151,7 +151,7 @@ def _check_data(data: Dataset, network: Network) -> None:
     if len(data.images) < 2:
         raise UserError(f"{data.source} has {len(data.images)} image: train needs at least two, one to hold out")
     if data.images.shape[1:] != network.input_shape:
-        raise misfit(data, network)
+        raise shape_mismatch_error(data, network)
     if data.images.dtype != np.uint8:
         raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
 

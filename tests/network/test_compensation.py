@@ -13,7 +13,7 @@ from app.kernels.scaling import InexactError, float16_parts, scale_per_output
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build_graph
-from app.network.pruning import fit_weights, keep_greatest_two, prune_filters, sparsify_layers
+from app.network.pruning import fit_weights, keep_two_of_four, prune_filters, sparsify_layers
 from app.network.reference import load_reference
 from app.network.rounding import DAMPING, quantise_convolution, round_layers, round_with_compensation
 from app.network.weights import load_weights, round_to_storage
@@ -188,7 +188,7 @@ def test_compensated_pruning_is_closer_than_keeping_the_greatest() -> None:
     assert all(0 < each.error < each.plain for each in (layer, *later))
     fitted = prune_with_fit(graph, given)
     w = graph.parameters["conv2"]
-    plain = keep_greatest_two(w.reshape(-1, 16)).reshape(w.shape)
+    plain = keep_two_of_four(w.reshape(-1, 16)).reshape(w.shape)
     assert is_2_4_sparse(layer.arrays["conv2"]) and is_2_4_sparse(plain)
     expected = graph.reference(held_out)
     alone = [replace(graph, parameters={**graph.parameters, **each}) for each in (layer.arrays, {"conv2": plain})]

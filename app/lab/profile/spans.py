@@ -22,7 +22,7 @@ from app.kernels.by_count import LaunchByCount
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
 from app.lab.profile.api_calls import Function, cublas_if_loaded, wrap_attribute
-from app.main_job.statistics import serialise_intervals
+from app.main_job.statistics import trim_overlapping_intervals
 from app.planning.matching import Node
 
 COPIES = {
@@ -180,7 +180,7 @@ def remove_queueing_time(spans: Sequence[Span]) -> list[Span]:
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)
-        trimmed = serialise_intervals((spans[i].start, spans[i].stop) for i in places)
+        trimmed = trim_overlapping_intervals((spans[i].start, spans[i].stop) for i in places)
         for place, (start, stop) in zip(places, trimmed, strict=True):
             result[place] = replace(spans[place], start=start, stop=stop)
     return result
