@@ -21,7 +21,7 @@ from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import translate_memory_errors
 from app.training.gradients import Arrays
 from app.training.model import Model, make_training_model
-from app.training.output_files import OutputFiles, check_file_sizes, choose_files
+from app.training.output_files import OutputFiles, check_file_sizes, choose_output_files
 from app.training.request import TrainRequest
 from app.training.settings import Settings, default_recipe, format_option
 from app.training.workers import check_workers
@@ -68,7 +68,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
         raise UserError(f"name the network to train with --network: {known} (or --resume FILE)")
     else:
         network = find_network(request.network)
-    files = choose_files(request, network, content)
+    files = choose_output_files(request, network, content)
     if request.plot is not None:
         svg.check_chart_folder(request.plot)
     if request.data is None:
