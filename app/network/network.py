@@ -80,7 +80,7 @@ class LayerStep(Frozen):
         return self.layer.parameter_shapes(self.in_shape)
 
     @property
-    def parameter_count(self) -> int:
+    def weight_count(self) -> int:
         """Return the number of weights, without biases."""
         return sum(prod(shape) for name, shape in self.parameter_shapes.items() if not name.endswith("_bias"))
 

@@ -75,7 +75,7 @@ def _layer_row(step: LayerStep) -> GraphLayer:
         "name": step.layer.name,
         "kind": step.layer.kind,
         "output": list(step.out_shape),
-        "parameters": step.parameter_count,
+        "parameters": step.weight_count,
         "flops": step.layer.flops(step.in_shape),
         "activation_bytes": step.activation_bytes,
     }
