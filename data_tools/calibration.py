@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
-from app.kernels.plain_problems import GROUP, is_two_of_four
+from app.kernels.plain_problems import GROUP, is_2_4_sparse
 from app.network.graph import Graph, build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import CompensatedLayer, quantise_convolution, round_layers
@@ -113,19 +113,19 @@ def quantise_weights(options: argparse.Namespace) -> None:
 def sparsify_weights(options: argparse.Namespace) -> None:
     """Prune the convolutions of IN, write the weights to OUT and print each layer's error. Raises UserError."""
     refusal = "has no convolution to prune: none reads a multiple of four maps, or all are 2:4 sparse already"
-    weights, graph, images = _load_weights_and_images(options, lambda found: not _dense_layers(found), refusal)
+    weights, graph, images = _load_weights_and_images(options, lambda found: not _dense_convs(found), refusal)
     arrays = dict(weights.arrays)
     for layer in sparsify_layers(graph, images):
         arrays |= layer.arrays
         _print_errors(layer, "without compensation")
     _save_weights(
-        options, weights, f"{', '.join(_dense_layers(weights))} pruned 2:4 with error compensation", arrays=arrays
+        options, weights, f"{', '.join(_dense_convs(weights))} pruned 2:4 with error compensation", arrays=arrays
     )
 
 
-def _dense_layers(weights: Weights) -> list[str]:
+def _dense_convs(weights: Weights) -> list[str]:
     filters = {name: w for name, w in weights.arrays.items() if w.ndim == 4 and not w.shape[2] % GROUP}
-    return [name for name, w in filters.items() if not is_two_of_four(w)]
+    return [name for name, w in filters.items() if not is_2_4_sparse(w)]
 
 
 COMMANDS = {

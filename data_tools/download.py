@@ -95,13 +95,13 @@ def _attempt_download(url: str, target: Path, max_bytes: int) -> None:
         Child(__name__, url, str(target.absolute()), max_bytes) as child,
         tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=None) as progress,
     ):
-        reason = child.receive() and _final_report(child, target, progress)  # the first message is READY
+        reason = child.receive() and _wait_for_transfer(child, target, progress)  # the first message is READY
         code = child.exit_code()
     if code != 0:
         raise DownloadError(reason or f"the process that downloads it {describe_exit_code(code)}", code == _TRANSIENT)
 
 
-def _final_report(child: Child, target: Path, progress: tqdm) -> str:
+def _wait_for_transfer(child: Child, target: Path, progress: tqdm) -> str:
     """Wait for the transfer; return the failure that its process reports, or ''. Raises DownloadError if too slow."""
     received, deadline = 0, Deadline(PATIENCE_SECONDS)
     while True:

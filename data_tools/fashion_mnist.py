@@ -39,7 +39,7 @@ class DataFile(Frozen):
         return 4 + 4 * len(self.shape) + math.prod(self.shape)
 
 
-def _split_files(prefix: str, count: int, images: str, labels: str) -> tuple[DataFile, DataFile]:
+def _data_files_of_split(prefix: str, count: int, images: str, labels: str) -> tuple[DataFile, DataFile]:
     return (
         DataFile(f"{prefix}-images-idx3-ubyte", (count, 28, 28), images),
         DataFile(f"{prefix}-labels-idx1-ubyte", (count,), labels),
@@ -47,13 +47,13 @@ def _split_files(prefix: str, count: int, images: str, labels: str) -> tuple[Dat
 
 
 SPLITS = {  # name → files of the images and of the labels
-    "test": _split_files(
+    "test": _data_files_of_split(
         "t10k",
         10_000,
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
-    "train": _split_files(
+    "train": _data_files_of_split(
         "train",
         60_000,
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -101,12 +101,12 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
     wrong or cannot be fetched.
     """
     if data_dir is not None:
-        return _take_split(split, data_dir, allocate)
+        return _take_or_read_split(split, data_dir, allocate)
     for directory in search_dirs(None):
         pointed_to = directory == _environment_dir()
         if all(existing_copies(file, directory) for file in SPLITS[split]):
             try:
-                return _take_split(split, directory, allocate)
+                return _take_or_read_split(split, directory, allocate)
             except UserError as error:
                 if pointed_to:
                     raise
@@ -159,7 +159,7 @@ def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None
     raise UserError(f"{file.name}.gz is not in {directory}, the directory given for Fashion-MNIST; {remedy}")
 
 
-def _take_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
+def _take_or_read_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
     """Return the split from ``start_reading_split`` if that has read it; otherwise read it."""
     ahead = _ahead.pop((split, directory), None)
     if ahead is None or ahead.exception() is not None:

@@ -118,7 +118,7 @@ def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tupl
     source = _open_content(file, size)
     shape, *others = _read_shapes(source, ranks)
     if others:
-        shape = _true_shape({shape, *others}, file, size, most)
+        shape = _select_matching_shape({shape, *others}, file, size, most)
         source = _open_content(file, size)
         source.readinto(memoryview(bytearray(4 + 4 * len(shape))))
     if 0 in shape:
@@ -147,7 +147,7 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
     return GzipReader(file, size) if zipped else file  # type: ignore[return-value]
 
 
-def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
+def _select_matching_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
     """Return the one of several possible ``shapes`` whose number of items equals the length of the content.
 
     size: bytes of the file. most: largest accepted number of items. Raises BadFileError unless exactly one shape fits.

@@ -19,9 +19,9 @@ from app.classify.pieces import (
     PieceFault,
     PieceResult,
     Runner,
-    cut_pieces,
     images_per_piece,
     select_image_ranges,
+    split_into_pieces,
 )
 from app.classify.report import Totals, as_text, build_report
 from app.classify.runners import open_runner
@@ -98,7 +98,7 @@ class ClassifyRun:
         """Yield the pieces, ranges of images, of the shards that have no results yet and were not found unreadable."""
         size = images_per_piece(self.device_info)
         for number in self.folder.remaining_shards:
-            for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
+            for piece in split_into_pieces(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.unreadable.found:
                     yield piece
 

@@ -208,13 +208,13 @@ class OutputFolder:
             existing = [path for path in self._result_files(number) if may_exist(path)]
             self._check_overwrite_allowed(existing)
             if existing and self._resume:
-                reason = self._keep_valid_result(number)
+                reason = self._keep_result_if_valid(number)
                 if reason is not None:
                     self.notes.append(f"{self._shards[number].path} is classified again: {reason}")
             progress(1)
         self.kept = frozenset(self.receipts)
 
-    def _keep_valid_result(self, number: int) -> str | None:
+    def _keep_result_if_valid(self, number: int) -> str | None:
         """Keep an earlier run's results of a shard if they are valid, and return None; otherwise return the fault."""
         path = self._receipt_path(number)
         if not may_exist(path):

@@ -137,7 +137,7 @@ def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None
     return found
 
 
-def cut_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
+def split_into_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
     """Yield pieces of the shard at index ``number``: ``count`` images in all, from index ``first`` on.
 
     Pieces end at multiples of ``size`` images; a file without random access is one piece.

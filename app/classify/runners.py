@@ -35,7 +35,7 @@ class WorkerOpener(Frozen):
         """Yield a function that classifies pieces. name: of the worker in the report; None: named by its device."""
         with Worker(replace(self.settings, label=name)) as worker:
 
-            def answer(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:
+            def process_piece(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:
                 if isinstance(piece, DeviceQuery):
                     return worker.device_info
                 found = worker.classify(piece)
@@ -43,7 +43,7 @@ class WorkerOpener(Frozen):
                     return PieceFault(f"{found.reason} (on {worker.device_info.host})")
                 return found
 
-            yield answer
+            yield process_piece
 
 
 OpenedRunner = tuple[Runner, DeviceInfo, Callable[[], None]]
@@ -97,10 +97,10 @@ def _open_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> 
     """Open a runner on several processes by ``runner``, which gets a function that estimates the seconds of a piece."""
     rate = 1.0
 
-    def estimate(piece: Piece | DeviceQuery) -> float:
+    def estimate_seconds(piece: Piece | DeviceQuery) -> float:
         return 1.0 if isinstance(piece, DeviceQuery) or piece.shard.is_sequential else piece.count / rate
 
-    with deferred_interrupts() as check_interrupt, runner(estimate=estimate, check=check_interrupt) as running:
+    with deferred_interrupts() as check_interrupt, runner(estimate=estimate_seconds, check=check_interrupt) as running:
         ((_, device_info),) = running.run([DeviceQuery()])
         rate = CPU_PIECE / 0.1 if device_info.limit == "compute" else GPU_PIECE / 0.016  # images/s of fast devices
         yield running, device_info, check_interrupt

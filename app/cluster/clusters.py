@@ -38,7 +38,7 @@ DEFAULTS = {
 LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application", "asyncio")
 
 
-def apply_defaults() -> None:
+def configure_dask() -> None:
     """Change Dask's default settings to ``DEFAULTS``, in this process and in those that Dask starts from it."""
     dask.config.update_defaults(DEFAULTS)
 
@@ -190,7 +190,7 @@ async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterato
     try:
         await _connect(client, address)
         await _check_worker_versions(client, address)
-        async with _limit_seconds(REGISTER_SECONDS, address):
+        async with _raise_on_timeout(REGISTER_SECONDS, address):
             await client.register_plugin(plugin, name=plugin.name)
         try:
             yield client
@@ -206,7 +206,7 @@ async def connect_to_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterato
 
 
 @asynccontextmanager
-async def _limit_seconds(seconds: float, address: str) -> AsyncIterator[None]:
+async def _raise_on_timeout(seconds: float, address: str) -> AsyncIterator[None]:
     """Raise UserError if the block waits longer than ``seconds`` for the scheduler at ``address`` or its workers."""
     try:
         async with asyncio.timeout(seconds):
@@ -231,7 +231,7 @@ async def _connect(client: Client, address: str) -> None:
 
 async def _check_worker_versions(client: Client, address: str) -> None:
     """Raise UserError unless there are workers, and the scheduler and all workers have this version of the package."""
-    async with _limit_seconds(CONNECT_SECONDS, address):
+    async with _raise_on_timeout(CONNECT_SECONDS, address):
         found = {
             f"worker {worker}": version
             for worker, version in (await client.run(eval, ASK_VERSION, on_error="return")).items()

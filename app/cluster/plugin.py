@@ -43,7 +43,7 @@ class EnginePlugin(WorkerPlugin):
         if self._local is not None:
             silence_dask_logging()
             if self._cores[self._local]:
-                _bind_to_cores(self._cores[self._local])
+                _pin_to_cores(self._cores[self._local])
         self._engine: Future[Engine] = Future()
         self._over = Event()
         # One thread opens and closes the engine.
@@ -88,7 +88,7 @@ def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
         raise
 
 
-def _bind_to_cores(cores: Sequence[int]) -> None:
+def _pin_to_cores(cores: Sequence[int]) -> None:
     """Restrict all threads of this process, and those that they start later, to these cores."""
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), cores)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.processes import block_signals
-from app.cluster.clusters import LocalWorker, apply_defaults, connect_to_cluster, silence_dask_logging, start_cluster
+from app.cluster.clusters import LocalWorker, configure_dask, connect_to_cluster, silence_dask_logging, start_cluster
 from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
 
 IN_FLIGHT = 2  # tasks that each worker of this machine runs at the same time
@@ -147,12 +147,12 @@ class ClusterRunner:
             self._loop.close()
 
     async def _run_cluster(self) -> None:
-        apply_defaults()
+        configure_dask()
         silence_dask_logging()
         try:
             async with self._cluster as self._client:
                 try:
-                    await self._count_workers()
+                    await self._poll_worker_count()
                 finally:
                     for task in self._answering:
                         task.cancel()
@@ -161,7 +161,7 @@ class ClusterRunner:
                 raise UserError(GONE) from error
             raise UserError(f"the work through Dask ends: {error}; free some room, then go on by --resume") from error
 
-    async def _count_workers(self) -> None:
+    async def _poll_worker_count(self) -> None:
         """Count the workers regularly, because workers join and leave a running cluster.
 
         Print a note when there are no workers or the scheduler does not answer; raise UserError if that lasts.

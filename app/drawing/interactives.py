@@ -16,7 +16,7 @@ def page_style_sheet() -> str:
     return f"{style_sheet()}{(FOLDER / 'interactive.css').read_text(encoding='utf-8')}"
 
 
-def interactive_html(name: str) -> str:
+def interactive_drawing_html(name: str) -> str:
     """Return the HTML of a drawing, which loads a script from the folder ``scripts``. name: one of ``INTERACTIVES``."""
     html = (FOLDER / f"{name}.html").read_text(encoding="utf-8")
     return f'{html}<script src="scripts/{name}.js" defer></script>\n'

@@ -59,7 +59,7 @@ def is_trusted(path: Path) -> bool:
     return reason is None
 
 
-def store_private(path: Path, text: str) -> None:
+def write_private_file(path: Path, text: str) -> None:
     """Write a file of the cache for this user only, atomically.
 
     Raises UserError if it cannot be written, or if another user could write to its folder.

@@ -48,7 +48,7 @@ class Child(AbstractContextManager["Child"]):
         thread ends; otherwise it must end when its socket closes.
         """
         # -I -S: without the user's settings and Python's start-up files, which take time to load.
-        command = [sys.executable, "-I", "-S", "-c", _child_program(module, arguments, one_thread)]
+        command = [sys.executable, "-I", "-S", "-c", _child_program_text(module, arguments, one_thread)]
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -146,7 +146,7 @@ def memory_file(content: bytes = b"") -> BinaryIO:
     return file
 
 
-def _child_program(module: str, arguments: tuple[str | int, ...], one_thread: bool) -> str:
+def _child_program_text(module: str, arguments: tuple[str | int, ...], one_thread: bool) -> str:
     paths = [str(Path(__file__).parents[__name__.count(".")]), *(path or str(Path.cwd()) for path in sys.path)]
     ends = f"from {end_with_parent.__module__} import end_with_parent; end_with_parent({os.getpid()})\n"
     return (

@@ -88,8 +88,8 @@ class Reader(AbstractContextManager["Reader"]):
         ):
             names, attributes = tuple(answer["names"]), answer["attributes"]
             arrays = {name: _map_shared_array(result, *parts) for name, *parts in answer["arrays"]}
-            _require_requested(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
-            _require_requested(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
+            _require_as_requested(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
+            _require_as_requested(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
             return FileContents(names, arrays, attributes)
 
     def describe_datasets(
@@ -104,8 +104,8 @@ class Reader(AbstractContextManager["Reader"]):
                 name: StoredDataset(tuple(shape), np.dtype(kind), offset, band)
                 for name, kind, shape, offset, band in answer["datasets"]
             }
-            _require_requested(found.keys() <= set(datasets))
-            _require_requested(all(one.dtype.isnative or one.offset is not None for one in found.values()))
+            _require_as_requested(found.keys() <= set(datasets))
+            _require_as_requested(all(one.dtype.isnative or one.offset is not None for one in found.values()))
             return answer["names"], found
 
     def read_rows(
@@ -115,7 +115,7 @@ class Reader(AbstractContextManager["Reader"]):
         request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
         with self._request_answer(path, source, request, math.prod(shape) * dtype.itemsize) as (answer, result):
             array = _map_shared_array(result, *answer["rows"])
-            _require_requested((array.dtype, array.shape) == (dtype, shape))
+            _require_as_requested((array.dtype, array.shape) == (dtype, shape))
             return array
 
     @contextmanager
@@ -196,7 +196,7 @@ def _report_resource_shortage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _require_requested(holds: bool) -> None:
+def _require_as_requested(holds: bool) -> None:
     if not holds:
         raise ValueError("nobody asked for this")
 

@@ -43,7 +43,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
 """Returns an array of this shape and type. The third argument is the size of a chunk in bytes, 0 without chunks."""
 
 
-def _allocate_ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
+def _allocate_array(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
     """Return a new array in ordinary memory. The third argument, a chunk's size in bytes, is not needed here."""
     return np.empty(shape, kind)
 
@@ -105,7 +105,7 @@ class StrictFile:
         self,
         name: str,
         max_bytes: int = MAX_ARRAY_BYTES,
-        allocate: Allocate = _allocate_ordinary,
+        allocate: Allocate = _allocate_array,
         too_large: str = ReadRequest.too_large,
     ) -> np.ndarray:
         """Return the root's dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
@@ -117,7 +117,7 @@ class StrictFile:
             dataset = self._open_dataset(name, max_bytes, too_large)
             return self._read_rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
 
-    def read_rows(self, name: str, first: int, count: int, allocate: Allocate = _allocate_ordinary) -> np.ndarray:
+    def read_rows(self, name: str, first: int, count: int, allocate: Allocate = _allocate_array) -> np.ndarray:
         """Return ``count`` rows, from row ``first`` on, of the dataset ``name`` of the root, as ``read_array`` does.
 
         Raises UserError as ``read_array`` does, and if the dataset does not have these rows.
@@ -248,7 +248,7 @@ def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictF
     """
     with _report_faults_as_user_errors(path):
         size = os.fstat(source).st_size if isinstance(source, int) else len(source)
-        file = h5py.File(f"/proc/self/fd/{source}", "r") if isinstance(source, int) else _open_image(source)
+        file = h5py.File(f"/proc/self/fd/{source}", "r") if isinstance(source, int) else _open_file_image(source)
     try:
         yield StrictFile(path, file, size)
     finally:
@@ -256,7 +256,7 @@ def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictF
             file.close()
 
 
-def _open_image(image: bytes | mmap.mmap) -> h5py.File:
+def _open_file_image(image: bytes | mmap.mmap) -> h5py.File:
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_fapl_core(backing_store=False)
     access.set_file_image(image)
@@ -275,7 +275,7 @@ def _report_faults_as_user_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again") from error
 
 
-def read_contents(file: StrictFile, wanted: ReadRequest, allocate: Allocate = _allocate_ordinary) -> FileContents:
+def read_contents(file: StrictFile, wanted: ReadRequest, allocate: Allocate = _allocate_array) -> FileContents:
     """Return the parts of the file that ``wanted`` names. allocate: returns memory for one array after another.
 
     Raises UserError, and MemoryError if memory runs out.

@@ -70,7 +70,7 @@ def check_shipped_hash(path: Path, content: bytes) -> None:
         raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
 
 
-def read_verified(path: Path, content: bytes, wanted: ReadRequest) -> FileContents:
+def read_verified_hdf5(path: Path, content: bytes, wanted: ReadRequest) -> FileContents:
     """Return the wanted parts of an HDF5 file from its bytes, whose hash has been checked. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import open_strict, read_contents

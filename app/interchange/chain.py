@@ -78,10 +78,10 @@ def network_from_chain(
         raise BadValueError(f"needs {features:,} features, and --size {size} {gives}; correct --size")
     resize = () if size == IMAGE else (Resize("resize", size),)
     layers = (*resize, *chain.layers, Argmax("argmax"))
-    return apply_course_rules(Network(name, summary, (channels, IMAGE, IMAGE), layers))
+    return with_mini_dnn_preprocessing(Network(name, summary, (channels, IMAGE, IMAGE), layers))
 
 
-def apply_course_rules(network: Network) -> Network:
+def with_mini_dnn_preprocessing(network: Network) -> Network:
     """Return the network with the preprocessing for which mini-dnn and MXNet weights are trained (``--rule course``).
 
     Resizing counts pixels beyond the border as zeros, and pixels stay numbers from 0 to 255.

@@ -110,7 +110,7 @@ class LayerStack:
         """Return whether a factor and a shift are pending for the next layer with weights."""
         return self._pending is not None
 
-    def add_weightless(self, layer: Layer) -> None:
+    def add_weightless_layer(self, layer: Layer) -> None:
         """Add a layer without weights. Raises BadValueError if a pending factor and shift cannot be moved past it."""
         commutes = isinstance(layer, Flatten)
         if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
@@ -125,14 +125,14 @@ class LayerStack:
         self.found.append(FoundLayer(layer))
         self.shape = after
 
-    def add_weighted(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
+    def add_weighted_layer(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
         """Add a layer with the pending factor and shift folded in. arrays: "" → (out, in, …), and perhaps "_bias"."""
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
             self.add_pending_affine_as_convolution("padding follows, whose zeros are not shifted")
         after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None:
-            arrays = arrays | _fold_into_next(arrays, self._pending)
+            arrays = arrays | _fold_pending_affine(arrays, self._pending)
             origins = {"_bias": self._pending.nodes[-1]} | origins
             self._add_notes(self._pending.nodes, "folded into the layer behind it")
             self._pending = None
@@ -178,7 +178,7 @@ class LayerStack:
         with np.errstate(all="ignore"):
             weights = np.diag(waits.factor).astype(np.float32)[:, :, None, None]
             arrays = {"": weights, "_bias": waits.shift.astype(np.float32)}
-        self.add_weighted(Conv2d("", len(weights), 1), arrays, {})
+        self.add_weighted_layer(Conv2d("", len(weights), 1), arrays, {})
         self._add_notes(waits.nodes, f"a convolution of 1 x 1, because {why}")
 
     def _add_notes(self, nodes: list[str], what: str) -> None:
@@ -261,7 +261,7 @@ def _check_shape(shape: Shape) -> Shape:
     return shape
 
 
-def _fold_into_next(arrays: Arrays, waits: PendingAffine) -> Arrays:
+def _fold_pending_affine(arrays: Arrays, waits: PendingAffine) -> Arrays:
     """Return weights (out, in, …) and bias that also apply the pending factor and shift ``waits`` to the input."""
     with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
         weights = arrays[""].astype(np.float64)

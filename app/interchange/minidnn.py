@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from app.files.checks import BadValueError
-from app.interchange.chain import apply_course_rules
+from app.interchange.chain import with_mini_dnn_preprocessing
 from app.interchange.layout import REMEDY, source_array_shapes
 from app.interchange.source import Cursor, ImportOptions, Source
 from app.layers import Argmax, Flatten, Resize
@@ -22,7 +22,7 @@ def read_source(content: bytes, options: ImportOptions) -> Source:
         raise BadValueError("a flat dump has no names; name its network with --network, as minidnn86")
     if options.size is not None or options.symbol is not None:
         raise BadValueError("a flat dump's sizes follow from --network; leave --size and --symbol out")
-    network = apply_course_rules(options.network)
+    network = with_mini_dnn_preprocessing(options.network)
     # mini-dnn has no resize, flatten and argmax layers. Of its layers, those without weights have 0 floats.
     layers = [layer.name for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
     shapes = source_array_shapes(network)

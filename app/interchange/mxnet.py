@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.chain import Chain, apply_course_rules, network_from_chain
+from app.interchange.chain import Chain, network_from_chain, with_mini_dnn_preprocessing
 from app.interchange.layout import source_array_shapes
 from app.interchange.mxnet_files import read_params, read_symbol
 from app.interchange.source import ImportOptions, Source, as_float32
@@ -32,8 +32,8 @@ def read_source(content: bytes, options: ImportOptions) -> Source:
     if options.network is not None:
         if options.size is not None:
             raise BadValueError("the images' size follows from --network; leave --size out")
-        network = apply_course_rules(options.network)
-        names = _match_names(network, arrays)
+        network = with_mini_dnn_preprocessing(options.network)
+        names = _match_array_names(network, arrays)
     else:
         chain = _chain_from_shapes(arrays) if options.symbol is None else read_symbol(options.symbol)
         names = chain.names
@@ -80,7 +80,7 @@ def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, i
     return channels, next((array.shape[1] for layer, array in weights if isinstance(layer, Linear)), None)
 
 
-def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _match_array_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return the network's name of each array → its name in the file: the same name, else the only one of its shape."""
     wanted = {ours: shape for ours, shape in source_array_shapes(network).items() if not ours.endswith("_bias")}
     prefixes = {ours: ours for ours in wanted}

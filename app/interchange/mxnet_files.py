@@ -199,7 +199,7 @@ class _LayerList:
         self.layers.append(kind(name, *values))
         return name
 
-    def add_weighted(self, kind: type[Layer], values: list[Any], settings: Settings, arrays: list[str]) -> None:
+    def add_weighted_layer(self, kind: type[Layer], values: list[Any], settings: Settings, arrays: list[str]) -> None:
         """Add a layer, with a bias unless ``no_bias`` is set. values: fields after its name. arrays: their names."""
         bias = settings.get("no_bias", "False") not in ("True", "true", "1")
         if len(arrays) != 1 + bias:
@@ -215,9 +215,9 @@ class _LayerList:
         sizes = [
             _parse_square_pair(settings, key, least) for key, least in (("kernel", None), ("stride", 1), ("pad", 0))
         ]
-        self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), *sizes], settings, arrays)
+        self.add_weighted_layer(Conv2d, [_parse_count(settings, "num_filter"), *sizes], settings, arrays)
 
-    def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
+    def add_convolution_with_implied_bias(self, settings: Settings, arrays: list[str]) -> None:
         """Add a convolution (operator ``New``). If ``no_bias`` is not given, two arrays mean that it has a bias."""
         self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
@@ -225,7 +225,7 @@ class _LayerList:
         if not self.is_flattened:
             _require_defaults(settings, {"flatten": "True"})
             self.add_flatten({}, [])
-        self.add_weighted(Linear, [_parse_count(settings, "num_hidden")], settings, arrays)
+        self.add_weighted_layer(Linear, [_parse_count(settings, "num_hidden")], settings, arrays)
 
     def add_activation(self, settings: Settings, arrays: list[str]) -> None:
         kind = settings.get("act_type", "")
@@ -249,7 +249,7 @@ class _LayerList:
 
 OPERATORS: dict[str, Callable[[_LayerList, Settings, list[str]], object]] = {
     "Convolution": _LayerList.add_convolution,
-    "New": _LayerList.add_course_convolution,
+    "New": _LayerList.add_convolution_with_implied_bias,
     "Activation": _LayerList.add_activation,
     "Pooling": _LayerList.add_pooling,
     "Flatten": _LayerList.add_flatten,

@@ -76,7 +76,7 @@ class OnnxGraph(OnnxLayers):
         self._shapes = {self.input_name: self.fed_shape}
         self.stack.channels_last = self._fed_last = len(self.fed_shape) == 3 and self.fed_shape != self.input_shape
         if len(self.fed_shape) == 1:
-            self.stack.add_weightless(Flatten(""))
+            self.stack.add_weightless_layer(Flatten(""))
         if self.fed_shape != self.input_shape:
             self.stack.notes.append(f"its images {self.fed_shape} are taken as {self.input_shape}")
         self._labels: set[str] = set()

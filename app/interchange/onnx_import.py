@@ -32,7 +32,7 @@ def read_source(content: bytes, options: ImportOptions) -> Source:
     del content  # free the memory: the parsed model needs as much
     opset = _check_model_features(model)
     load_external_data(model, options.path)
-    exported = _exported_source(model)
+    exported = _source_of_own_export(model)
     if exported is not None:
         ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
@@ -43,7 +43,7 @@ def read_source(content: bytes, options: ImportOptions) -> Source:
     def convert_images(images: np.ndarray) -> np.ndarray:
         """Return images in the model's dtype and range: uint8, or float32 from 0 to 255 or from 0 to 1."""
         images = chain.to_model_shape(images)
-        return images if chain.reads_bytes else (images * _byte_factor(chain)).astype(np.float32)
+        return images if chain.reads_bytes else (images * _byte_scale(chain)).astype(np.float32)
 
     engine = onnx_engine(model, chain.logits, convert_images, chain.batch)
     chain.drop_arrays()
@@ -91,7 +91,7 @@ def _check_model_features(model: Any) -> int:
     return int(versions[0])
 
 
-def _exported_source(model: Any) -> Source | None:
+def _source_of_own_export(model: Any) -> Source | None:
     """Return the network and arrays of a model that ``main.py export`` wrote; None for other and changed models."""
     texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION and isinstance(one.value, str)]
     if not texts:
@@ -119,7 +119,7 @@ def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> S
     return Source(network, arrays, origins, tuple(notes), classes=classes)
 
 
-def _byte_factor(chain: OnnxGraph) -> float:
+def _byte_scale(chain: OnnxGraph) -> float:
     """Return the factor from bytes to the pixels that the model reads: 1 for pixels from 0 to 255, 1/255 for 0 to 1.
 
     A model that reads bytes, or multiplies its images by less than BRIGHT, reads pixels from 0 to 255.
@@ -129,8 +129,8 @@ def _byte_factor(chain: OnnxGraph) -> float:
 
 
 def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
-    """Return the network's factor for pixel bytes: the model's times ``_byte_factor``. notes: gets what was assumed."""
-    unit, factor = _byte_factor(chain), 1.0 if chain.factor is None else chain.factor
+    """Return the network's factor for pixel bytes: the model's times ``_byte_scale``. notes: gets what was assumed."""
+    unit, factor = _byte_scale(chain), 1.0 if chain.factor is None else chain.factor
     if unit != 1:
         scaled = "does not scale" if chain.contrast is None else f"scales by {chain.contrast:.3g}"
         notes.append(f"its images are floats, which it {scaled}: taken as pixels from 0 to 1")

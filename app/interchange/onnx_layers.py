@@ -91,8 +91,8 @@ class OnnxLayers(WeightlessLayers):
         self._check_floats(node)
         arrays = {"": weights}
         if bias:
-            arrays["_bias"] = self._value_per_map(node, bias[0], len(weights), 1)
-        self.stack.add_weighted(layer, arrays, dict(zip(("", "_bias"), names, strict=False)))
+            arrays["_bias"] = self._values_per_map(node, bias[0], len(weights), 1)
+        self.stack.add_weighted_layer(layer, arrays, dict(zip(("", "_bias"), names, strict=False)))
 
     def read_affine(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         """Convert an Add, Sub, Mul or Div: a bias, scale or normalisation. values, names: one constant, its name."""
@@ -107,14 +107,14 @@ class OnnxLayers(WeightlessLayers):
         if constant_first and node.operator == "Div":
             raise node.error("divides by an activation", "export another network")
         if multiplies and value.size == 1 and self.stack.has_no_weights and not self.stack.has_pending and value > 0:
-            self._update_contrast(value)
+            self._multiply_contrast(value)
             self.factor = value.item() * (1 if self.factor is None else self.factor)
             return
-        value = self._value_per_map(node, value, self.stack.shape[0], len(self.stack.shape))
+        value = self._values_per_map(node, value, self.stack.shape[0], len(self.stack.shape))
         last = self.stack.found[-1] if self.stack.found else None
         alone = last is not None and isinstance(last.layer, Linear) and last.arrays.keys() == {""}
         if node.operator == "Add" and last is not None and alone:
-            last.arrays["_bias"], last.origins["_bias"] = self._value_per_map(node, values[0], len(value), 1), names[0]
+            last.arrays["_bias"], last.origins["_bias"] = self._values_per_map(node, values[0], len(value), 1), names[0]
         elif multiplies:
             self._add_affine(node, value, np.zeros_like(value))
         elif constant_first and node.operator == "Sub":
@@ -133,18 +133,18 @@ class OnnxLayers(WeightlessLayers):
             format_for_error(node.name), scale, shift, mean, variance, node.take_attribute("epsilon", 1e-5)
         )
         count = self.stack.shape[0]
-        self._add_affine(node, *(self._value_per_map(node, one, count, 1) for one in norm.factor_and_shift(count)))
+        self._add_affine(node, *(self._values_per_map(node, one, count, 1) for one in norm.factor_and_shift(count)))
 
     def _add_affine(self, node: Node, factor: np.ndarray, shift: np.ndarray) -> None:
         if self.stack.has_no_weights:
-            self._update_contrast(factor)
+            self._multiply_contrast(factor)
         self.stack.add_affine(factor, shift, node.label)
 
-    def _update_contrast(self, factor: np.ndarray) -> None:
+    def _multiply_contrast(self, factor: np.ndarray) -> None:
         with np.errstate(all="ignore"):
             self.contrast = (1.0 if self.contrast is None else self.contrast) * float(np.abs(factor).max())
 
-    def _value_per_map(self, node: Node, value: np.ndarray, count: int, dimensions: int) -> np.ndarray:
+    def _values_per_map(self, node: Node, value: np.ndarray, count: int, dimensions: int) -> np.ndarray:
         """Return (count,) numbers, one per map or feature, from a constant that broadcasts to ``dimensions`` axes."""
         shapes = [(*ones, count, *(1,) * (dimensions - 1)) for ones in ((), (1,))]
         if self.stack.channels_last and dimensions == 3:

@@ -66,7 +66,7 @@ def load_external_data(model: Any, path: Path | None) -> None:
             raise BadValueError(f"keeps {name} beyond the end of {shown}, which has {size:,} bytes; get a fresh copy")
         ranges.setdefault(location, []).append((start, start + length, tensor))
     for location, found in ranges.items():
-        _assign_ranges(location, contents[location], sorted(found, key=lambda one: one[:2]))
+        _copy_ranges_into_tensors(location, contents[location], sorted(found, key=lambda one: one[:2]))
 
 
 def _external_tensors(graph: Any) -> Iterator[Any]:
@@ -97,7 +97,7 @@ def _parse_count(name: str, text: Any) -> int:
     return int(text)
 
 
-def _assign_ranges(location: str, content: memoryview, ranges: list[tuple[int, int, Any]]) -> None:
+def _copy_ranges_into_tensors(location: str, content: memoryview, ranges: list[tuple[int, int, Any]]) -> None:
     """Copy a range of the content into each tensor. ranges: (begin, end, tensor) in bytes, in ascending order."""
     before = 0
     for start, end, tensor in ranges:

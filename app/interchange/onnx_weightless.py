@@ -38,7 +38,7 @@ class WeightlessLayers:
         if layer is None:
             known = "only less than its window, the same ahead of rows and columns, and not less behind them"
             raise node.error(f"has pads {pads[:8]}", f"{known}, can be imported")
-        self.stack.add_weightless(layer)
+        self.stack.add_weightless_layer(layer)
 
     def _is_nonnegative(self) -> bool:
         """Return whether no activation is negative, so that zeros around the maps do not change a maximum."""
@@ -62,7 +62,7 @@ class WeightlessLayers:
         if len(shape) != 3 or shape[1] != shape[2]:
             raise node.error(f"reads activations of {shape}", "only square maps have such a pooling window")
         self.stack.notes.append(f"{node.label}: a pooling window of {shape[1]} x {shape[2]}")
-        self.stack.add_weightless(kind("", shape[1]))
+        self.stack.add_weightless_layer(kind("", shape[1]))
 
     def _reduction_axes(self, node: Node, values: list[np.ndarray]) -> list[int]:
         """Return a node's axes, none negative: from its constants, ``values``, or in old opsets from its attribute."""
@@ -70,14 +70,14 @@ class WeightlessLayers:
         return [axis + 1 + len(self.stack.shape) if axis < 0 else axis for axis in axes]
 
     def read_activation_function(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        self.stack.add_weightless(ACTIVATIONS[node.operator.lower()](""))
+        self.stack.add_weightless_layer(ACTIVATIONS[node.operator.lower()](""))
 
     def read_leaky_relu(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         slopes = values[0].ravel() if values else np.array([node.take_attribute("alpha", 0.01)], np.float32)
         if not slopes.size or (slopes != slopes[0]).any() or not 0 <= slopes[0] <= 1:
             shown = ", ".join(f"{slope:g}" for slope in slopes[:4])
             raise node.error(f"has slopes {shown or 'of no number'}", "only one from 0 to 1 can be imported")
-        self.stack.add_weightless(LeakyRelu("", float(str(slopes[0]))))  # 0.1, not float32's 0.10000000149
+        self.stack.add_weightless_layer(LeakyRelu("", float(str(slopes[0]))))  # 0.1, not float32's 0.10000000149
 
     def read_clip(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         known = [name if name in self.constants else "" for name in node.inputs[1:]]
@@ -85,17 +85,17 @@ class WeightlessLayers:
         kind = {(0,): "relu", (0, 6): "relu6"}.get(tuple(limit[0] for limit in limits if len(limit) == 1))
         if kind not in ACTIVATIONS or not limits[0] or known != node.inputs[1:]:
             raise node.error("has other limits than 0 and 6", "train with ReLU or ReLU6")
-        self.stack.add_weightless(ACTIVATIONS[kind](""))
+        self.stack.add_weightless_layer(ACTIVATIONS[kind](""))
 
     def read_maximum(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if len(node.inputs) != 2 or len(values) != 1 or values[0].size != 1 or values[0].item() != 0:
             raise node.error("has another limit than 0", "train with ReLU")
-        self.stack.add_weightless(Relu(""))
+        self.stack.add_weightless_layer(Relu(""))
 
     def read_softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.take_allowed_attribute("axis", -1, 1)
         if node.operator == "Softmax":
-            self.stack.add_weightless(Softmax(""))
+            self.stack.add_weightless_layer(Softmax(""))
         else:
             self.logarithms = True
             self.stack.notes.append(f"{node.label}: left out: the labels are the same, the logits those that it reads")
@@ -110,4 +110,4 @@ class WeightlessLayers:
         if len(self.stack.shape) == 3:
             self._reordered = self.stack.shape if self.stack.channels_last else None
             self.stack.channels_last = False
-            self.stack.add_weightless(Flatten(""))
+            self.stack.add_weightless_layer(Flatten(""))

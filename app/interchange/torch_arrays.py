@@ -93,13 +93,13 @@ def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None
     A 2 x 2 maximum pooling may follow a convolution. Padding keeps the size in all convolutions, the first one or none.
     """
     shapes = {key.rpartition(".")[0]: array.shape for key, array in arrays.items() if key.endswith(f".{WEIGHT}")}
-    if not _is_chain(list(shapes.values())):
+    if not _shapes_form_chain(list(shapes.values())):
         return None
     found = {network_toml(network): network for network in _fitting_networks(shapes, name)}
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _is_chain(shapes: list[Shape]) -> bool:
+def _shapes_form_chain(shapes: list[Shape]) -> bool:
     """Return whether shapes are square filters, then matrices, each with as many inputs as the previous has outputs."""
     convolutions = [shape for shape in shapes if len(shape) == 4]
     products = [shape for shape in shapes if len(shape) == 2]

@@ -8,12 +8,12 @@ from typing import Any
 from app.base.frozen import Frozen
 from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem
-from app.kernels.registry import served_form
+from app.kernels.registry import with_sparse_flag
 from app.lab.bench.cases import network_items
 from app.lab.document import Row, first_row
 from app.lab.profile.counters import normalize_count
 from app.ladder.counting import LANES, Prediction, Speeds, evaluate_counts, predict_layer_time, products_per_instruction
-from app.ladder.formulas import Number, formula_values
+from app.ladder.formulas import Number, formula_variables
 from app.ladder.lessons import Step
 from app.network.graph import network_graph
 from app.tools.resources import EXAMPLES, SM_LIMITS
@@ -86,7 +86,7 @@ class Card(Frozen):
         """Return the networks to show: those of ``SHOWN`` that were measured, otherwise all."""
         return [name for name in SHOWN if name in self.benches] or [*self.benches]
 
-    def speeds(self, network: str, step: Step) -> Speeds:
+    def peak_rates(self, network: str, step: Step) -> Speeds:
         """Return the card's peak rates for a step's instructions, as measured in the network's bench document."""
         bench = self.benches[network]
         number = architecture_number(bench["device"]["architecture"])
@@ -119,12 +119,12 @@ class Card(Frozen):
         return {}
 
     def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
-        bench, problem = self.benches[network], served_form(step.row, problem)
+        bench, problem = self.benches[network], with_sparse_flag(step.row, problem)
         row = self._bench_row(step, network, item)
         if step.row.refusal_reason(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
-        names = formula_values(step.row, problem, row.get("settings", {}), bench["images"], sms)
+        names = formula_variables(step.row, problem, row.get("settings", {}), bench["images"], sms)
         first = isinstance(problem, ConvProblem) and problem.channels == 1
         like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
         about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
@@ -144,7 +144,7 @@ class Card(Frozen):
             problem,
             names,
             counts,
-            predict_layer_time(counts, names, self.speeds(network, step)),
+            predict_layer_time(counts, names, self.peak_rates(network, step)),
             row.get("ms"),
             resources,
             loop,

@@ -13,8 +13,8 @@ from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step, ladder_steps
 from app.ladder.pages import check_site_folder, write_site
-from app.ladder.playground import find_samples, playground_page
-from app.ladder.stored import introduction_pages, stored_card, stored_card_if_named, stored_kernels
+from app.ladder.playground import find_test_images, playground_page
+from app.ladder.stored import find_stored_card, introduction_pages, load_stored_card, stored_kernels
 from app.network.graph import network_graph
 from app.records import kernels as records
 from app.records.kernels import Ladder
@@ -45,7 +45,7 @@ def ladder(request: LadderRequest) -> int:
         card, notes = _measure_card(request, name), []
     else:
         try:
-            card = stored_card(name)
+            card = load_stored_card(name)
         except UserError as error:
             raise UserError(f"ladder needs an NVIDIA GPU: {no_gpu}; {error}") from None
         taken = card.benches[name]["date"]
@@ -55,7 +55,7 @@ def ladder(request: LadderRequest) -> int:
     document = _ladder_document(card, name, notes)
     publish_report(document, as_text, request.output)
     if request.pages is not None:
-        more = [*introduction_pages(), playground_page(find_samples())]
+        more = [*introduction_pages(), playground_page(find_test_images())]
         files = write_site(request.pages, card, COMMAND.format(name), more)
         if request.output.json != "-":
             print(f"\n{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
@@ -68,7 +68,7 @@ def _measure_card(request: LadderRequest, name: str) -> Card:
     with device.translate_gpu_errors():
         card = device.describe_gpu()
         document = measure_steps(network_graph(request.network), request.batch, card)
-    return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_if_named(name, card["name"]))
+    return Card({name: document}, stored_kernels(card["architecture"]), alike=find_stored_card(name, card["name"]))
 
 
 def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:

@@ -118,7 +118,7 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 }
 
 
-def formula_values(
+def formula_variables(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
     """Return name → value of the variables that formulas may use. parameters: tunables that are not the default."""

@@ -69,7 +69,7 @@ class Step(Frozen):
         return f"{self.row.operation}-{self.row.name}"
 
     @property
-    def file_page(self) -> str:
+    def source_page_name(self) -> str:
         """Return the name, without suffix, of the page that shows the step's whole file."""
         return f"file-{self.row.source.removesuffix('.cu')}"
 
@@ -144,7 +144,7 @@ class Line(Frozen):
 
 
 @cache
-def colour_lines(source: str) -> Sequence[str]:
+def highlight_lines(source: str) -> Sequence[str]:
     """Return the lines of a CUDA file as coloured HTML. Raises UserError without Pygments."""
     try:
         from pygments import highlight
@@ -180,7 +180,7 @@ def _body_lines(source: str) -> list[Line]:
     """Return the non-empty lines of a CUDA file after the comment at its head."""
     texts = source.splitlines()
     head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
-    lines = (Line(" ", *one) for one in zip(texts, colour_lines(source), range(1, len(texts) + 1), strict=True))
+    lines = (Line(" ", *one) for one in zip(texts, highlight_lines(source), range(1, len(texts) + 1), strict=True))
     return [line for line in lines if line.number > head and line.text.strip()]
 
 
@@ -215,11 +215,11 @@ def excerpt_lines(step: Step) -> list[Line]:
         if shown:
             where = f"in {other[0]}" if other else ""
             shown.append(Line(GAP, where, where, 0))
-        shown += _part_lines(lines, start, until)
+        shown += _lines_from_until(lines, start, until)
     return shown
 
 
-def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
+def _lines_from_until(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
     """Return the lines from that with ``start`` to that with ``until``, and the removed one that the first replaces."""
 
     def find_line(text: str, after: int) -> int:

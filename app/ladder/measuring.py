@@ -8,12 +8,12 @@ from tqdm import tqdm
 from app.base.errors import UserError
 from app.cuda.memory import DeviceMemoryError
 from app.kernels.problems import Problem
-from app.kernels.registry import served_form
+from app.kernels.registry import with_sparse_flag
 from app.lab.bench import peak
 from app.lab.bench.cases import Item, network_items
 from app.lab.bench.compiling import compile_variants
 from app.lab.bench.ladder import ItemTimer
-from app.lab.bench.results import Result, Table, convolution_totals, table_document
+from app.lab.bench.results import Result, Table, convolution_totals, table_record
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
 from app.ladder.lessons import LADDERS, Step, all_steps
@@ -39,7 +39,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
         if item.operation == step.row.operation and step.dtype in item.problems
     ]
     compile_variants(
-        [(served_form(step.row, item.problems[step.dtype]), step.row) for step, item in rungs], arch, known
+        [(with_sparse_flag(step.row, item.problems[step.dtype]), step.row) for step, item in rungs], arch, known
     )
     peaks = peak.measure_peaks(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
@@ -64,7 +64,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
         "images": images,
         "settings": {"noise": NOISE, "l2": L2, "rule": describe_stopping_rule(NOISE, L2)},
         "peaks": peaks,
-        "tables": [table_document(table, peaks) for table in tables],
+        "tables": [table_record(table, peaks) for table in tables],
         "totals": convolution_totals(tables),
     }
 
@@ -77,7 +77,7 @@ def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Re
         if before != (kind := (step.row.operation, step.dtype)):
             trials.clear()
             before = kind
-        problem = served_form(step.row, item.problems[step.dtype])
+        problem = with_sparse_flag(step.row, item.problems[step.dtype])
         if problem not in trials:
             trials[problem] = Trial(problem, images, timer.arch)
-        yield timer.time_row(trials[problem], step.row)
+        yield timer.time_variant(trials[problem], step.row)

@@ -25,11 +25,11 @@ from app.ladder.lessons import (
     Step,
     all_steps,
     changed_line_count,
-    colour_lines,
     excerpt_lines,
+    highlight_lines,
     ladder_steps,
 )
-from app.ladder.pictures import ExtraPage, draw_ladder_overview, interactives_page, pictures_page
+from app.ladder.pictures import ExtraPage, draw_ladder_overview, interactive_drawings_page, pictures_page
 from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
@@ -110,7 +110,7 @@ class Pages:
     def source_page(self, step: Step) -> Page:
         """Return the page with the whole source file of a step."""
         return self._fill_template(
-            "source", step.file_page, step.row.source, {"lines": colour_lines(step.source), "step": step}
+            "source", step.source_page_name, step.row.source, {"lines": highlight_lines(step.source), "step": step}
         )
 
     def step_page(self, step: Step) -> Page:
@@ -132,16 +132,16 @@ class Pages:
             "excerpt": parts,
             "removed": any(line.change == "-" for line in parts),
             "gaps": any(line.change == GAP for line in parts),
-            "counts": tables.counts_table(step, layers),
+            "counts": tables.counts_per_output_table(step, layers),
             "times": tables.times_table(layers, since, earlier),
             "measured": any(layer.ms for layer in layers),
             "bars": _prediction_bars(shown),
             "counters": tables.counters_table(step, layers, earlier),
-            "beside": tables.comparison_table(layers),
+            "beside": tables.formula_and_hardware_table(layers),
             "differ": large_difference_reasons(step, layers),
-            "shares": tables.shares_table(layers),
+            "shares": tables.busy_shares_table(layers),
             "no_counters": self._missing_counters_text(step),
-            "machine": tables.compiled_table(layers),
+            "machine": tables.compiled_kernel_table(layers),
             "no_machine": IN_LIBRARY if step.row.needs_cublas else NOT_COMPILED,
             "before": order[at - 1] if at else None,
             "after": order[at + 1] if at + 1 < len(order) else None,
@@ -219,7 +219,7 @@ def write_site(folder: Path, card: Card, command: str, more: Sequence[ExtraPage]
     UserError, also if the folder contains anything but a site.
     """
     check_site_folder(folder)
-    made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]
+    made = [*Pages(card, command, [*more, pictures_page(card), interactive_drawings_page()]).all_pages()]
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -78,12 +78,12 @@ def draw_ladder_overview(card: Card) -> LadderOverview | None:
     )
 
 
-def interactives_page() -> ExtraPage:
+def interactive_drawings_page() -> ExtraPage:
     """Return the page with the interactive drawings."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
-    drawings = map(interactives.interactive_html, interactives.INTERACTIVES)
+    drawings = map(interactives.interactive_drawing_html, interactives.INTERACTIVES)
     return ExtraPage("interactives", "Try it", "\n".join([intro, *drawings]))
 
 

@@ -40,7 +40,7 @@ def playground_page(samples: Split | None) -> ExtraPage:
         "classes": weights.classes,
         "shape": graph.network.input_shape,
         "scale": graph.input_scale,
-        "layers": [_layer_content(step.layer, graph) for step in graph.steps if type(step.layer) in SIZES],
+        "layers": [_layer_json(step.layer, graph) for step in graph.steps if type(step.layer) in SIZES],
     }
     if samples is not None:
         images = samples.images[:SAMPLES]
@@ -52,12 +52,12 @@ def playground_page(samples: Split | None) -> ExtraPage:
         "remedy": REMEDY,
         "script": script,
         "style": style,
-        "hashes": {"script": _policy_hash(script), "style": _policy_hash(style)},
+        "hashes": {"script": _content_security_policy_hash(script), "style": _content_security_policy_hash(style)},
     }
     return ExtraPage("playground", "Playground", to_script_json(content), "playground", values)
 
 
-def find_samples() -> Split | None:
+def find_test_images() -> Split | None:
     """Return the test images of a local directory, or None if there is none. Raises UserError for damaged files."""
     directory = find_split_directory("test")
     return None if directory is None else open_split("test", directory)
@@ -73,7 +73,7 @@ def _page_css() -> str:
     return site + (FOLDER / "playground.css").read_text(encoding="utf-8")
 
 
-def _policy_hash(text: str) -> str:
+def _content_security_policy_hash(text: str) -> str:
     """Return the expression by which a Content Security Policy allows the inline script or style sheet ``text``."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
@@ -87,7 +87,7 @@ def _to_base64(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
-def _layer_content(layer: Layer, graph: Graph) -> dict[str, Any]:
+def _layer_json(layer: Layer, graph: Graph) -> dict[str, Any]:
     """Return what the scripts need of a layer: its kind, name and sizes, and its parameters as float16 in base64."""
     found = {"kind": layer.kind, "name": layer.name, **{name: getattr(layer, name) for name in SIZES[type(layer)]}}
     for name, parameter in (("weights", layer.name), ("bias", f"{layer.name}_bias")):

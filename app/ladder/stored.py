@@ -37,12 +37,12 @@ def markdown_to_html(text: str, link: Link) -> str:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table")
-    tokens = [*_adapt_to_site(parser.parse(text), link)]
+    tokens = [*_adapt_tokens_to_site(parser.parse(text), link)]
     html: str = parser.renderer.render(tokens, parser.options, {})
     return html.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
 
 
-def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
+def _adapt_tokens_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
     """Yield the tokens; headings get ids, table heads get ``scope``, and links the address that ``link`` returns."""
     first = False  # whether the next cell is the first of its row
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
@@ -83,7 +83,7 @@ FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  
 MOST_BYTES = 1 << 20  # size limit of docs/learn.md
 
 
-def stored_card(network: str) -> Card:
+def load_stored_card(network: str) -> Card:
     """Return the stored figures of a network, and of all of ``SHOWN`` if it is one of these. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
@@ -91,19 +91,19 @@ def stored_card(network: str) -> Card:
         known = [name for name in NETWORKS if may_exist(FIGURES / BENCHES.format(name))]
         raise UserError(f"figures are stored of {', '.join(known) or 'no network'}, not of {network}")
     return Card(
-        _read_stored(BENCHES, names, check_for_type(Bench)),
+        _read_stored_documents(BENCHES, names, check_for_type(Bench)),
         stored_kernels(None),
-        _read_stored(COUNTED_STEPS, names, check_for_type(Counters)),
-        _read_stored(REPORTED, FAST, check_for_type(Report)) if network in SHOWN else {},
-        _read_stored(STAMPED, FAST, check_for_type(Profile)) if network in SHOWN else {},
+        _read_stored_documents(COUNTED_STEPS, names, check_for_type(Counters)),
+        _read_stored_documents(REPORTED, FAST, check_for_type(Report)) if network in SHOWN else {},
+        _read_stored_documents(STAMPED, FAST, check_for_type(Profile)) if network in SHOWN else {},
     )
 
 
-def stored_card_if_named(network: str, card: str) -> Card | None:
+def find_stored_card(network: str, card: str) -> Card | None:
     """Return the stored figures of a network if they were measured on a card named ``card``; otherwise None."""
     if not may_exist(FIGURES / BENCHES.format(network)):
         return None
-    found = stored_card(network)
+    found = load_stored_card(network)
     return found if found.device["name"] == card else None
 
 
@@ -121,11 +121,11 @@ def introduction_pages() -> list[ExtraPage]:
     """Return a list with docs/learn.md as a page, or [] without it. Links to steps lead there; others become text."""
     if not may_exist(LEARN):
         return []
-    pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}
+    pages = {step.row.source: f"{step.source_page_name}.html" for step in all_steps()}
     text = read_file(LEARN, MOST_BYTES).decode("utf-8")
     return [ExtraPage("learn", "A way in", markdown_to_html(text, lambda target: pages.get(target.rpartition("/")[2])))]
 
 
-def _read_stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:
+def _read_stored_documents(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:
     paths = {name: FIGURES / pattern.format(name) for name in names}
     return {name: read_json(path, check, "restore it") for name, path in paths.items() if may_exist(path)}

@@ -135,7 +135,7 @@ def ms_text(layer: Layer) -> str:
     return format_ms(layer.ms) or DASH
 
 
-def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
+def counts_per_output_table(step: Step, layers: Sequence[Layer]) -> Any:
     """Return a table of a step's counts per output on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
@@ -208,7 +208,7 @@ def _counter_text(layer: Layer, name: str) -> str:
     return DASH if value is None else format_count(normalize_count(name, value, outputs))
 
 
-def comparison_table(layers: Sequence[Layer]) -> Any:
+def formula_and_hardware_table(layers: Sequence[Layer]) -> Any:
     """Return a table of counts by formulas, with wasted work, and by hardware; None if the hardware counted nothing."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
@@ -226,7 +226,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
     return _table_data(caption, "count | counter", [layer for layer, _ in found], rows)
 
 
-def shares_table(layers: Sequence[Layer]) -> Any:
+def busy_shares_table(layers: Sequence[Layer]) -> Any:
     """Return a table of each part's predicted busy time ÷ the layer's measured time; None if none was measured."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
@@ -242,7 +242,7 @@ def shares_table(layers: Sequence[Layer]) -> Any:
     return _table_data(caption, "part of the card", timed, rows)
 
 
-def compiled_table(layers: Sequence[Layer]) -> Any:
+def compiled_kernel_table(layers: Sequence[Layer]) -> Any:
     """Return a table of the compiled kernel: registers, shared memory, occupancy, hottest loop; None if unknown."""
     found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # of the first network
     known = [found[name] for name in sorted(found)]

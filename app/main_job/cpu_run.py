@@ -65,11 +65,11 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int, lap
         layers=layers,
         op_times=tuple(layer for layer in layers if layer["name"] in convolutions),
         limit=f"limited by compute ({threads} threads): {where}",
-        notes=note_gpu_only_options(request),
+        notes=gpu_only_option_notes(request),
     )
 
 
-def note_gpu_only_options(request: RunRequest) -> tuple[str, ...]:
+def gpu_only_option_notes(request: RunRequest) -> tuple[str, ...]:
     """Return one note that names the given options that apply only to a GPU, or () if none was given."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != STREAMS}
     given |= {"--no-fuse": not request.network.fuse, "--no-sparse": not request.network.sparse}

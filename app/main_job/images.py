@@ -56,7 +56,7 @@ def graph_for_images(graph: Graph, data: Dataset) -> Graph:
     found = graph.graph_for_shape(shape)
     if found is None:
         either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
-        raise misfit(data, network, either)
+        raise shape_mismatch_error(data, network, either)
     if found.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
         raise UserError(
             f"{data.source} contains fractions of pixel values, but network {network.name} enlarges whole ones: "
@@ -65,7 +65,7 @@ def graph_for_images(graph: Graph, data: Dataset) -> Graph:
     return found
 
 
-def misfit(data: Dataset, network: Network, either: str = "") -> UserError:
+def shape_mismatch_error(data: Dataset, network: Network, either: str = "") -> UserError:
     """Return the error for images of another shape than the network's. either: text to add, such as another shape."""
     shape = data.images.shape[1:]
     remedy = "resize them" if shape[0] == network.input_shape[0] else "name images with as many channels"

@@ -68,7 +68,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
             outcome = run_on_gpu(request, graph, chosen, data, batch, watch.lap)
     # Check.
     agreement_of = partial(compare_with_reference, graph, weights, data, request.recheck)
-    accuracy = check_labels(
+    accuracy = judge_labels(
         graph, weights, data, outcome, agreement_of(outcome.labels, outcome.arithmetic), request.min_accuracy
     )
     other = outcome.compared
@@ -133,7 +133,7 @@ def compare_with_reference(
     return agreement
 
 
-def check_labels(
+def judge_labels(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
     """Return two verdicts: ``agreement``, and one on the share of right labels. least: required share; None for any."""

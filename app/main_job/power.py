@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from app.records import report as records
 
 
-def power_document(seconds: float, images: int, joules: float, source: Source, clocks: Sequence[int]) -> records.Power:
+def power_record(seconds: float, images: int, joules: float, source: Source, clocks: Sequence[int]) -> records.Power:
     """Return a measurement as the report's record. images, joules: in all. clocks: samples of the SM clock in MHz."""
     shown: records.Clock | None = None
     if clocks:
@@ -77,7 +77,7 @@ def measure_power(
     """
     for _ in range(2):
         run()  # raises the clocks
-    begin, _ = _run_until_update(card, run, clock)
+    begin, _ = _run_until_energy_update(card, run, clock)
     if begin is None and card.power_mw() is None:
         return None
     start = polled = clock()
@@ -90,16 +90,16 @@ def measure_power(
             powers += [mw for mw in (card.power_mw(),) if mw is not None]
             progress(looked - polled)
             polled = looked
-    end, more = (None, 0) if begin is None else _run_until_update(card, run, clock)
+    end, more = (None, 0) if begin is None else _run_until_energy_update(card, run, clock)
     seconds, count = clock() - start, (runs + more) * images
     if begin is not None and end is not None:
-        return power_document(seconds, count, (end - begin) / 1e3, COUNTED, clocks)
+        return power_record(seconds, count, (end - begin) / 1e3, COUNTED, clocks)
     if not powers:
         return None
-    return power_document(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, clocks)
+    return power_record(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, clocks)
 
 
-def _run_until_update(
+def _run_until_energy_update(
     card: NvmlDevice, run: Callable[[], object], clock: Callable[[], float]
 ) -> tuple[int | None, int]:
     """Call ``run`` until the energy counter changes; return its value in mJ (None: no change), number of calls."""

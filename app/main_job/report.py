@@ -65,16 +65,16 @@ def build_report(
         "settings": cast("records.GpuSettings | records.CpuSettings", outcome.settings),
         "passed": accuracy.passed,
         "agreement": _agreement_record(accuracy.agreement),
-        "accuracy": _answers_document(accuracy.answers, outcome.cycle),
+        "accuracy": _accuracy_record(accuracy.answers, outcome.cycle),
         "first_labels": [names[label] if names else str(label) for label in first],
         "layers": [{**layer, "share": layer["ms"] / total if total else None} for layer in outcome.layers],
         "op_times": [*outcome.op_times],
-        "on_card_ms": None if on_card is None else {**_times_document(on_card), "images": outcome.on_card_images},
-        "raw_copy_ms": None if outcome.raw_copy is None else _times_document(outcome.raw_copy),
+        "on_card_ms": None if on_card is None else {**_times_record(on_card), "images": outcome.on_card_images},
+        "raw_copy_ms": None if outcome.raw_copy is None else _times_record(outcome.raw_copy),
         "compare": _comparison_record(outcome, compared_agreement),
         "pipeline": outcome.usage,
         "power": outcome.power,
-        "end_to_end_ms": _times_document(outcome.end_to_end),
+        "end_to_end_ms": _times_record(outcome.end_to_end),
         "images_per_s": rate_or_zero(batch, outcome.end_to_end.median) * 1e3,
         "device_memory_bytes": outcome.device_bytes,
         "peak_device_memory_bytes": outcome.peak_device_bytes,
@@ -107,7 +107,7 @@ def _difference_records(agreement: Agreement) -> list[records.Difference]:
     return [cast("records.Difference", vars(difference)) for difference in agreement.differences]
 
 
-def _answers_document(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
+def _accuracy_record(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
     """Return the verdict on the answers as a record. cycle: counts of all passes, if the images were repeated."""
     found = cast("records.Accuracy", vars(answers))
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
@@ -119,21 +119,21 @@ def _comparison_record(outcome: Outcome, agreement: Agreement | None) -> records
         return None
     return {
         "precision": compared.precision,
-        "end_to_end_ms": _times_document(compared.end_to_end),
+        "end_to_end_ms": _times_record(compared.end_to_end),
         "gain": rate_or_zero(outcome.end_to_end.median, compared.end_to_end.median),
         "compared": agreement.compared,
         "differences": _difference_records(agreement),
     }
 
 
-def _times_document(timing: Timing) -> records.Times:
+def _times_record(timing: Timing) -> records.Times:
     return cast("records.Times", summarise_samples(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)})
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:
     """Return the report as plain text without colours, with at most ``width`` characters a line."""
     blocks = [
-        _head_lines(report, width),
+        _header_lines(report, width),
         _verdict_lines(report, width),
         _layer_lines(report, width),
         _time_lines(report, width),
@@ -143,7 +143,7 @@ def as_text(report: records.Report, width: int = WIDTH) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _head_lines(report: records.Report, width: int) -> list[str]:
+def _header_lines(report: records.Report, width: int) -> list[str]:
     device, weights = report["device"], report["weights"]
     unvouched = "" if weights["vouched"] else "; no checksum in it says that it is whole"
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())

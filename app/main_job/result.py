@@ -139,7 +139,7 @@ class Outcome(Frozen):
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
     """Yield a warning for each time whose samples form two groups, and one if a pass takes longer than its layers."""
     for name, samples in _named_samples(outcome):
-        if (groups := statistics.split_two_levels(samples)) is not None:
+        if (groups := statistics.split_two_modes(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
             slow = [sample > groups[0][-1] for sample in samples]
             order = ", one group after the other" if slow in (sorted(slow), sorted(slow, reverse=True)) else ""

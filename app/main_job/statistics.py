@@ -78,7 +78,7 @@ def speedup(before_ms: float | None, after_ms: float | None) -> float | None:
     return before_ms / after_ms if before_ms and after_ms else None
 
 
-def split_two_levels(samples: Sequence[float]) -> tuple[list[float], list[float]] | None:
+def split_two_modes(samples: Sequence[float]) -> tuple[list[float], list[float]] | None:
     """Return a lower and an upper group of the samples, each in order, if they form two groups; otherwise None.
 
     samples: ms. The cut explains most of the variance of the logarithms (Otsu's method). Of lists of 20 or more samples
@@ -173,7 +173,7 @@ def overlap_ms(left: Iterable[Interval], right: Iterable[Interval]) -> float:
     return covered_ms(left) + covered_ms(right) - covered_ms([*left, *right])
 
 
-def serialise_intervals(intervals: Iterable[Interval]) -> list[Interval]:
+def trim_overlapping_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Return the intervals of copies in one direction, shortened so that each begins when the previous one ends.
 
     The copies share one copy engine. The event before a copy fires when the copy may begin; the copy may still wait for
@@ -209,7 +209,7 @@ def pipeline_usage(timeline: Timeline) -> Pipeline:
     Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
     Raises ValueError for a timeline that covers no time.
     """
-    h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)
+    h2d, d2h = trim_overlapping_intervals(timeline.h2d), trim_overlapping_intervals(timeline.d2h)
     copies, kernels = merge_intervals([*h2d, *d2h]), merge_intervals(timeline.kernels)
     busy = merge_intervals([*copies, *kernels])
     span = busy[-1][1] - busy[0][0] if busy else 0.0

@@ -56,7 +56,7 @@ def key_defaults(layer: Layer | type[Layer]) -> dict[str, Any]:
     return {one.name: one.default for one in fields(layer) if one.name != "name"}
 
 
-def changed_settings(layer: Layer) -> dict[str, Any]:
+def non_default_settings(layer: Layer) -> dict[str, Any]:
     """Return a layer's settings by key, except those at their default, in the order of its fields."""
     return {key: getattr(layer, key) for key, default in key_defaults(layer).items() if getattr(layer, key) != default}
 
@@ -80,7 +80,7 @@ class LayerStep(Frozen):
         return self.layer.parameter_shapes(self.in_shape)
 
     @property
-    def parameter_count(self) -> int:
+    def weight_count(self) -> int:
         """Return the number of weights, without biases."""
         return sum(prod(shape) for name, shape in self.parameter_shapes.items() if not name.endswith("_bias"))
 
@@ -127,7 +127,7 @@ class Network(Frozen):
         if self.pixel_scale != PIXEL_SCALE:
             head["pixel_scale"] = float(self.pixel_scale)
         written = (layer for layer in self.layers if not isinstance(layer, Argmax))
-        tables = ({"type": layer.kind, "name": layer.name, **changed_settings(layer)} for layer in written)
+        tables = ({"type": layer.kind, "name": layer.name, **non_default_settings(layer)} for layer in written)
         return toml_assignments(head) + "".join(f"\n[[layers]]\n{toml_assignments(table)}" for table in tables)
 
 
@@ -148,7 +148,7 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
             raise LayerError(at, f"a second layer is named {layer.name}: give each layer its own name")
         names.add(layer.name)
         if isinstance(layer, Argmax) and at == len(layers) - 1:
-            _check_scores(at, shape)
+            _check_scores_shape(at, shape)
         if fault := _layer_fault(at, layer, layers, weighted):
             raise LayerError(at, f"layer {layer.name} ({layer.kind}) {fault}")
         try:
@@ -178,7 +178,7 @@ def _layer_fault(at: int, layer: Layer, layers: Sequence[Layer], weighted: bool)
     return ""
 
 
-def _check_scores(at: int, shape: Shape) -> None:
+def _check_scores_shape(at: int, shape: Shape) -> None:
     """Raise LayerError unless ``shape`` is a valid input of the final argmax."""
     if len(shape) != 1:
         raise LayerError(at, f"the network ends with maps of shape {shape}: add a flatten and a linear layer")

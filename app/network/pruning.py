@@ -17,10 +17,10 @@ from math import prod
 
 import numpy as np
 
-from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
+from app.kernels.plain_problems import GROUP, KEPT, is_2_4_sparse
 from app.layers import Conv2d
 from app.network.graph import Graph
-from app.network.rounding import CompensatedLayer, add_damping, gram_matrix, input_rows, split_rows, stack_rows
+from app.network.rounding import CompensatedLayer, add_damping, append_bias, gram_matrix, input_rows, split_bias
 
 
 def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
@@ -34,15 +34,15 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
     for at, step in enumerate(graph.steps):
         names = [name for name in step.parameter_shapes if name in graph.parameters]
         prunes = isinstance(step.layer, Conv2d) and step.in_shape[0] % GROUP == 0
-        prunes = prunes and not is_two_of_four(graph.parameters[step.layer.name])
+        prunes = prunes and not is_2_4_sparse(graph.parameters[step.layer.name])
         if not names or (not prunes and changed is graph):
             continue
-        w = stack_rows(graph, names)
+        w = append_bias(graph, names)
         rows = prod(graph.parameters[names[0]].shape[:-1]) if prunes else 0
-        products, across, before = _input_products(changed, graph, at, images, len(w))
+        products, across, before = _gram_matrices(changed, graph, at, images, len(w))
         found = fit_weights(w, products, across @ w, rows)
-        plain = np.concatenate([keep_greatest_two(w[:rows]), w[rows:]])
-        arrays = split_rows(graph, names, found)
+        plain = np.concatenate([keep_two_of_four(w[:rows]), w[rows:]])
+        arrays = split_bias(graph, names, found)
         changed = replace(changed, parameters={**changed.parameters, **arrays})
         error, without = (_relative_change(w, new, products, across, before) for new in (found, plain))
         yield CompensatedLayer(step.layer.name, arrays, error, without)
@@ -59,11 +59,11 @@ def prune_filters(graph: Graph) -> Graph:
         for step in graph.steps
         if isinstance(step.layer, Conv2d) and step.in_shape[0] % GROUP == 0
     }
-    pruned = {name: keep_greatest_two(w.reshape(-1, w.shape[-1])).reshape(w.shape) for name, w in filters.items()}
+    pruned = {name: keep_two_of_four(w.reshape(-1, w.shape[-1])).reshape(w.shape) for name, w in filters.items()}
     return replace(graph, parameters={**graph.parameters, **pruned})
 
 
-def _input_products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
+def _gram_matrices(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
     """Return x'ᵀ x', x'ᵀ x and xᵀ x, each (inputs, inputs); step ``at`` reads x' in ``changed`` and x in ``graph``."""
     if changed is graph:
         return (gram_matrix(graph, at, images, inputs),) * 3
@@ -82,7 +82,7 @@ def _relative_change(
     return (max(change, 0.0) / float(squares[2])) ** 0.5 if squares[2] > 0 else 0.0
 
 
-def keep_greatest_two(w: np.ndarray) -> np.ndarray:
+def keep_two_of_four(w: np.ndarray) -> np.ndarray:
     """Return weights (inputs, outputs) of the same dtype: of every four inputs, all but the two greatest are zero."""
     groups = np.abs(w).reshape(-1, GROUP, w.shape[1])
     ranks = np.argsort(np.argsort(-groups, axis=1, kind="stable"), axis=1)

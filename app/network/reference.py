@@ -71,7 +71,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
     path = shipped.reference_path(origin)
     content = read_file(path, MAX_BYTES)
     shipped.check_shipped_hash(path, content)
-    found = shipped.read_verified(path, content, ReadRequest(None, ("weights_sha256", "network"), MAX_BYTES))
+    found = shipped.read_verified_hdf5(path, content, ReadRequest(None, ("weights_sha256", "network"), MAX_BYTES))
     if found.attributes.get("weights_sha256") != weights.sha256:
         raise UserError(f"{path} belongs to other weights; {_BUNDLE} {origin}")
     if found.attributes.get("network") != network.digest:  # another network may have arrays of the same shapes

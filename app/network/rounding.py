@@ -28,7 +28,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.kernels.plain_problems import is_two_of_four
+from app.kernels.plain_problems import is_2_4_sparse
 from app.layers import AvgPool, Conv2d, Layer, Parameters, Relu
 from app.layers.conv2d import im2col, sliding_windows
 from app.network.graph import REFERENCE_CHUNK, Graph
@@ -66,23 +66,23 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]
         names = [name for name in step.parameter_shapes if name in graph.parameters]
         if not names:
             continue
-        w = stack_rows(graph, names)
+        w = append_bias(graph, names)
         products = gram_matrix(graph, at, images, len(w))
         kept = np.concatenate([_changeable_mask(graph.parameters[name]) for name in names])
         found = round_with_compensation(w, products, kept=kept)
-        arrays = split_rows(graph, names, found)
+        arrays = split_bias(graph, names, found)
         graph = replace(graph, parameters={**graph.parameters, **arrays})
         error, plain = (relative_error(w, rounded, products) for rounded in (found, round_to_half(w)))
         yield CompensatedLayer(step.layer.name, arrays, error, plain)
 
 
-def stack_rows(graph: Graph, names: Sequence[str]) -> np.ndarray:
+def append_bias(graph: Graph, names: Sequence[str]) -> np.ndarray:
     """Return a layer's arrays ``names``, weights and, below them, the bias, as a float64 matrix (inputs, outputs)."""
     arrays = [graph.parameters[name] for name in names]
     return np.concatenate([array.reshape(-1, arrays[0].shape[-1]) for array in arrays]).astype(np.float64)
 
 
-def split_rows(graph: Graph, names: Sequence[str], rows: np.ndarray) -> Parameters:
+def split_bias(graph: Graph, names: Sequence[str], rows: np.ndarray) -> Parameters:
     """Return a layer's arrays by name, float32, from the matrix of its weights and, below them, its bias."""
     shapes = [graph.parameters[name].shape for name in names]
     parts = np.split(rows.astype(np.float32), np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1])
@@ -97,7 +97,7 @@ def round_to_half(values: np.ndarray) -> np.ndarray:
 def _changeable_mask(array: np.ndarray) -> np.ndarray:
     """Return the mask (inputs, outputs) of the weights that may change: all but the zeros of 2:4 sparse filters."""
     rows = array.reshape(-1, array.shape[-1])
-    return rows != 0 if is_two_of_four(array) else np.ones(rows.shape, bool)
+    return rows != 0 if is_2_4_sparse(array) else np.ones(rows.shape, bool)
 
 
 def add_damping(products: np.ndarray) -> np.ndarray:
@@ -184,7 +184,7 @@ def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[QuantisedFil
         begins = f"network {graph.network.name} does not begin with two convolutions"
         raise UserError(f"{begins}, each with ReLU and average pooling: only the second of such can be quantised")
     name = graph.steps[SECOND].layer.name
-    limits = _input_map_limits(graph, images)
+    limits = _input_clipping_limits(graph, images)
     shape = graph.parameters[name].shape
     w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
     products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
@@ -207,17 +207,17 @@ def _round_to_steps(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(w / steps), -SIGNED, SIGNED) * steps
 
 
-def _input_map_limits(graph: Graph, images: np.ndarray) -> np.ndarray:
+def _input_clipping_limits(graph: Graph, images: np.ndarray) -> np.ndarray:
     """Return for each input map of the second convolution the activation that becomes byte 255: (maps,) float32."""
     chunks = range(0, len(images), REFERENCE_CHUNK)
     found = [graph.input_of_step(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in chunks]
-    best = np.array([_best_limit(x) for x in np.concatenate(found).swapaxes(0, 1)])
+    best = np.array([_best_clipping_limit(x) for x in np.concatenate(found).swapaxes(0, 1)])
     greatest = best.max() or 1.0
     best = np.where(best > 0, best, greatest)  # maps without activations may have any
     return (best**EXPONENT * greatest ** (1 - EXPONENT)).astype(np.float32)
 
 
-def _best_limit(x: np.ndarray) -> float:
+def _best_clipping_limit(x: np.ndarray) -> float:
     """Return the limit that minimises the squared error of a map's activations as bytes. x: activations of the map."""
     counts, edges = np.histogram(x, BINS, (0, float(x.max()) or 1.0))
     centres = ((edges[1:] + edges[:-1]) / 2).reshape(1, 1, -1)

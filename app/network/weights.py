@@ -99,10 +99,10 @@ def load_weights(path: Path | None = None) -> Weights:
 
 def round_to_storage(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
     """Return float32 arrays as if stored in type ``storage`` and read back."""
-    return {name: _cast_to_storage(array, storage).astype(np.float32) for name, array in arrays.items()}
+    return {name: _cast_to_storage_type(array, storage).astype(np.float32) for name, array in arrays.items()}
 
 
-def _cast_to_storage(array: np.ndarray, storage: str) -> np.ndarray:
+def _cast_to_storage_type(array: np.ndarray, storage: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # infinite values are refused later
         return array.astype(storage)
 
@@ -138,7 +138,7 @@ def save_weights(
         attributes["classes"] = json.dumps(list(classes))
     if recipe is not None:
         attributes["recipe"] = recipe
-    stored = {name: _cast_to_storage(array, storage) for name, array in arrays.items()}
+    stored = {name: _cast_to_storage_type(array, storage) for name, array in arrays.items()}
     if quantised is not None:
         stored |= quantised.arrays
     content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _content_checksum(stored, attributes)})
@@ -174,7 +174,7 @@ def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str,
 
 
 def _parse_file(path: Path, content: bytes, pinned: bool) -> Weights:
-    read = shipped.read_verified
+    read = shipped.read_verified_hdf5
     if not pinned:
         from app.files.hdf5_process import read_untrusted as read
     found = read(path, content, ReadRequest(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))

@@ -13,7 +13,7 @@ from typing import cast
 
 from app.base.frozen import Frozen
 from app.cuda.compiler import KERNEL_DIR
-from app.files.cache import cache_dir, is_trusted, store_private
+from app.files.cache import cache_dir, is_trusted, write_private_file
 from app.files.checks import document_check, mapping_check, number_check, object_check, whole_number_check
 from app.files.reading import may_exist, read_json
 from app.kernels import registry
@@ -132,7 +132,7 @@ def store(card: str, results: Mapping[Problem, Mapping[str, TunedResult]]) -> Pa
             for problem, variants in sorted(entries.items())
         },
     }
-    store_private(path, json.dumps(document, indent=1) + "\n")
+    write_private_file(path, json.dumps(document, indent=1) + "\n")
     return path
 
 

@@ -92,7 +92,7 @@ def _check_window_sizes(network: Network) -> None:
             )
 
 
-def _compared_images(network: Network) -> int:
+def _compared_image_count(network: Network) -> int:
     """Return the number of images to compare: fewer than IMAGES if the network has large activations."""
     largest = max(prod(shape) for step in network.steps for shape in (step.in_shape, step.out_shape))
     return min(IMAGES, max(MAX_NUMBERS // largest, 1))
@@ -148,7 +148,7 @@ def largest_difference(source: Source, graph: Graph) -> float:
     The source's engine computes its logits, or NumPy if there is none. Raises UserError if the difference exceeds
     rounding errors.
     """
-    count = _compared_images(graph.network)
+    count = _compared_image_count(graph.network)
     images = np.random.default_rng(0).integers(0, 256, (count, *graph.network.input_shape), np.uint8)
     kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
     _, ours = replace(graph, steps=kept).forward(images, np.float64)
@@ -200,7 +200,7 @@ def _as_text(document: Import, graph: Graph, width: int) -> str:
     images, enlarged = f"pixels of 0 to 255 times {document['pixel_scale']:.6g}", document["enlarged"]
     if enlarged:
         images = f"enlarged to {enlarged['size']} x {enlarged['size']}, rule {enlarged['rule']}; {images}"
-    count = _compared_images(graph.network)
+    count = _compared_image_count(graph.network)
     largest = f"largest difference of the logits of {count} random images: {document['difference']:.2g}"
     facts = [
         *(("note", note) for note in document["notes"]),

@@ -94,7 +94,7 @@ def _kernel_text(document: Kernels, width: int) -> str:
             tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
             limits, tunables = row["limits"] and f"limits: {row['limits']}", tunables and f"tunables: {tunables}"
             since = row["since"] and f"continues {row['since']}"
-            notes = (row["summary"].rstrip("."), since, limits, tunables, _choice_limit(row))
+            notes = (row["summary"].rstrip("."), since, limits, tunables, _automatic_choice_note(row))
             rows.append(["", "; ".join(filter(None, notes))])
     training = [Column(head, left=True) for head in ("file (app/kernels/)", "idea", "system")]
     trained = [[row["file"], row["summary"], row["system"]] for row in document["training"]]
@@ -102,7 +102,7 @@ def _kernel_text(document: Kernels, width: int) -> str:
     return "\n".join([*lines, *(line for text in HOW_TO_CHOOSE for line in paragraph(text, width))])
 
 
-def _choice_limit(row: Kernel) -> str:
+def _automatic_choice_note(row: Kernel) -> str:
     """Return as text when a plan uses the kernel; '' if ``auto`` may choose it for any number of images."""
     if row["automatic"]:
         return ""

@@ -9,7 +9,7 @@ from app.files import shipped
 from app.layers import Layer
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import build_graph, find_network
-from app.network.network import changed_settings
+from app.network.network import non_default_settings
 from app.network.toml import network_toml
 from app.network.weights import ENDINGS, Weights, load_weights
 from app.records import networks as records
@@ -66,7 +66,7 @@ def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
         for name, wanted in step.parameter_shapes.items():
             parameters += prod(wanted) * _has_array(name, layer, network, weights)
         flops += layer.flops(step.in_shape)
-        settings = changed_settings(layer)
+        settings = non_default_settings(layer)
         layers.append({"name": layer.name, "kind": layer.kind, "settings": settings, "output": list(step.out_shape)})
     accuracy: PromisedAccuracy | None = None
     if weights is not None and weights.expected_correct:

@@ -212,7 +212,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         try:
             head = str(words.attributes.get("head"))
             settings, model, values = parse_header(head)
-            limits = array_limits(settings, model)
+            limits = array_size_limits(settings, model)
             # Arrays are uncompressed; a small file must not claim large arrays by giving one array several names.
             if sum(limits.values()) - limits["history"] > len(content):
                 raise BadValueError("it is too small for its network")
@@ -227,7 +227,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise UserError(text) from error
 
 
-def array_limits(settings: Settings, model: Model) -> dict[str, int]:
+def array_size_limits(settings: Settings, model: Model) -> dict[str, int]:
     """Return the maximum size in bytes of each array in a checkpoint, by name."""
     parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
     sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
@@ -237,7 +237,7 @@ def array_limits(settings: Settings, model: Model) -> dict[str, int]:
 def restore_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
     """Return a ``Progress`` from the header's values and the arrays. Raises BadValueError if they are inconsistent."""
     slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
-    parameters, best, *own = (_extract_part_arrays(part, model, arrays) for part in ("parameter", "best", *slots))
+    parameters, best, *own = (_arrays_of_part(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):
         raise BadValueError("a running mean of squared gradients is negative")
     history = arrays["history"]
@@ -254,7 +254,7 @@ def restore_progress(settings: Settings, model: Model, values: Mapping[str, Any]
     return Progress(parameters, dict(zip(slots, own, strict=True)), best, history=results, **values)
 
 
-def _extract_part_arrays(part: str, model: Model, arrays: Arrays) -> Arrays:
+def _arrays_of_part(part: str, model: Model, arrays: Arrays) -> Arrays:
     found = {name: arrays[f"{part}_{name}"] for name in model.shapes}
     for name, array in found.items():
         if array.shape != model.shapes[name] or array.dtype != np.float32:

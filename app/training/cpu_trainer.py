@@ -15,8 +15,8 @@ from app.training.checkpoint import TrainingJob
 from app.training.gradients import Arrays
 from app.training.loop import Trainer
 from app.training.model import add_l2_gradient, cross_entropy
-from app.training.optimisers import Slots, build_optimiser, one_cycle
-from app.training.random_bits import FRACTION_BITS, RandomUse, dropout_bound, integers_below, random_bits
+from app.training.optimisers import Slots, build_optimiser, one_cycle_schedule
+from app.training.random_bits import FRACTION_BITS, RandomUse, dropout_threshold_and_factor, integers_below, random_bits
 from app.training.settings import Settings
 from app.training.team import Team, member_share
 
@@ -74,7 +74,7 @@ class CpuTrainer:
 
     def _update_parameters(self, gradients: Arrays, step: int) -> float:
         """Update the parameters by the optimiser; return the L2 loss. step: number of earlier updates."""
-        schedule = one_cycle(step, self.settings.steps, self.settings.rate)
+        schedule = one_cycle_schedule(step, self.settings.steps, self.settings.rate)
         with QUIET():
             penalty = add_l2_gradient(self.parameters, gradients, self.settings.l2)
             self.optimiser.update(self.parameters, gradients, self.slots, schedule)
@@ -165,7 +165,7 @@ def dropout_mask(
     for part, (name, share) in enumerate(settings.dropout):
         if name == layer:
             bits = random_bits(settings.seed, RandomUse.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
-            least, factor = dropout_bound(share)
+            least, factor = dropout_threshold_and_factor(share)
             kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
             return (kept * factor).reshape(shape)
     return None

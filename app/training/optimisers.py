@@ -86,7 +86,7 @@ def build_optimiser(settings: Settings) -> Optimiser:
     return OPTIMISERS[settings.optimiser](settings.weight_decay, bool(settings.start))
 
 
-def one_cycle(step: int, steps: int, peak: float) -> ScheduleStep:
+def one_cycle_schedule(step: int, steps: int, peak: float) -> ScheduleStep:
     """Return rate and momentum of a step: the rate rises to ``peak`` and falls to nearly 0; momentum does the reverse.
 
     step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in

@@ -68,7 +68,7 @@ class OutputFiles(Frozen):
             yield
 
 
-def choose_files(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> OutputFiles:
+def choose_output_files(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> OutputFiles:
     """Return the files for weights and checkpoint. ``--resume`` names the checkpoint.
 
     Raises UserError if one of them, or ``--json``, cannot be written, or equals another file of this training.

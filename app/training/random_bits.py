@@ -54,7 +54,7 @@ def unit_fractions(bits: np.ndarray) -> np.ndarray:
     return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
 
 
-def dropout_bound(share: float) -> tuple[int, np.float32]:
+def dropout_threshold_and_factor(share: float) -> tuple[int, np.float32]:
     """Return (bound, factor): FRACTION_BITS-bit numbers below bound drop a feature; others multiply it by factor."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 

@@ -11,7 +11,7 @@ from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.drawing import svg
 from app.layers import Linear
-from app.main_job.images import misfit
+from app.main_job.images import shape_mismatch_error
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
 from app.network.toml import network_toml
@@ -21,7 +21,7 @@ from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import translate_memory_errors
 from app.training.gradients import Arrays
 from app.training.model import Model, make_training_model
-from app.training.output_files import OutputFiles, check_file_sizes, choose_files
+from app.training.output_files import OutputFiles, check_file_sizes, choose_output_files
 from app.training.request import TrainRequest
 from app.training.settings import Settings, default_recipe, format_option
 from app.training.workers import check_workers
@@ -68,7 +68,7 @@ def load_task(request: TrainRequest, device: str) -> TrainTask:
         raise UserError(f"name the network to train with --network: {known} (or --resume FILE)")
     else:
         network = find_network(request.network)
-    files = choose_files(request, network, content)
+    files = choose_output_files(request, network, content)
     if request.plot is not None:
         svg.check_chart_folder(request.plot)
     if request.data is None:
@@ -151,7 +151,7 @@ def _check_data(data: Dataset, network: Network) -> None:
     if len(data.images) < 2:
         raise UserError(f"{data.source} has {len(data.images)} image: train needs at least two, one to hold out")
     if data.images.shape[1:] != network.input_shape:
-        raise misfit(data, network)
+        raise shape_mismatch_error(data, network)
     if data.images.dtype != np.uint8:
         raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
 

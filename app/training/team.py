@@ -44,8 +44,9 @@ class SingleProcessTeam:
 class SharedMemoryTeam:
     """Processes of one machine that sum in shared memory, in the order of their ranks.
 
-    links: in rank 0 the connections to all others, in others the connection to rank 0. memory: ``shared_bytes(size)``
-    bytes. A member that ends closes its connections: ``all_reduce`` then raises EOFError or OSError, in rank 0 at once.
+    links: in rank 0 the connections to all others, in others the connection to rank 0. memory: as many bytes as
+    ``shared_memory_bytes(size)`` returns. A member that ends closes its connections: ``all_reduce`` then raises
+    EOFError or OSError, in rank 0 at once.
     """
 
     def __init__(self, rank: int, size: int, links: Sequence[Connection], memory: Any) -> None:
@@ -81,7 +82,7 @@ class SharedMemoryTeam:
             self._links[0].recv_bytes()
 
 
-def shared_bytes(size: int) -> int:
+def shared_memory_bytes(size: int) -> int:
     """Return the bytes of shared memory that a team of ``size`` needs."""
     return 2 * size * SLOT_BYTES
 

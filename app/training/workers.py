@@ -21,7 +21,7 @@ from app.training import loop
 from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import open_trainer
 from app.training.settings import Settings
-from app.training.team import SharedMemoryTeam, SingleProcessTeam, Team, shared_bytes
+from app.training.team import SharedMemoryTeam, SingleProcessTeam, Team, shared_memory_bytes
 
 REASON_SECONDS = 2.0  # wait for the reason of a worker's end
 END_SECONDS = 10.0  # wait for workers after the last epoch
@@ -49,7 +49,7 @@ def start_team(count: int, job: TrainingJob, resume_hint: Callable[[], str]) -> 
         yield SingleProcessTeam()
         return
     try:
-        memory = get_context("spawn").RawArray("b", shared_bytes(count)) if job.device == "cpu" else None
+        memory = get_context("spawn").RawArray("b", shared_memory_bytes(count)) if job.device == "cpu" else None
         workers = _start_workers(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error

@@ -93,7 +93,7 @@ KERNELS = Document(
         "pooling": partial(tables.layer_times_table, "pool"),
         "activation": partial(tables.layer_times_table, "activation"),
         "fully_connected": partial(tables.layer_times_table, "gemm"),
-        "fused": tables.fused_chains_table,
+        "fused": tables.fused_layers_table,
         "whole_program": tables.end_to_end_table,
         **{f"ladder_{network}": partial(tables.ladder_table, network) for network in NETWORKS},
         **{f"batches_{network}": partial(tables.batch_sizes_table, network) for network in NETWORKS},
@@ -124,7 +124,9 @@ SCALE = Document(
     },
 )
 API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls_table})
-LANGUAGES = Document(ROOT / "docs" / "languages.md", {"files": calls.files_table, "languages": calls.times_table})
+LANGUAGES = Document(
+    ROOT / "docs" / "languages.md", {"files": calls.language_features_table, "languages": calls.language_times_table}
+)
 REPORT = Document(ROOT / "docs" / "report.md", records.field_tables("report"))
 BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers", "peer-settings"))
 JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table})

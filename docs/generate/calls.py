@@ -38,7 +38,7 @@ def _call_cells(row: Row) -> list[str]:
     return [row["what"], row["precision"], *map(format_us, times), f"**{factor}**" if lost else factor]
 
 
-def files_table(figures: Figures) -> str:
+def language_features_table(figures: Figures) -> str:
     """Return docs/languages.md's table: what each language hides from the programmer, and how many lines it takes."""
     rows = [
         (f"[{one.name}](languages/{one.path.name})", one.hidden, str(one.row()["lines"])) for one in compare.LANGUAGES
@@ -46,7 +46,7 @@ def files_table(figures: Figures) -> str:
     return markdown_table(["language", "hidden", "lines"], rows, 2)
 
 
-def times_table(figures: Figures) -> str:
+def language_times_table(figures: Figures) -> str:
     """Return docs/languages.md's table of times, of our kernels and each language, and why some have no times."""
     document = figures.document_or_none(LANGUAGES)
     if document is None:

@@ -69,7 +69,7 @@ def command_for_file(name: str) -> str:
     return f"python {command} --json docs/benchmarks/{name}"
 
 
-def check_for_file(name: str) -> Check:
+def file_content_check(name: str) -> Check:
     """Return the function that checks the content of the JSON file ``name`` in docs/benchmarks/."""
     if fnmatch(name, COMPARISONS):
         return partial(check_document, "peers")
@@ -183,7 +183,7 @@ class Figures(dict[str, dict[str, Any]]):
         if not may_exist(path):
             remedy = f"run {command_for_file(name)}" if name in FILES | MODULES else "restore it from the repository"
             raise MissingError(f"{path} is missing: {remedy}")
-        self[name] = read_json(path, check_for_file(name), "make it again")
+        self[name] = read_json(path, file_content_check(name), "make it again")
         return self[name]
 
     def document_or_none(self, name: str) -> dict[str, Any] | None:

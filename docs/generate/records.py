@@ -69,7 +69,7 @@ def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> I
     """Yield (path, description) of each field. prefix: start of each path. seen: record → path that describes it."""
     for name, hint in {name: hint for record in records for name, hint in record_fields(record).items()}.items():
         inner = _record_types_in(hint)
-        place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
+        place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _union_members(hint))
         deep = any(_record_types_in(field) for one in inner for field in record_fields(one).values())
         text = _describe_field(hint)
         if inner and inner[0] in seen:
@@ -77,14 +77,14 @@ def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> I
             continue
         seen.update(dict.fromkeys(inner, place))
         if inner and not deep:
-            text = ": ".join(filter(None, (text, _list_fields(inner))))
+            text = ": ".join(filter(None, (text, _fields_as_phrase(inner))))
         if text or not deep:
             yield place, text
         if deep:
             yield from _field_rows(inner, seen, f"{place}.")
 
 
-def _list_fields(records: list[Any]) -> str:
+def _fields_as_phrase(records: list[Any]) -> str:
     """Return a phrase that lists the fields of the record types ``records``, with their descriptions."""
     told = []
     for record in records:
@@ -101,7 +101,7 @@ def _describe_field(hint: Any) -> str:
     """Return the description of a field of type ``hint`` or, without one, of its record; then its possible strings."""
     inner = _record_types_in(hint)
     found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
-    words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]
+    words = [f"`{word}`" for one in _union_members(hint) for word in _allowed_words(one)]
     if all(word in found for word in words):
         return found
     said = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
@@ -121,7 +121,7 @@ def _first_sentence(record: Any) -> str:
     return f"{first[:1].lower()}{first[1:]}"
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def _union_members(hint: Any) -> tuple[Any, ...]:
     """Return the members of a union type; any other type as a tuple of itself."""
     part = split_annotated_type(hint)
     return get_args(part.kind) if part.origin is Union else (hint,)

@@ -66,15 +66,15 @@ def costs_table(figures: Figures) -> str:
 
 def job_times_table(figures: Figures) -> str:
     """Return a table of how long each part of a job of 10^9 or 10^12 images would take if it ran alone."""
-    rate, source = _card_rate(figures)
+    rate, source = _gpu_rate_and_source(figures)
     found = figures[COSTS]
     shards = [-(-images // SHARD_IMAGES) for images in JOBS]
     seconds_per_image = {
         **{f"{count} H100{'s' * (count > 1)} at that rate": 1 / rate / count for count in CARDS},
         **{f"reading through one port of {bits} Gb/s": IMAGE_BYTES * 8 / bits / 1e9 for bits in PORT_GBITS},
         "opening the shards (NPY)": found["open_s"]["NPY"] / SHARD_IMAGES,
-        "pieces through one scheduler": 1 / _cluster_rate(found),
-        "storing labels on the client": 1 / _storing_rate(found),
+        "pieces through one scheduler": 1 / _label_transfer_rate(found),
+        "storing labels on the client": 1 / _label_storing_rate(found),
         "checking all labels (`--resume`)": 1 / found["hash_gbytes_per_s"] / 1e9,
     }
     rows = [
@@ -91,18 +91,18 @@ def job_times_table(figures: Figures) -> str:
 
 def throughput_limits_table(figures: Figures) -> str:
     """Return a table of parts that limit a cluster: images/s that each processes, and H100s that it can feed."""
-    rate, _ = _card_rate(figures)
+    rate, _ = _gpu_rate_and_source(figures)
     found = figures[COSTS]
     carried = {
         **{f"one port of {bits} Gb/s": bits * 1e9 / 8 / IMAGE_BYTES for bits in PORT_GBITS},
-        "one scheduler and client": _cluster_rate(found),
-        "storing labels on the client": _storing_rate(found),
+        "one scheduler and client": _label_transfer_rate(found),
+        "storing labels on the client": _label_storing_rate(found),
     }
     rows = [[what, f"{n:,.0f}", f"{n / rate:.2f}"] for what, n in sorted(carried.items(), key=lambda pair: pair[1])]
     return markdown_table(["part", "images/s", "H100s that it keeps busy"], rows)
 
 
-def _card_rate(figures: Figures) -> tuple[float, str]:
+def _gpu_rate_and_source(figures: Figures) -> tuple[float, str]:
     """Return the images per second of an H100, and a phrase that names the source of the figure."""
     document = figures.document_or_none(CARD)
     if document is not None:
@@ -111,12 +111,12 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
     return figures[CYCLE]["images_per_s"], "streamed from memory (`--cycle --precision fp16`), until files are measured"
 
 
-def _cluster_rate(found: Row) -> float:
+def _label_transfer_rate(found: Row) -> float:
     """Return for how many images per second Dask can transfer the labels. found: the JSON document of costs."""
     return float(max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"]) * GPU_PIECE
 
 
-def _storing_rate(found: Row) -> float:
+def _label_storing_rate(found: Row) -> float:
     return STORED / float(found["store_s"])
 
 

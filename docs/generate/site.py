@@ -6,8 +6,8 @@ from app.base.errors import print_to_stderr
 from app.base.interrupts import exit_ignoring_signals
 from app.ladder.card import EXAMPLE
 from app.ladder.pages import write_site
-from app.ladder.playground import REMEDY, find_samples, playground_page
-from app.ladder.stored import introduction_pages, stored_card
+from app.ladder.playground import REMEDY, find_test_images, playground_page
+from app.ladder.stored import introduction_pages, load_stored_card
 from app.terminal.console import Parser, run_guarded
 from docs.generate.records import write_schemas
 
@@ -22,12 +22,12 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, help="where to; an earlier site there is replaced")
     folder = parser.parse_args().folder
-    samples = find_samples()
+    samples = find_test_images()
     if samples is None:
         print_to_stderr(f"note: the playground has no test images: {REMEDY.replace('`', '')}")
     more = [*introduction_pages(), playground_page(samples)]
     files = [
-        *write_site(folder, stored_card(EXAMPLE), COMMAND, more),
+        *write_site(folder, load_stored_card(EXAMPLE), COMMAND, more),
         *write_schemas(folder / "schemas"),
     ]
     size = sum(path.stat().st_size for path in files)

@@ -123,20 +123,20 @@ def network_comparison(network: str, figures: Figures) -> str:
         versions = documents[-1]["software"]
         software = ", ".join(f"{name} {versions[name]}" for name in (TORCH, JAX) if name in versions)
         parts += [
-            f"{title} ({count_images(batch[0])}, {documents[-1]['device']['name']}, {dates}, {software}):",
+            f"{title} ({image_count_text(batch[0])}, {documents[-1]['device']['name']}, {dates}, {software}):",
             markdown_table(["here", *HEADS], rows),
         ]
         parts += dict.fromkeys(failures)
     notes = dict.fromkeys(note for _, (file, _) in stored for note in figures[file]["notes"])
-    return "\n\n".join([*parts, *(wrap_paragraph(mark_commands(note)) for note in notes)])
+    return "\n\n".join([*parts, *(wrap_paragraph(mark_command_as_code(note)) for note in notes)])
 
 
-def count_images(images: int) -> str:
+def image_count_text(images: int) -> str:
     """Return a number of images as text, such as ``one image``."""
     return f"{images:,} images" if images > 1 else "one image"
 
 
-def mark_commands(note: str) -> str:
+def mark_command_as_code(note: str) -> str:
     """Return a note with the command at its end marked as code."""
     return note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else f"{note}."
 
@@ -154,7 +154,7 @@ def _peer_fault_sentences(comparison: Row) -> Iterator[str]:
         if row["engine"] != OURS and row["reason"]:
             yield wrap_paragraph(f"{what} has no times: {row['reason']}.")
         elif row["engine"] != OURS and row["changed"] > WRONG * images:
-            count = f"{row['changed']:,} of {count_images(images)}"
+            count = f"{row['changed']:,} of {image_count_text(images)}"
             yield wrap_paragraph(f"{what} gave other labels than the float64 reference for {count}.")
 
 
@@ -162,7 +162,7 @@ def all_networks_table(figures: Figures) -> str:
     """Return docs/benchmarks.md's table, with a row per network, batch size and precision, and why peers are faster."""
     rows, slower = [], []
     for (network, images, precision, card), (_, one) in ordered_comparisons(figures):
-        what = f"`{network}`, {count_images(images)}, {card}"
+        what = f"`{network}`, {image_count_text(images)}, {card}"
         for setting, title in _our_settings(one, precision).items():
             own = our_row(one, precision, setting)
             if not own[ON_CARD]:

@@ -159,7 +159,7 @@ def _image_counts_text(figures: Figures) -> str:
     return " or ".join(sorted({f"{bench.document['images']:,}" for bench in figures.benches.values()}))
 
 
-def fused_chains_table(figures: Figures) -> str:
+def fused_layers_table(figures: Figures) -> str:
     """Return a table of the fastest fused kernels beside the fastest kernels of the single layers."""
     rows = []
     for bench in figures.benches.values():

@@ -55,7 +55,7 @@ def targets_table(figures: Figures) -> str:
             f"The whole program with `auto` may be at most {AUTO:.0%} slower than with the best single choice:",
             table_from_lines(
                 "network | as | best single choice | ms | auto ms | auto ÷ best | met",
-                [row for bench in benches for row in _auto_rows(bench)],
+                [row for bench in benches for row in _auto_choice_rows(bench)],
                 3,
             ),
         ]
@@ -95,7 +95,7 @@ def _first_layer_row(bench: Bench) -> str:
     )
 
 
-def _auto_rows(bench: Bench) -> Iterator[str]:
+def _auto_choice_rows(bench: Bench) -> Iterator[str]:
     for precision in (row.name for row in SINGLE):
         rows = [row for row in bench.document["whole_program"] if row["precision"] == precision]
         auto = first_row(rows, conv="auto")

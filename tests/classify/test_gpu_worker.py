@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.classify.pieces import Piece, cut_pieces
+from app.classify.pieces import Piece, split_into_pieces
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.engine import feeding
 from app.engine.buffers import StreamBuffers
@@ -52,7 +52,7 @@ def test_results_equal_one_pass_of_a_classifier(ending: str, dtype: str, tmp_pat
 @pytest.mark.usefixtures("small_blocks")
 def test_threads_share_a_worker(tmp_path: Path) -> None:
     (shard,) = write_shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
-    once = [*cut_pieces(0, shard, 0, COUNT, 300)]
+    once = [*split_into_pieces(0, shard, 0, COUNT, 300)]
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker, ThreadPoolExecutor(7) as pool:
         labels = [result.labels for result in pool.map(partial(classify_piece, worker), once * 10)]
     assert all((one == first).all() for one, first in zip(labels, labels[: len(once)] * 10, strict=True))
@@ -73,7 +73,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker:
         monkeypatch.setattr(StreamBuffers, "enqueue", fail_sixth_call)
         with pytest.raises(RuntimeError, match="a feeder fails"):
-            [*LocalRunner(worker).run(cut_pieces(0, shard, 0, COUNT, 300))]
+            [*LocalRunner(worker).run(split_into_pieces(0, shard, 0, COUNT, 300))]
         with pytest.raises(RuntimeError, match="a feeder fails"):
             worker.classify(Piece(0, shard, 0, 1))
     assert threading.active_count() == before

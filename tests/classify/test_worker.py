@@ -19,7 +19,7 @@ import pytest
 from app.base.errors import UserError
 from app.classify import worker as worker_module
 from app.classify.active_pieces import ActivePieceQueue
-from app.classify.pieces import Piece, PieceFault, PieceResult, cut_pieces, select_image_ranges
+from app.classify.pieces import Piece, PieceFault, PieceResult, select_image_ranges, split_into_pieces
 from app.classify.shards import Shard, ShardReader, open_shard
 from app.classify.worker import LocalRunner, Worker, WorkerClosedError, WorkerSettings
 from app.engine.cpu import CpuEngine
@@ -50,7 +50,7 @@ def write_shards(folder: Path, edges: list[int], ending: str = "", images: np.nd
 
 def cut_all(all_shards: list[Shard], size: int) -> Iterator[Piece]:
     for number, shard in enumerate(all_shards):
-        yield from cut_pieces(number, shard, 0, shard.count, size)
+        yield from split_into_pieces(number, shard, 0, shard.count, size)
 
 
 def join_results(results: list[tuple[Piece, PieceResult | PieceFault]]) -> tuple[np.ndarray, np.ndarray]:
@@ -248,12 +248,12 @@ def test_image_ranges_beyond_the_shards(start: int, count: int | None) -> None:
 def test_pieces_end_at_multiples_of_their_size(tmp_path: Path) -> None:
     """An image is then in the same piece wherever ``--start`` begins."""
     one = write_shard(tmp_path, 25)
-    assert [(piece.first, piece.count) for piece in cut_pieces(4, one, 3, 20, 8)] == [(3, 5), (8, 8), (16, 7)]
-    assert [piece.number for piece in cut_pieces(4, one, 0, 8, 8)] == [4]
-    assert not [*cut_pieces(4, one, 5, 0, 8)]
-    assert next(cut_pieces(0, one, 0, 8, 8)).nbytes == 8 * 6
+    assert [(piece.first, piece.count) for piece in split_into_pieces(4, one, 3, 20, 8)] == [(3, 5), (8, 8), (16, 7)]
+    assert [piece.number for piece in split_into_pieces(4, one, 0, 8, 8)] == [4]
+    assert not [*split_into_pieces(4, one, 5, 0, 8)]
+    assert next(split_into_pieces(0, one, 0, 8, 8)).nbytes == 8 * 6
 
 
 def test_a_compressed_shard_is_one_piece(tmp_path: Path) -> None:
-    (piece,) = cut_pieces(0, write_shard(tmp_path, 25, "images.gz"), 3, 20, 8)
+    (piece,) = split_into_pieces(0, write_shard(tmp_path, 25, "images.gz"), 3, 20, 8)
     assert (piece.first, piece.count) == (3, 20)

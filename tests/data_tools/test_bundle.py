@@ -125,7 +125,7 @@ def test_magnitudes_are_sums_of_absolute_terms(network: Network, product: str, s
 def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flip_last_bit(shipped.find_shipped_weights("lenet5"))
     (release / "link").symlink_to(shipped.find_shipped_weights("lenet5"))
-    monkeypatch.setattr(shipped, "read_verified", lambda *_: pytest.fail("opened before its hash was checked"))
+    monkeypatch.setattr(shipped, "read_verified_hdf5", lambda *_: pytest.fail("opened before its hash was checked"))
     with pytest.raises(UserError, match="does not match its checksum in SHA256SUMS"):
         load_weights(release / alias)
 

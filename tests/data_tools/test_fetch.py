@@ -138,7 +138,7 @@ def test_an_interrupted_download_leaves_no_file(cache: Path, use_mirrors: Use, m
         raise KeyboardInterrupt
 
     use_mirrors("good")
-    monkeypatch.setattr(download, "_final_report", interrupted)
+    monkeypatch.setattr(download, "_wait_for_transfer", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_split("test")
     assert names(cache) == []

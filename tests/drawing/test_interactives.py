@@ -82,7 +82,7 @@ def page_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "scripts").mkdir()
     for file, text in interactives.script_texts().items():
         (folder / "scripts" / file).write_text(text, encoding="utf-8")
-    body = "".join(map(interactives.interactive_html, interactives.INTERACTIVES))
+    body = "".join(map(interactives.interactive_drawing_html, interactives.INTERACTIVES))
     pairs = ", ".join(f"{name}: {expression}" for name, expression in EXPRESSIONS.items())
     head = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><style>{interactives.page_style_sheet()}</style>'
     result: dict[str, Any] = evaluate_in_page(head + body, f"{{{pairs}}}", folder)
@@ -105,7 +105,7 @@ def test_scripts_first_show_the_facts_in_the_static_html(page_results: dict[str,
     facts = r"(<ul class=\"facts\".*?</ul>|<tbody.*?</tbody>)"
     for name, section in zip(interactives.INTERACTIVES, page_results["first"], strict=True):
         (shown,), (written,) = (
-            re.findall(facts, text, re.DOTALL) for text in (section, interactives.interactive_html(name))
+            re.findall(facts, text, re.DOTALL) for text in (section, interactives.interactive_drawing_html(name))
         )
         assert CellTexts(shown).texts == CellTexts(written).texts
 

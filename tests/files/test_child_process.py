@@ -25,7 +25,7 @@ Runs = Callable[[str], None]
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from app.files import child_process
-child_process._child_program = lambda *_: "import time; time.sleep(60)"
+child_process._child_program_text = lambda *_: "import time; time.sleep(60)"
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     with child_process.Child("any") as child:
@@ -39,7 +39,7 @@ except KeyboardInterrupt:
 def set_code(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Return a function that sets the code of helper processes, in which ``link`` is the socket."""
     start = "import os, socket, sys, time; link = socket.socket(fileno=0)\n"
-    return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: start + code)
+    return lambda code: monkeypatch.setattr(child_process, "_child_program_text", lambda *_: start + code)
 
 
 def test_requests_with_files_are_answered(set_code: Runs) -> None:

@@ -50,7 +50,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
 @pytest.fixture
 def set_code(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Return a function that sets the code of the process."""
-    return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: code)
+    return lambda code: monkeypatch.setattr(child_process, "_child_program_text", lambda *_: code)
 
 
 def _error_of_reading(reader: Reader, content: bytes = IMAGE, wanted: ReadRequest = WANTED) -> str:
@@ -157,7 +157,7 @@ def test_the_error_for_too_little_memory_says_so(reader: Reader, set_code: Runs,
     reader.close()
     now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
     little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({now} + (48 << 20),) * 2)"
-    set_code(child_process._child_program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
+    set_code(child_process._child_program_text("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
     with pytest.raises(UserError, match=r"file.h5: reading it takes more memory than there is.*; free some, or"):
         reader.read(tmp_path / "file.h5", None, wanted)
 

@@ -22,7 +22,7 @@ from app.network.graph import network_graph
 from app.planning import tuning
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS
-from docs.generate.figures import BENCH, COMPARISONS, FIGURES, FILES, Figures, check_for_file
+from docs.generate.figures import BENCH, COMPARISONS, FIGURES, FILES, Figures, file_content_check
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 
@@ -67,7 +67,7 @@ def make_figures(folder: Path) -> Pair:
         for measured in (row["on_card_ms"], row["end_to_end_ms"]):
             if measured is not None and "samples" in measured:
                 measured["samples"] = measured["samples"][:3]
-    checked = {name: check_for_file(name)(document) for name, document in good.items()}
+    checked = {name: file_content_check(name)(document) for name, document in good.items()}
     blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
 
     def generate(rng: Random) -> bytes:

@@ -110,4 +110,4 @@ def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
 def test_large_activations_reduce_images(shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_, "IMAGES", 64)
     layers = (Flatten("flatten"), Linear("fc1", 3), Argmax("argmax"))
-    assert import_._compared_images(Network("wide", "", shape, layers)) == count
+    assert import_._compared_image_count(Network("wide", "", shape, layers)) == count

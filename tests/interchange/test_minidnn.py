@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.interchange.chain import apply_course_rules
+from app.interchange.chain import with_mini_dnn_preprocessing
 from app.layers import MaxPool
 from app.network.definitions import MINIDNN86, MLP
 from app.network.toml import network_toml
@@ -92,7 +92,7 @@ def test_a_network_of_the_course_is_imported(place: Path, capsys: pytest.Capture
     assert "mini-dnn flat dump" in out and "(32, 1296) over C,H,W (1296, 32) over H,W,C" in out
     assert "rule course; pixels of 0 to 255 times 1 " in out
     found = load_weights(Path("new.h5"))
-    assert found.stored_network() == apply_course_rules(network) and found.input_scale == 1
+    assert found.stored_network() == with_mini_dnn_preprocessing(network) and found.input_scale == 1
     assert found.network == "minidnn86" and found.stored_network().digest != network.digest
 
 

@@ -116,7 +116,7 @@ def _apply_row_bound(case: Case, wanted: Expected) -> Expected:
 
     x, given = operands(case.problem, IMAGES)
     device = [None if array is None else cupy.asarray(array) for array in device_parameters(case.problem, given)]
-    return oracle.apply_variant_bound(case.row, case.problem, wanted, cupy.asarray(x), *device)
+    return oracle.apply_variant_error_bound(case.row, case.problem, wanted, cupy.asarray(x), *device)
 
 
 @pytest.mark.parametrize("case", on_a_card(_layer_cases), ids=str)

@@ -10,7 +10,7 @@ import pytest
 from app.cli import main
 from app.lab.peers import rounds
 from app.lab.user_kernel.child import CardProcess
-from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.row import find_named_variant
 from app.lab.user_kernel.template import kernel_template
 from app.main_job.result import Timing
 from tests.support.peers_for_tests import CARD
@@ -93,7 +93,7 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
 def mine(tmp_path: Path) -> Path:
     """Return the path of a user's kernel file, a copy of ``direct``."""
     path = tmp_path / "mine.cu"
-    path.write_text(kernel_template(find_row("direct"), "mine.cu"))
+    path.write_text(kernel_template(find_named_variant("direct"), "mine.cu"))
     return path
 
 

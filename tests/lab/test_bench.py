@@ -26,7 +26,7 @@ from app.lab.bench.results import (
     Table,
     achieved_rates,
     convolution_totals,
-    table_document,
+    table_record,
 )
 from app.lab.bench.table import as_text
 from app.main_job.statistics import LEAST_RUNS, MOST_RUNS, has_enough_samples, launches_per_sample
@@ -186,7 +186,7 @@ def test_rates_say_which_limit_is_nearer() -> None:
 
 
 def test_ratios_to_library_and_previous_step() -> None:
-    rows: dict[str, Any] = {row["name"]: row["rates"] for row in table_document(make_table("conv1"), PEAKS)["rows"]}
+    rows: dict[str, Any] = {row["name"]: row["rates"] for row in table_record(make_table("conv1"), PEAKS)["rows"]}
     assert rows["direct"]["library_ratio"] == 0.5  # cuBLAS rather than cuDNN
     assert rows["direct"]["previous_ratio"] is None  # step 1 did not run
     assert rows["shared-tile"]["previous_ratio"] == 4.0

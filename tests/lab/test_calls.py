@@ -28,7 +28,7 @@ from app.lab.calls.callers import (
     Caller,
     Kind,
     TorchPool,
-    call_arrays,
+    make_input_arrays,
     parse_kinds,
 )
 from app.lab.calls.measure import Setup, measure_kind
@@ -94,7 +94,7 @@ def test_images_change_from_call_to_call() -> None:
     assert len(set(diary)) == ARRAYS and all(one != other for one, other in pairwise(diary))
     assert [caller["ms"]["runs"] for caller in row["callers"] if caller["ms"]] == [24, 24, 24]
     assert not row["wrong"] and row["ratio"] is not None and row["best"] in (EAGER, COMPILE)
-    assert [len(part) for part in call_arrays(TEN, IMAGES, np.copy)] == [10] * ARRAYS
+    assert [len(part) for part in make_input_arrays(TEN, IMAGES, np.copy)] == [10] * ARRAYS
 
 
 def test_fp32x_is_compared_with_fp32_and_tf32() -> None:
@@ -172,7 +172,7 @@ def test_all_pytorch_callers_give_equal_labels() -> None:
     graph = random_graph(LENET5)
     pool, found = TorchPool(graph, np.empty, "cpu"), []
     for kind, place in ((Kind("a", 5, "fp32x", ORDINARY), np.copy), (Kind("b", 5, "fp32x", CARD), torch.from_numpy)):
-        given = call_arrays(kind, IMAGES, place)
+        given = make_input_arrays(kind, IMAGES, place)
         for make in pool.caller_factories(kind, EAGER, "fp32").values():
             caller = make()
             with caller.settings_context():

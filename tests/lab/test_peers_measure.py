@@ -129,9 +129,9 @@ def test_a_setting_is_tried_briefly(batch: Batch) -> None:
 
     diary: list[str] = []
     paced, breaks = entrants([fake("x", batch.truth, diary, Paced), fake("y", batch.truth, [], Breaks)])
-    on_card, end_to_end = paced.try_briefly(batch)
+    on_card, end_to_end = paced.time_briefly(batch)
     assert 5 <= on_card < 20 <= end_to_end and diary[-1] == "x closed" and not paced.reason
-    assert breaks.try_briefly(batch) == [] and breaks.reason == "device lost"
+    assert breaks.time_briefly(batch) == [] and breaks.reason == "device lost"
 
 
 def test_settings_cover_every_mode_and_layout() -> None:

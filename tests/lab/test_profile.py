@@ -192,8 +192,8 @@ def test_every_copy_and_launch_of_a_run_has_a_span_between_two_events(chosen: Ch
 def test_names_of_a_kernels_functions() -> None:
     variant: Any = SimpleNamespace(name="im2col-gemm", entry="conv_im2col_gemm")
     part = KernelLaunch(32, lambda _: (1, 1, 1), entry="conv_im2col_gemm_unroll")
-    assert spans.describe_action(part, variant) == ("kernel", "im2col-gemm: unroll", "conv_im2col_gemm_unroll")
-    assert spans.describe_action(KernelLaunch(32, lambda _: (1, 1, 1)), variant)[1:] == (
+    assert spans.action_kind_name_entry(part, variant) == ("kernel", "im2col-gemm: unroll", "conv_im2col_gemm_unroll")
+    assert spans.action_kind_name_entry(KernelLaunch(32, lambda _: (1, 1, 1)), variant)[1:] == (
         "im2col-gemm",
         "conv_im2col_gemm",
     )

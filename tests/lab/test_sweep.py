@@ -10,7 +10,7 @@ from app.base.precision import SHORT
 from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
-from app.lab.bench.compiling import WrongResult, failure_reason
+from app.lab.bench.compiling import WrongResult, recoverable_error_reason
 from app.lab.sweep import job, pipeline, report
 from app.lab.sweep.grid import CannotRun, Target, measure_all, parse_settings
 from app.lab.sweep.report import as_document, as_text
@@ -204,7 +204,7 @@ LOGS = {
     ],
 )
 def test_only_errors_of_one_kernel_are_a_reason(error: Exception, reason: str | None) -> None:
-    assert failure_reason(error) == reason
+    assert recoverable_error_reason(error) == reason
 
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------

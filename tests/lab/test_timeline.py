@@ -17,7 +17,7 @@ from app.kernels.variant import Variant
 from app.lab.profile import job, stamps
 from app.lab.profile.stamps import HEAD, PHASES, Shares, warpgroup_timeline
 from app.lab.profile.text import as_text
-from app.lab.profile.timeline import add_stamps, first_kernel_shares
+from app.lab.profile.timeline import add_time_stamps, first_kernel_shares
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
@@ -103,7 +103,7 @@ def test_without_stamps_the_machine_code_is_unchanged() -> None:
 
 
 def test_with_stamps_the_kernel_compiles_for_hopper() -> None:
-    config = add_stamps(EXACT, SHARES).launch_config(served(EXACT, "sm_90a")[0])
+    config = add_time_stamps(EXACT, SHARES).launch_config(served(EXACT, "sm_90a")[0])
     assert config.defines.items() >= {"STAMPS": SHARES.max_stamp_count, "STAMPED": 64}.items()
     assert b"\0stamps\0" in compile_kernel(EXACT.path, config.defines, "sm_90a")  # the name by which the host finds it
 
@@ -161,7 +161,7 @@ def test_stamps_beyond_the_count_are_ignored() -> None:
     """A warpgroup's count of stamps ends early, as a kernel's does at the constant STAMPS."""
     short = stamp_words()
     short[5, 0] = 7
-    found = stamps.decode_stamps(short, SHARES)[5]
+    found = stamps.decode_time_stamps(short, SHARES)[5]
     assert len(found.phases) == 7 and len(found.clocks) == 8
 
 

@@ -7,8 +7,8 @@ import pytest
 from app.ladder.card import Card
 from app.ladder.lessons import all_steps
 from app.ladder.pages import write_site
-from app.ladder.playground import find_samples, playground_page
-from app.ladder.stored import introduction_pages, stored_card
+from app.ladder.playground import find_test_images, playground_page
+from app.ladder.stored import introduction_pages, load_stored_card
 from data_tools.fashion_mnist import Split
 from docs.generate.site import COMMAND
 from tests.support.outside import first_hundred_alone
@@ -20,7 +20,7 @@ STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.page_
 @pytest.fixture(scope="session")
 def card() -> Card:
     """Return the stored figures of lenet5 and fa19."""
-    return stored_card("lenet5")
+    return load_stored_card("lenet5")
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +36,6 @@ def samples() -> Split:
     """Return the first hundred test images and their labels."""
     with pytest.MonkeyPatch.context() as patch:
         first_hundred_alone(patch)
-        found = find_samples()
+        found = find_test_images()
     assert found is not None
     return found

@@ -11,7 +11,7 @@ from app.ladder.card import Card, Layer
 from app.ladder.formulas import format_count
 from app.ladder.lessons import Step, all_steps
 from app.ladder.pages import Pages, lesson_to_html
-from app.ladder.stored import stored_card
+from app.ladder.stored import load_stored_card
 from app.ladder.tables import COPY, FACTOR, counter_differences, difference_reason, large_difference_reasons
 from tests.ladder.conftest import BY_NAME, STEPS
 
@@ -238,7 +238,7 @@ def test_steps_are_faster_or_slower_where_lessons_say(page_name: str, card: Card
     step = BY_NAME[page_name]
     assert step.since
     found: dict[str, float] = {}
-    for one in (card, stored_card("k7")):
+    for one in (card, load_stored_card("k7")):
         before = {layer.title: layer.ms for layer in one.layers(step.since)}
         for layer in one.layers(step):
             earlier = before[layer.title]

@@ -77,7 +77,7 @@ def test_check_finds_the_error_in_the_unsolved_exercise(exercise: Exercise, tmp_
 @EACH
 def test_check_accepts_the_stored_solution(exercise: Exercise, tmp_path: Path) -> None:
     assert [*check_on_cpu(exercise.solution, tmp_path)] == [None, None]
-    assert exercise.find_unused_word(exercise.solution.read_text(encoding="utf-8")) is None
+    assert exercise.find_missing_word(exercise.solution.read_text(encoding="utf-8")) is None
 
 
 @EACH

@@ -19,7 +19,7 @@ from app.ladder.command import as_text
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, all_steps
 from app.ladder.pixel_tiles import draw_global_window
-from app.ladder.stored import stored_card, stored_kernels
+from app.ladder.stored import load_stored_card, stored_kernels
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import check_described, check_widths, mistakes
 
@@ -68,9 +68,9 @@ def test_loop_mark_is_explained_only_if_a_row_has_it(network: str, capsys: pytes
 
 
 def test_stored_figures_depend_on_network_and_architecture() -> None:
-    assert [*stored_card("k7").benches] == ["k7"] and stored_kernels("sm_75") == {} != stored_kernels("sm_90a")
+    assert [*load_stored_card("k7").benches] == ["k7"] and stored_kernels("sm_75") == {} != stored_kernels("sm_90a")
     with pytest.raises(UserError, match=r"figures are stored of lenet5, .*, not of mlp"):
-        stored_card("mlp")
+        load_stored_card("mlp")
 
 
 class FakeTrial:
@@ -92,7 +92,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     measured: list[str] = []
 
-    def time_row(_: Any, trial: FakeTrial, row: Any) -> Result:
+    def time_variant(_: Any, trial: FakeTrial, row: Any) -> Result:
         measured.append(row.name)
         wrong = row.name == "unrolled"
         found = Result(OURS, row.name, trial.problem.dtype, row.step, instructions=row.instructions, wrong=wrong)
@@ -103,7 +103,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
     monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     monkeypatch.setattr(measuring, "Trial", FakeTrial)
-    monkeypatch.setattr(measuring.ItemTimer, "time_row", time_row)
+    monkeypatch.setattr(measuring.ItemTimer, "time_variant", time_variant)
     peaks = {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
     monkeypatch.setattr(measuring.peak, "measure_peaks", lambda _: peaks)
     monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")

@@ -22,7 +22,7 @@ from app.ladder.counting import (
     predict_layer_time,
     products_per_instruction,
 )
-from app.ladder.formulas import FUNCTIONS, evaluate_formula, fill_formulas, formula_values
+from app.ladder.formulas import FUNCTIONS, evaluate_formula, fill_formulas, formula_variables
 from app.ladder.lessons import LADDERS, LESSONS, Step, all_steps, lesson_path
 from app.ladder.pages import Pages
 from app.ladder.tables import COPY
@@ -97,7 +97,7 @@ def test_shared_loads_agree_with_the_machine_code(step: Step, card: Card) -> Non
         if not loop or step.row.instructions == "wgmma" or layer.network != "lenet5" or layer.name == "fc2":
             continue
         found = loop["shared_load"] / loop["multiply"] / per
-        names = formula_values(step.row, layer.problem, {}, 10_000, 132)
+        names = formula_variables(step.row, layer.problem, {}, 10_000, 132)
         counts = evaluate_counts(step.lesson.counts, layer.problem, names, step.row.instructions, None)
         padded = counts["waste"] if per > 2 else 1  # tensor cores also multiply the padding
         told = counts["shared_loads"] / counts["products"] / padded
@@ -110,7 +110,7 @@ def test_shared_loads_agree_with_the_machine_code(step: Step, card: Card) -> Non
 def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
     """Compare the counts of ``direct`` on lenet5's conv2 with numbers computed by hand."""
     problem, step = ConvProblem(32, 12, 12, 64, 5), BY_NAME["conv-direct"]
-    names = formula_values(step.row, problem, {}, 10_000, 132)
+    names = formula_variables(step.row, problem, {}, 10_000, 132)
     counts = evaluate_counts(step.lesson.counts, problem, names, "fma", None)
     assert [counts[name] for name in ("products", "global_loads", "slots", "waste")] == [800, 1600, 2400, 1]
     # A warp has 4 rows of 8 pixels; its 44 neighbouring pixels of 4 bytes touch 1 + 172 / 128 cache lines, a tap one.
@@ -163,7 +163,7 @@ def test_fill_formulas_and_errors_of_formulas() -> None:
 
 def test_a_multiply_add_is_two_operations(card: Card) -> None:
     peak = card.benches["lenet5"]["peaks"]["tflops"]["float32"]
-    assert card.speeds("lenet5", BY_NAME["conv-direct"]).products == pytest.approx(peak * 1e12 / 2)
+    assert card.peak_rates("lenet5", BY_NAME["conv-direct"]).products == pytest.approx(peak * 1e12 / 2)
 
 
 def test_a_page_shows_counters_or_how_to_read_them(card: Card) -> None:

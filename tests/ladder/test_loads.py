@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.lab.user_kernel.row import find_row, open_user_kernel
+from app.lab.user_kernel.row import find_named_variant, open_user_kernel
 from app.lab.user_kernel.template import kernel_template
 from app.ladder.card import EXAMPLE, layer_problems
 from app.ladder.check.loads import BATCH, LAYERS, TYPE, count_loads
 from app.ladder.counting import evaluate_counts
-from app.ladder.formulas import formula_values
+from app.ladder.formulas import formula_variables
 from app.ladder.lessons import find_step
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.shell import check_error
@@ -24,7 +24,7 @@ def direct_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     skip_without_compiler()
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "direct_copy.cu"
-    path.write_text(kernel_template(find_row("direct"), "direct_copy.cu"))
+    path.write_text(kernel_template(find_named_variant("direct"), "direct_copy.cu"))
     return path
 
 
@@ -38,7 +38,7 @@ def test_counted_loads_equal_those_of_the_formulas(operation: str, name: str) ->
     layer, images = LAYERS[operation]
     problem = dict(layer_problems(EXAMPLE, operation, TYPE))[layer]
     wanted = evaluate_counts(
-        step.lesson.counts, problem, formula_values(step.row, problem, {}, BATCH, 132), step.row.instructions, None
+        step.lesson.counts, problem, formula_variables(step.row, problem, {}, BATCH, 132), step.row.instructions, None
     )
     found = count_loads(step.row, problem, images)
     assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-6)
@@ -47,7 +47,7 @@ def test_counted_loads_equal_those_of_the_formulas(operation: str, name: str) ->
 
 def test_shared_memory_of_a_size_known_at_run_time_is_counted() -> None:
     skip_without_compiler()
-    found = count_loads(find_row("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
+    found = count_loads(find_named_variant("conv:shared-tile"), dict(layer_problems(EXAMPLE, "conv", TYPE))["conv2"], 1)
     assert found["shared_loads"] == 2 * 32 * 5 * 5, "a pixel and a filter's weight for each multiply-add"
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from app.images.pictures.preparing import prepare_picture
 from app.images.pictures.reading import read_picture
-from app.ladder.playground import find_samples, to_script_json
+from app.ladder.playground import find_test_images, to_script_json
 from app.network.graph import load_network
 from data_tools.fashion_mnist import Split
 from docs.generate import site as program
@@ -173,7 +173,7 @@ def test_without_test_images_the_page_says_how_to_get_them(
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FASHION_MNIST_DIR", str(tmp_path))
     monkeypatch.setattr("data_tools.fashion_mnist.SYSTEM_DIR", tmp_path / "none")
-    assert find_samples() is None
+    assert find_test_images() is None
     monkeypatch.setattr("sys.argv", ["site", str(tmp_path / "site")])
     assert program.main() == 0
     assert "note: the playground has no test images: python -m data_tools fetch" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from app.main_job.statistics import (
     merge_intervals,
     overlap_ms,
     pipeline_usage,
-    serialise_intervals,
+    trim_overlapping_intervals,
 )
 from app.records.report import Pipeline
 
@@ -40,7 +40,7 @@ def test_union_and_overlap(left: list[Interval], right: list[Interval]) -> None:
 
 @given(INTERVALS)
 def test_no_two_copies_run_at_once(intervals: list[Interval]) -> None:
-    trimmed = serialise_intervals(intervals)
+    trimmed = trim_overlapping_intervals(intervals)
     assert len(trimmed) == len(intervals) and covered_cells(trimmed) <= covered_cells(intervals)
     assert sum(stop - start for start, stop in trimmed) == covered_ms(trimmed)
 
@@ -62,7 +62,7 @@ def test_overlap_takes_iterators() -> None:
     ],
 )
 def test_serialised_copies(intervals: list[Interval], expected: list[Interval]) -> None:
-    assert serialise_intervals(intervals) == expected
+    assert trim_overlapping_intervals(intervals) == expected
 
 
 CHUNKS = range(100, 150, 10)

@@ -72,7 +72,7 @@ def test_energy_is_measured_between_changes_of_the_counter() -> None:
 
 
 def test_the_report_has_power_and_energy_per_image() -> None:
-    drawn = power.power_document(1.25, 2_000_000, 500.0, power.COUNTED, (1755, 1980, 1980))
+    drawn = power.power_record(1.25, 2_000_000, 500.0, power.COUNTED, (1755, 1980, 1980))
     told = report(replace(GPU, power=drawn))
     assert not [fault for fault in mistakes(json.loads(json.dumps(told))) if "power" in fault]
     assert (told["power"]["watts"], told["power"]["microjoules_per_image"]) == (400.0, 250.0)

@@ -24,7 +24,7 @@ from app.main_job.statistics import (
     median,
     nearest_rank,
     speedup,
-    split_two_levels,
+    split_two_modes,
     summarise_samples,
 )
 from tests.support.schemas import mistakes
@@ -217,7 +217,7 @@ def test_one_level_is_rarely_taken_for_two(name: str) -> None:
     """Expect two levels in at most 0.3 % of 3,000 lists of samples."""
     rng = np.random.default_rng(1)
     lists = [samples for count in (20, 30, 50) for samples in ONE_LEVEL[name](rng, count).tolist()]
-    assert sum(split_two_levels(samples) is not None for samples in lists) <= 9
+    assert sum(split_two_modes(samples) is not None for samples in lists) <= 9
 
 
 @pytest.mark.parametrize("slow", [4, 10, 16])
@@ -228,7 +228,7 @@ def test_two_levels_are_found(slow: int) -> None:
     for _ in range(100):
         samples = 0.021 * np.exp(0.03 * rng.standard_normal(20))
         samples[:slow] *= 0.038 / 0.021
-        groups = split_two_levels(rng.permutation(samples).tolist())
+        groups = split_two_modes(rng.permutation(samples).tolist())
         found += groups == (sorted(samples[slow:].tolist()), sorted(samples[:slow].tolist()))
     assert found >= 99
 
@@ -246,7 +246,7 @@ def test_two_levels_are_found(slow: int) -> None:
     ],
 )
 def test_samples_that_form_no_two_levels(samples: list[float]) -> None:
-    assert split_two_levels(samples) is None
+    assert split_two_modes(samples) is None
 
 
 def warnings_about(outcome: Outcome, **times: object) -> list[str]:

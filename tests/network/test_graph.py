@@ -89,7 +89,7 @@ def test_networks_equal_the_published_ones(name: str) -> None:
 
 def test_lenet5_parameters_and_bytes() -> None:
     steps = {step.layer.name: step for step in random_graph(LENET5).steps}
-    counts = {name: step.parameter_count for name, step in steps.items() if step.parameter_count}
+    counts = {name: step.weight_count for name, step in steps.items() if step.weight_count}
     assert counts == {"conv1": 800, "conv2": 51_200, "fc1": 131_072, "fc2": 1_280}
     assert steps["conv1"].activation_bytes == 4 * (784 + 18_432)
 

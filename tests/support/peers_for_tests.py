@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.lab.batch import UNWRITTEN, Batch
-from app.lab.bench.results import Table, convolution_totals, table_document
+from app.lab.bench.results import Table, convolution_totals, table_record
 from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant
 from app.network.definitions import LENET5, Network
 from app.network.reference import compute_reference
@@ -33,7 +33,7 @@ def bench_document(
         "images": sizes[-1],
         "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
         "peaks": peaks,
-        "tables": [table_document(table, peaks) for table in tables],
+        "tables": [table_record(table, peaks) for table in tables],
         "totals": convolution_totals(tables),
         "batches": [
             {"images": size, "totals": convolution_totals(tables), "whole_program": programs} for size in sizes

@@ -18,14 +18,14 @@ import pytest
 
 from app.base.errors import UserError
 from app.training import team
-from app.training.team import SharedMemoryTeam, Team, member_share, shared_bytes
+from app.training.team import SharedMemoryTeam, Team, member_share, shared_memory_bytes
 from tests.support.training_for_tests import Train, begin, ended, wait_for, workers_of
 from tests.training.test_train_command import CHECKPOINT, MLP
 
 
 def run_team(size: int, member: Callable[[Team], Any]) -> list[Any]:
     """Run ``member`` in one thread per member of a team; return the results by rank."""
-    memory = bytearray(shared_bytes(size))
+    memory = bytearray(shared_memory_bytes(size))
     pipes = [Pipe() for _ in range(size - 1)]
     links = [[ours for ours, _ in pipes], *([theirs] for _, theirs in pipes)]
     with ThreadPoolExecutor(size) as pool:
@@ -63,7 +63,7 @@ def test_a_member_that_ended_is_detected() -> None:
     ours, theirs = Pipe()
     theirs.close()
     with pytest.raises((EOFError, OSError)):
-        SharedMemoryTeam(0, 2, [ours], bytearray(shared_bytes(2))).all_reduce(np.zeros(3))
+        SharedMemoryTeam(0, 2, [ours], bytearray(shared_memory_bytes(2))).all_reduce(np.zeros(3))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

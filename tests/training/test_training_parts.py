@@ -20,7 +20,7 @@ from app.network.definitions import MLP as NETWORK
 from app.training import cpu_trainer, loop
 from app.training.cpu_trainer import CpuTrainer, augment_images
 from app.training.model import Model, make_training_model
-from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, ScheduleStep, Sgd, one_cycle
+from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, ScheduleStep, Sgd, one_cycle_schedule
 from app.training.random_bits import RandomUse, integers_below, random_bits, unit_fractions
 from app.training.settings import SETTINGS
 from tests.support.shell import listing
@@ -119,13 +119,13 @@ def test_biases_do_not_decay() -> None:
 
 
 def test_one_cycle() -> None:
-    numbers, rates, momenta = zip(*(one_cycle(step, 100, 0.5) for step in range(100)), strict=True)
+    numbers, rates, momenta = zip(*(one_cycle_schedule(step, 100, 0.5) for step in range(100)), strict=True)
     assert numbers == tuple(range(1, 101))
     assert rates[0] == pytest.approx(0.02) and rates[29] == 0.5 == max(rates) and rates[99] == pytest.approx(2e-6)
     assert list(rates[:30]) == sorted(rates[:30]) and list(rates[29:]) == sorted(rates[29:], reverse=True)
     assert (momenta[0], momenta[29], momenta[99]) == pytest.approx((0.95, 0.85, 0.95))
     for steps in (1, 2, 3, 4, 5):
-        assert max(one_cycle(step, steps, 0.5).rate for step in range(steps)) <= 0.5
+        assert max(one_cycle_schedule(step, steps, 0.5).rate for step in range(steps)) <= 0.5
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
@@ -148,7 +148,7 @@ def test_against_pytorch(name: str, decay: float) -> None:
         tensor.grad = torch.tensor(gradient)
         theirs.step()
         schedule.step() if step < 39 else None
-        ours.update(parameters, {"w": gradient}, slots, one_cycle(step, 40, 0.1))
+        ours.update(parameters, {"w": gradient}, slots, one_cycle_schedule(step, 40, 0.1))
         np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 

@@ -178,13 +178,13 @@ class ChunkReader(ArrayReader):
             while filled < len(target):
                 row = (at + filled) // self.stored.row_bytes
                 if row // self._step * self._step != self._first or not len(self._band):
-                    self._read_band(row // self._step * self._step)
+                    self._read_chunk_rows(row // self._step * self._step)
                 start = at + filled - self._first * self.stored.row_bytes
                 taken = self._band[start : start + len(target) - filled]
                 target[filled : filled + len(taken)] = taken
                 filled += len(taken)
 
-    def _read_band(self, first: int) -> None:
+    def _read_chunk_rows(self, first: int) -> None:
         stored = self.stored
         self._band = np.empty(0, np.uint8)  # free its memory before the next one is read
         shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])

@@ -22,7 +22,7 @@ MEAN = 72.94  # mean brightness of Fashion-MNIST's training images, of 255
 MEANS_OF_ONE, MEANS_OF_MANY = (16, 146), (32, 101)
 
 
-def save_grid(
+def save_montage(
     path: Path, images: Sequence[np.ndarray], names: Sequence[str], answers: Sequence[str], overwrite: bool = True
 ) -> None:
     """Write a PNG of the first 400 images, each (C, H, W) uint8 and all of one shape, with names and answers below.

@@ -18,7 +18,7 @@ from app.engine.classifier import Classifier
 from app.files.hdf5 import printable_line
 from app.files.reading import may_exist
 from app.images.pictures.finding import stream_stdin_names
-from app.images.pictures.looks import brightness_note, save_grid
+from app.images.pictures.looks import brightness_note, save_montage
 from app.images.pictures.reading import require_pillow
 from app.images.predict.inputs import Input, Part, Tally, gather_inputs, image_count, split_inputs, try_prepare_picture
 from app.images.predict.writers import STDOUT, WRITERS, AnswerLayout, Write, check_output_suffix, open_writer
@@ -147,7 +147,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
         if not seen.images:
             raise _no_readable_image_error(seen)
         if request.show is not None:
-            save_grid(request.show, seen.shown, seen.names, seen.answers, overwrite)
+            save_montage(request.show, seen.shown, seen.names, seen.answers, overwrite)
     seconds = timer.seconds
     document = _build_document(request, classifier, seen, seconds)
     if request.output.json != STDOUT:

@@ -140,13 +140,13 @@ def _computation_order(model: KerasLayer, entries: list[dict[str, Any]], layers:
     while name in behind and len(order) < len(layers):
         order.append(behind[name])
         name = layers[order[-1]].name
-    outputs = _flatten_reference(model.settings.get("output_layers"))
+    outputs = _parse_tensor_reference(model.settings.get("output_layers"))
     if len(order) < len(layers) or outputs[:1] != [name] or len(outputs) > 3:
         raise model.error("has layers that do not lead to one output", CHAIN)
     return order
 
 
-def _flatten_reference(value: Any) -> list[Any]:
+def _parse_tensor_reference(value: Any) -> list[Any]:
     """Return a reference to a tensor as [name, node, tensor], without a list around it; [] for anything but a list."""
     if isinstance(value, list) and value and isinstance(value[0], list):
         return [part for one in value for part in (one if isinstance(one, list) else [one])]

@@ -41,7 +41,7 @@ def convolution_step(kernel: np.ndarray, bias: np.ndarray | None, stride: int, p
     return convolve
 
 
-def product_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
+def dense_step(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
     """Return a function that computes a fully connected layer, (B, in) → (B, out). kernel: (in, out). bias: (out,)."""
     return lambda x: x @ kernel.astype(np.float64) + (0 if bias is None else bias)
 

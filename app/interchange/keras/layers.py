@@ -28,7 +28,7 @@ def read_layers(model: KerasModel, arrays: Mapping[str, np.ndarray], find_paths:
     if reader.zeros != NO_ZEROS:
         raise model.layers[-1].error("ends the model with zeros around maps", OTHERS)
     if model.layers and reader.network.pending is not None:
-        reader.network.add_pending_as_layer(model.layers[-1])
+        reader.network.add_pending_scale_as_layer(model.layers[-1])
     return reader.network
 
 
@@ -74,14 +74,14 @@ class _LayerReader(WeightlessReader):
                 raise settings.layer.error(f"has a {role} of {arrays[role].shape}, needs {wanted}", DAMAGED)
         return arrays["kernel"], arrays.get("bias"), dict(zip(("", "_bias"), paths.values(), strict=False))
 
-    def _require_features(self, settings: Settings) -> None:
+    def _require_flattened_input(self, settings: Settings) -> None:
         if len(self.network.shape) != 1:
             raise settings.layer.error(f"reads {self.network.shape}, not features", "put a Flatten before it")
         if not self.network.found:
-            self.network.read_features_as_pixels(settings.layer)
+            self.network.treat_features_as_pixels(settings.layer)
 
     def read_convolution(self, settings: Settings) -> None:
-        self._require_maps(settings)
+        self._require_spatial_input(settings)
         network, layer = self.network, settings.layer
         size, stride = settings.take_equal_pair("kernel_size"), settings.take_equal_pair("strides", 1)
         maps = settings.take_count("filters")
@@ -94,8 +94,8 @@ class _LayerReader(WeightlessReader):
         self.zeros = NO_ZEROS
         network.steps.append(computed.convolution_step(kernel, bias, stride, padding))
         if any(padding) and network.pending is not None and network.pending[1].any():
-            network.add_pending_as_layer(layer)  # folded into the convolution, the offset would miss the padding
-        arrays = network.fold_pending_into(kernel, bias)
+            network.add_pending_scale_as_layer(layer)  # folded into the convolution, the offset would miss the padding
+        arrays = network.fold_pending_scale_into(kernel, bias)
         if before != behind:
             more = max(behind - before, 0), max(before - behind, 0)
             arrays[""] = np.pad(arrays[""], (more, more, (0, 0), (0, 0)))
@@ -104,11 +104,11 @@ class _LayerReader(WeightlessReader):
         self.read_activation(settings)
 
     def read_dense(self, settings: Settings) -> None:
-        self._require_features(settings)
+        self._require_flattened_input(settings)
         units = settings.take_count("units")
         kernel, bias, origins = self._kernel_and_bias(settings, (*self.network.shape, units))
-        self.network.steps.append(computed.product_step(kernel, bias))
-        self.network.add_layer(Linear("", units), self.network.fold_pending_into(kernel, bias), origins)
+        self.network.steps.append(computed.dense_step(kernel, bias))
+        self.network.add_layer(Linear("", units), self.network.fold_pending_scale_into(kernel, bias), origins)
         self.read_activation(settings)
 
     def read_activation(self, settings: Settings) -> None:

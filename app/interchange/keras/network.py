@@ -56,7 +56,7 @@ class GrowingNetwork:
                 self.pending = (factor, offset)
             self.add_layer(Flatten(""))
 
-    def read_features_as_pixels(self, layer: KerasLayer) -> None:
+    def treat_features_as_pixels(self, layer: KerasLayer) -> None:
         """Treat the features that the model reads as pixels of square images. layer: for the error, a BadValueError."""
         count = prod(self.shape)
         channels = next((channels for channels in (1, 3) if isqrt(count // channels) ** 2 * channels == count), 0)
@@ -73,7 +73,7 @@ class GrowingNetwork:
         factor, offset = np.asarray(before[0] * factor), np.asarray(before[1] * factor + offset)
         self.pending = (factor, offset) if (factor != 1).any() or offset.any() else None
 
-    def add_pending_as_layer(self, layer: KerasLayer) -> None:
+    def add_pending_scale_as_layer(self, layer: KerasLayer) -> None:
         """Add a layer that applies the pending factor and offset, else an identity. layer: the next one, for errors."""
         count = self.shape[-1]
         if count > MOST_KEPT or len(self.shape) == 2:
@@ -87,7 +87,7 @@ class GrowingNetwork:
         )
         self.add_layer(Conv2d("", count, 1) if maps else Linear("", count), arrays)
 
-    def fold_pending_into(self, weights: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
+    def fold_pending_scale_into(self, weights: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
         """Return weights (…, in, out) and bias (out,) that also apply the pending factor and offset, and clear these.
 
         The result is {"": weights}, float32, with "_bias" unless there is neither bias nor offset. Sums are computed in

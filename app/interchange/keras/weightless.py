@@ -35,7 +35,7 @@ class WeightlessReader:
         self.zeros = NO_ZEROS
         self.ended: KerasLayer | None = None
 
-    def _require_maps(self, settings: Settings) -> None:
+    def _require_spatial_input(self, settings: Settings) -> None:
         if len(self.network.shape) != 3:
             raise settings.layer.error(f"reads {self.network.shape}, not (H, W, C)", "put a Reshape before it")
         settings.take_choice("data_format", "channels_last")
@@ -44,7 +44,7 @@ class WeightlessReader:
         if name not in (*computed.ACTIVATIONS, "softmax"):
             known = ", ".join(("linear", *computed.ACTIVATIONS, "leaky_relu", "softmax", "log_softmax"))
             raise layer.error(f"has the activation {format_for_error(name)}", f"known are {known}")
-        self._ensure_weights_before(layer, also=self.network.pending is not None)
+        self._add_pending_scale_if_needed(layer, also=self.network.pending is not None)
         if name == "softmax":
             self.network.add_layer(Softmax(""))
             return
@@ -54,14 +54,14 @@ class WeightlessReader:
     def _add_leaky_relu(self, layer: KerasLayer, slope: float) -> None:
         if not 0 <= slope <= 1:
             raise layer.error(f"has a slope of {slope:g}", "only one from 0 to 1 can be imported")
-        self._ensure_weights_before(layer, also=self.network.pending is not None)
+        self._add_pending_scale_if_needed(layer, also=self.network.pending is not None)
         self.network.steps.append(computed.leaky_relu_step(slope))
         self.network.add_layer(LeakyRelu("", slope))
 
-    def _ensure_weights_before(self, layer: KerasLayer, also: bool) -> None:
+    def _add_pending_scale_if_needed(self, layer: KerasLayer, also: bool) -> None:
         """Add a layer for the pending factor and offset if no layer before ``layer`` has weights, or if ``also``."""
         if also or not any(one.arrays for one in self.network.found):
-            self.network.add_pending_as_layer(layer)
+            self.network.add_pending_scale_as_layer(layer)
 
     def read_relu(self, settings: Settings) -> None:
         limited = settings.take_choice("max_value", None, 6) == 6
@@ -82,7 +82,7 @@ class WeightlessReader:
         self._add_activation(settings.layer, "softmax")
 
     def read_pooling(self, settings: Settings) -> None:
-        self._require_maps(settings)
+        self._require_spatial_input(settings)
         window = settings.take_equal_pair("pool_size", 2)
         stride = settings.take_equal_pair("strides", window)
         padding = settings.take_padding(self._padded_shape, window, stride)
@@ -111,7 +111,7 @@ class WeightlessReader:
         kind, pending = POOLINGS[layer.kind], self.network.pending
         # A negative factor would turn a maximum into a minimum; zeros that a mean counts must not be shifted.
         apart = pending is not None and bool((pending[0] < 0).any() if kind.is_max else counted and pending[1].any())
-        self._ensure_weights_before(layer, also=apart)
+        self._add_pending_scale_if_needed(layer, also=apart)
         if counted:
             self.network.steps.append(lambda x: np.pad(x, ((0, 0), padding, padding, (0, 0))))
         self.network.steps.append(computed.pooling_step(window, stride, (0, 0) if counted else padding, kind.is_max))
@@ -124,7 +124,7 @@ class WeightlessReader:
         self.network.add_layer(pool)
 
     def read_global_pooling(self, settings: Settings) -> None:
-        self._require_maps(settings)
+        self._require_spatial_input(settings)
         height, width, _ = self.network.shape
         if height != width:
             raise settings.layer.error(f"reads maps of {height} x {width}", "only square ones can be imported")
@@ -165,7 +165,7 @@ class WeightlessReader:
         return (*(side + sum(self.zeros) for side in self.network.shape[:2]), self.network.shape[2])
 
     def read_zero_padding(self, settings: Settings) -> None:
-        self._require_maps(settings)
+        self._require_spatial_input(settings)
         found = settings.take_setting("padding", [1, 1])
         sides = found if isinstance(found, list) else [found] * 2
         ends = [side if isinstance(side, list) else [side] * 2 for side in sides]

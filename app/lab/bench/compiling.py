@@ -37,7 +37,7 @@ def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: 
     compile_on_all_cores(compile_variant, rows, "compiling")
 
 
-def failure_reason(error: Exception) -> str | None:
+def recoverable_error_reason(error: Exception) -> str | None:
     """Return the text of a compile or launch error after which the GPU still works, in one line; else None."""
     if type(error) is RuntimeError:  # the compiler's own errors; CUDA errors have derived classes
         return first_compiler_error(str(error))

@@ -25,7 +25,7 @@ from app.lab.bench.cases import (
     parse_shape_items,
     parse_variant_names,
 )
-from app.lab.bench.results import DEBUG, Table, convolution_totals, table_document
+from app.lab.bench.results import DEBUG, Table, convolution_totals, table_record
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
@@ -110,16 +110,16 @@ def job_from_request(request: BenchRequest, mine: UserVariant | None = None) -> 
     if request.shape is not None:
         items = parse_shape_items(request.shape)
         subject = f"convolution {request.shape} (C,H,W,M,K,S)"
-        return Job(subject, None, items, batches, only, _check_operation_served(mine, items, subject))
+        return Job(subject, None, items, batches, only, _check_operation_supported(mine, items, subject))
     graph = network_graph(request.network)
     items = [item for item in network_items(graph) if item_variants(item, only, mine)]
     subject = f"network {graph.network.name}"
     if mine is not None:
         items = [item for item in items if item.operation == mine.operation and len(item.layers) == 1]
-    return Job(subject, graph, items, batches, only, _check_operation_served(mine, items, subject))
+    return Job(subject, graph, items, batches, only, _check_operation_supported(mine, items, subject))
 
 
-def _check_operation_served(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
+def _check_operation_supported(mine: UserVariant | None, items: Sequence[Item], subject: str) -> UserVariant | None:
     """Return ``mine``, the row of a user's kernel or None. Raises UserError if no item has its operation."""
     if mine is None or any(item.operation == mine.operation for item in items):
         return mine
@@ -181,7 +181,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
             "rule": describe_stopping_rule(request.noise, request.l2),
         },
         "peaks": peaks,
-        "tables": [table_document(table, peaks) for table in tables[main]],
+        "tables": [table_record(table, peaks) for table in tables[main]],
         "totals": convolution_totals(tables[main]),
         "batches": [
             {"images": size, "totals": convolution_totals(tables[size]), "whole_program": programs[size]}
@@ -201,6 +201,6 @@ def tuned_results(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tun
         for row in served.rows:
             if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
                 entry = tuning.TunedResult(dict(row.settings), row.ms, served.images)
-                form = registry.served_form(variants[row.name], served.problems[row.dtype])
+                form = registry.with_sparse_flag(variants[row.name], served.problems[row.dtype])
                 found.setdefault(form, {})[row.name] = entry
     return found

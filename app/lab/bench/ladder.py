@@ -17,7 +17,7 @@ from app.kernels.problems import ConvProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench import cudnn as library
 from app.lab.bench.cases import SPARSE_FILTERS, Item, item_variants, reference_weights
-from app.lab.bench.compiling import WrongResult, failure_reason
+from app.lab.bench.compiling import WrongResult, recoverable_error_reason
 from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.bench.trial import Trial
 from app.network.graph import Graph
@@ -56,7 +56,7 @@ class ItemTimer(Frozen):
         """Return the table of the item, timed on ``images`` images or as many as fit. Raises UserError if none fit."""
         while True:
             try:
-                measured = self._time_rows(item, images)
+                measured = self._time_variants(item, images)
                 break
             except DeviceMemoryError:
                 if images == 1:
@@ -66,7 +66,7 @@ class ItemTimer(Frozen):
         self.step()
         return Table(item.name, item.operation, item.is_single_convolution, images, item.problems, rows)
 
-    def _time_rows(self, item: Item, images: int) -> list[Result]:
+    def _time_variants(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
         pairs = item_variants(item, self.only, self.mine)
         problems = dict.fromkeys(
@@ -87,9 +87,9 @@ class ItemTimer(Frozen):
                     self.step()
                     found.append(self.time_mine(problem, images, self.noise, self.l2))
                     continue
-                found.append(self.time_row(trial, row))
+                found.append(self.time_variant(trial, row))
                 if row.name == DEBUGGED and problem.dtype == "float32" and item.is_single_convolution:
-                    found.append(self.time_row(trial, row, debug=True))
+                    found.append(self.time_variant(trial, row, debug=True))
             del trial  # free its memory before the next trial allocates
         return found
 
@@ -99,7 +99,7 @@ class ItemTimer(Frozen):
             return library.make_cudnn_result(problem, reason=f"needs sm_80 or later, this is {self.arch}")
         return library.time_cudnn(problem, trial.images, trial.clock, self.noise, self.l2)
 
-    def time_row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
+    def time_variant(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
         """Check and time a variant; return times or why there are none. Raises DeviceMemoryError if memory is short."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
@@ -115,7 +115,7 @@ class ItemTimer(Frozen):
             error = trial.check_outputs(launch)
             timing = trial.time_launch(launch, self.noise, self.l2)
         except Exception as failure:
-            reason = str(failure) if isinstance(failure, WrongResult | UserError) else failure_reason(failure)
+            reason = str(failure) if isinstance(failure, WrongResult | UserError) else recoverable_error_reason(failure)
             if reason is None:
                 raise
             return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing

@@ -27,7 +27,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, WeightLayer, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import activation_layer
-from app.network.pruning import keep_greatest_two
+from app.network.pruning import keep_two_of_four
 
 Array = Any  # of NumPy or CuPy
 
@@ -67,7 +67,7 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
     return Expected(*(array.reshape(len(x), -1) for array in found))
 
 
-def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
+def apply_variant_error_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
     """Return ``found``, the ``expected_results`` of x, with the error bound of the kernel ``row`` if it defines one."""
     if row.error_bound is None or not isinstance(problem, ConvProblem):
         return found
@@ -287,7 +287,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
 
 def _prune_to_two_of_four(w: np.ndarray) -> np.ndarray:
     """Return filters (C, K, K, M) in which of every four channels' weights only the two greatest are not 0."""
-    return keep_greatest_two(w.reshape(len(w), -1)).reshape(w.shape)
+    return keep_two_of_four(w.reshape(len(w), -1)).reshape(w.shape)
 
 
 def _round_weights_to_float16(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:

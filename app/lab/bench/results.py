@@ -130,14 +130,14 @@ def achieved_rates(
     }
 
 
-def library_ms(results: Sequence[Result], dtype: str) -> float | None:
+def library_time_ms(results: Sequence[Result], dtype: str) -> float | None:
     """Return the time in ms of the library to compare with: cuBLAS if it ran in that type, otherwise cuDNN."""
     timed = [row for row in results if row.kind == LIBRARY and row.dtype == dtype and row.ms is not None]
     timed.sort(key=lambda row: row.step is None)  # the registry's library row has a step, cuDNN's has none
     return timed[0].ms if timed else None
 
 
-def previous_ms(results: Sequence[Result], index: int) -> float | None:
+def previous_step_ms(results: Sequence[Result], index: int) -> float | None:
     """Return the time in ms of the last step before row ``index`` that was timed in its data type; None without one.
 
     results: in the order of the ladder; a debug row, which is no step of its own, follows its kernel's row.
@@ -182,12 +182,12 @@ def convolution_totals(tables: Sequence[Table]) -> list[Total]:
 def _speed_ratios(results: Sequence[Result], index: int) -> Ratios:
     row = results[index]
     return {
-        "library_ratio": speedup(library_ms(results, row.dtype), row.ms),
-        "previous_ratio": speedup(previous_ms(results, index), row.ms),
+        "library_ratio": speedup(library_time_ms(results, row.dtype), row.ms),
+        "previous_ratio": speedup(previous_step_ms(results, index), row.ms),
     }
 
 
-def table_document(table: Table, peaks: Peaks) -> records.Table:
+def table_record(table: Table, peaks: Peaks) -> records.Table:
     """Return the table with the figures derived from its times, as a record of the JSON document."""
     rows: list[records.Row] = []
     for index, row in enumerate(table.rows):

@@ -10,7 +10,7 @@ from app.terminal.text import format_ms
 FULL = 0.7  # a kernel is said to be bound by a limit if it reaches at least this share of it
 
 
-def describe_standing(table: Table) -> list[str]:
+def describe_rank(table: Table) -> list[str]:
     """Return a text for each arithmetic type of the user's kernel: its place among the ladder's, and what bounds it."""
     rows = table["rows"]
     return [

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from app.base.precision import SHORT
-from app.lab.bench.standing import describe_standing
+from app.lab.bench.standing import describe_rank
 from app.lab.document import heading_lines
 from app.records.bench import Batch, Bench, Program, Ratios, Row, Table, Total
 from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
@@ -28,7 +28,7 @@ def as_text(document: Bench, width: int = WIDTH) -> str:
         parts.append(_totals_table(document["totals"], width))
         parts += [_batches_table(document["batches"], width)] if len(document["batches"]) > 1 else []
     parts += [_end_to_end_table(batch, width) for batch in document["batches"] if batch["whole_program"]]
-    parts += [paragraph(text, width) for item in document["tables"] for text in describe_standing(item)]
+    parts += [paragraph(text, width) for item in document["tables"] for text in describe_rank(item)]
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -63,10 +63,10 @@ def _table_lines(item: Table, width: int) -> list[str]:
 def _kernel_cells(row: Row) -> list[str]:
     rates = row["rates"]
     if row["ms"] is None or rates is None:
-        return [*_name_cells(row), "–", row["reason"]]
+        return [*_step_and_type_cells(row), "–", row["reason"]]
     settings = " ".join(f"{name}={value}" for name, value in row["settings"].items())
     return [
-        *_name_cells(row),
+        *_step_and_type_cells(row),
         *map(format_ms, (row["ms"], row["spread_ms"])),
         *(f"{rates['tflops']:.2f}", f"{rates['gbytes_per_s']:.0f}"),
         "" if rates["share"] is None else f"{rates['share']:.1%} {rates['limit'][:3]}",
@@ -77,7 +77,7 @@ def _kernel_cells(row: Row) -> list[str]:
     ]
 
 
-def _name_cells(row: Row | Total) -> tuple[str, str]:
+def _step_and_type_cells(row: Row | Total) -> tuple[str, str]:
     """Return the first two cells of a row: step and name, as in ``02 direct``, and the type."""
     return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]
 
@@ -92,7 +92,7 @@ def _totals_table(rows: Sequence[Total], width: int) -> list[str]:
     columns = (KERNEL, TYPE, *map(Column, (*ops, "+".join(ops))), *RATIOS)
     cells = (
         [
-            *_name_cells(row),
+            *_step_and_type_cells(row),
             *(format_ms(row["ops"].get(op)) for op in ops),
             format_ms(row["sum_ms"]),
             *_ratio_cells(row),
@@ -105,7 +105,7 @@ def _totals_table(rows: Sequence[Total], width: int) -> list[str]:
 
 def _batches_table(batches: Sequence[Batch], width: int) -> list[str]:
     sums: list[dict[tuple[str, ...], float | None]] = [
-        {_name_cells(row): row["sum_ms"] for row in batch["totals"]} for batch in batches
+        {_step_and_type_cells(row): row["sum_ms"] for row in batch["totals"]} for batch in batches
     ]
     columns = (KERNEL, TYPE, *(Column(f"{batch['images']:,}") for batch in batches))
     names = dict.fromkeys(name for found in sums for name in found)

@@ -73,7 +73,7 @@ def activation_name(problem: Problem) -> str:
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
 
-def is_exact(problem: Problem) -> bool:
+def requires_exact_results(problem: Problem) -> bool:
     """Return whether results must be exact: the problem only selects values, or its definition includes rounding."""
     if isinstance(problem, PoolProblem):
         return problem.is_max
@@ -110,7 +110,7 @@ def round_pair_operands(
 
 def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     """Return the error allowed for each element, and that for the RMS of all errors (infinite without a limit)."""
-    if is_exact(problem):
+    if requires_exact_results(problem):
         return np.zeros_like(expected.exact), np.inf
     computed = epilogue_dtype(problem.dtype)
     last = problem.second if isinstance(problem, PairProblem) else problem

@@ -18,7 +18,7 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, ceil_div
 from app.lab.bench.compiling import WrongResult
 from app.lab.bench.oracle import (
-    apply_variant_bound,
+    apply_variant_error_bound,
     expected_results,
     images_within_budget,
     random_images,
@@ -87,7 +87,7 @@ class Trial:
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
             default = row is None and block_indices is None
-            exact, each, most_rms = self._default_expectations if default else self._expected_with_tolerances(row)
+            exact, each, most_rms = self._default_expected_results if default else self._expected_with_tolerances(row)
             worst = 0.0
             for first in range(0, self.images, self._period):
                 count = min(self._period, self.images - first)
@@ -115,7 +115,7 @@ class Trial:
         return self.clock.time_enqueued_work(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
 
     @cached_property
-    def _default_expectations(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
+    def _default_expected_results(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
         return self._expected_with_tolerances(None)
 
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
@@ -124,7 +124,7 @@ class Trial:
         x = cupy.asarray(self._block)
         found = expected_results(self.problem, x, *device)
         if row is not None:
-            found = apply_variant_bound(row, self.problem, found, x, *device)
+            found = apply_variant_error_bound(row, self.problem, found, x, *device)
         return found.exact, *allowed_errors(self.problem, found)
 
     def _fill_input(self, block: Any) -> None:

@@ -73,7 +73,7 @@ def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
     return [(start + np.arange(min(kind.images, total))) % total for start in starts]
 
 
-def call_arrays(kind: Kind, images: np.ndarray, copy_array: Callable[[np.ndarray], Any]) -> Sequence[Any]:
+def make_input_arrays(kind: Kind, images: np.ndarray, copy_array: Callable[[np.ndarray], Any]) -> Sequence[Any]:
     """Return the kind's arrays of images, (N, H, W), or (H, W) for one. copy_array: copies one to ``kind.source``."""
     found = (images[indices, 0] for indices in image_indices(kind, len(images)))
     return [copy_array(array[0] if kind.images == 1 else array) for array in found]

@@ -22,8 +22,8 @@ from app.lab.calls.callers import (
     Caller,
     Kind,
     TorchPool,
-    call_arrays,
     image_indices,
+    make_input_arrays,
     peer_precisions,
 )
 from app.lab.peers.rounds import describe_error
@@ -144,7 +144,7 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, show_step: Callable[[str
             entrants.append(Entrant(engine, precision, setup.peers.caller_factories(kind, engine, precision)))
     try:
         copy_array = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
-        given = call_arrays(kind, setup.images, copy_array)
+        given = make_input_arrays(kind, setup.images, copy_array)
         labels = setup.labels(kind.precision)
         expected = [labels[indices] for indices in image_indices(kind, len(setup.images))]
     except UserError as error:  # no PyTorch, or no kernels for the precision on this card

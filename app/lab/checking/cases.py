@@ -11,10 +11,10 @@ from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.base.precision import storage_dtype
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
-from app.kernels.registry import served_form
+from app.kernels.registry import with_sparse_flag
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
-from app.lab.bench.oracle import apply_variant_bound, expected_results, random_images, random_parameters
+from app.lab.bench.oracle import apply_variant_error_bound, expected_results, random_images, random_parameters
 from app.lab.bench.tolerance import allowed_errors
 from app.network.graph import network_graph
 
@@ -91,7 +91,7 @@ class Case(Frozen):
     def expected_and_tolerance(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the correct results in float64 and the error allowed for each, both (images, elements)."""
         found = expected_results(self.problem, self.input_images, *self.parameters)
-        found = apply_variant_bound(self.row, self.problem, found, self.input_images, *self.parameters)
+        found = apply_variant_error_bound(self.row, self.problem, found, self.input_images, *self.parameters)
         return found.exact, allowed_errors(self.problem, found)[0]
 
     @cached_property
@@ -191,7 +191,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     return [Case(row, problem, IMAGES[row.operation]) for problem in found]
 
 
-def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
+def requested_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return a case of the layer, or of ``shape`` if given, in each of the kernel's number types. Raises UserError."""
     if shape is not None:
         problems: list[Problem] = [_simplify_if_refused(row, problem, arch) for problem in _parse_shape(row, shape)]
@@ -202,7 +202,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
         if item is None:
             known = choices_hint(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
-        problems = [served_form(row, problem) for dtype, problem in item.problems.items() if dtype in row.dtypes]
+        problems = [with_sparse_flag(row, problem) for dtype, problem in item.problems.items() if dtype in row.dtypes]
     reasons = {problem: row.refusal_reason(problem, arch) for problem in problems}
     served = [problem for problem, reason in reasons.items() if reason is None]
     if not served:
@@ -251,5 +251,5 @@ def problem_in_type(row: Variant, problem: Single, dtype: str) -> Single:
         stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored
         typed = replace(problem, dtype=dtype, input_dtype=read, output_dtype=stored)
-        return served_form(row, typed)
+        return with_sparse_flag(row, typed)
     return replace(problem, dtype=dtype)

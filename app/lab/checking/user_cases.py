@@ -25,7 +25,7 @@ def user_cases(row: Variant, arch: str, rng: np.random.Generator) -> list[Case]:
     found = small_cases(row, arch)
     usual = [problem_in_type(row, problem, row.dtypes[0]) for problem in SHAPES[row.operation]]
     known = {case.problem for case in found}
-    plain = [problem_in_type(row, form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _plain_forms(one)]
+    plain = [problem_in_type(row, form, row.dtypes[0]) for one in SHAPES[row.operation] for form in _simplify(one)]
     lost = sum(row.refusal_reason(problem, arch) is not None for problem in usual)
     added = (one for one in dict.fromkeys(plain) if one not in known and row.refusal_reason(one, arch) is None)
     found += [Case(row, problem, IMAGES[row.operation]) for problem in islice(added, lost)]
@@ -47,7 +47,7 @@ def with_new_data(cases: Iterable[Case], rng: np.random.Generator) -> list[Case]
     return [replace(case, seed=int(rng.integers(2**31))) for case in cases]
 
 
-def _plain_forms(problem: Single) -> list[Single]:
+def _simplify(problem: Single) -> list[Single]:
     """Return one or two simpler problems: without bias, activation, pooling and uint8 input; then also unpadded."""
     if isinstance(problem, ConvProblem):
         channels, height, width, maps, window, stride = problem.sizes

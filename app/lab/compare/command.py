@@ -17,7 +17,7 @@ from app.lab.compare.interval import (
     Runs,
     change_verdict,
     confidence_intervals,
-    exceeds_slowdown,
+    exceeds_allowed_slowdown,
     median_of_side,
     percent_change,
 )
@@ -171,7 +171,7 @@ def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: 
         "percent": change,
         "interval": None if bounds is None else list(bounds),
         "verdict": change_verdict(change, bounds, several=len(before) > 1),
-        "failed": fail_above is not None and exceeds_slowdown(change, bounds, fail_above),
+        "failed": fail_above is not None and exceeds_allowed_slowdown(change, bounds, fail_above),
     }
 
 

@@ -47,7 +47,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     observations are medians of consecutive parts of a run: halves, thirds and fifths. The result is the
     widest of these intervals. It is too narrow if the parts are still correlated.
     """
-    measured = [_logarithms_and_error(*row) for row in rows]
+    measured = [_log_times_and_standard_error(*row) for row in rows]
     known = [values for values, _ in filter(None, measured)]
     critical = _critical_value(known) if known else 0.0
     found: list[Bounds | None] = []
@@ -61,7 +61,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     return found
 
 
-def _logarithms_and_error(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
+def _log_times_and_standard_error(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
     """Return the logarithms of all times to compare, (N,), and the change's standard error; None for too few times."""
     if len(before) > 1:
         sides = [np.log([run.median for run in runs]) for runs in (before, after)]
@@ -92,7 +92,7 @@ def _critical_value(rows: Sequence[np.ndarray]) -> float:
     """
     values = np.stack(rows)
     centred = values - values.mean(axis=1, keepdims=True)
-    directions = _random_directions(values.shape[1])
+    directions = _random_unit_vectors(values.shape[1])
     most = np.zeros(DRAWS)
     for row, length in zip(centred, np.linalg.norm(centred, axis=1), strict=True):
         if length:
@@ -102,7 +102,7 @@ def _critical_value(rows: Sequence[np.ndarray]) -> float:
 
 
 @lru_cache(maxsize=1)
-def _random_directions(count: int) -> np.ndarray:
+def _random_unit_vectors(count: int) -> np.ndarray:
     """Return DRAWS random unit vectors, (DRAWS, count), whose components sum to 0."""
     drawn = np.random.default_rng(0).standard_normal((DRAWS, count))
     drawn -= drawn.mean(axis=1, keepdims=True)
@@ -122,6 +122,6 @@ def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
     return (SLOWER if change > 0 else FASTER) + ("" if several else ONE_RUN)
 
 
-def exceeds_slowdown(change: float, bounds: Bounds | None, most: float) -> bool:
+def exceeds_allowed_slowdown(change: float, bounds: Bounds | None, most: float) -> bool:
     """Return whether ``change`` is over ``most`` percent and its interval, if there is one, lies above 0."""
     return change > most and (bounds is None or bounds[0] > 0)

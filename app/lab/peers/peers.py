@@ -190,7 +190,7 @@ def search_settings(
     unusable.
     """
     for engine, settings in factories.peers.items():  # JAX never frees device memory, so PyTorch comes first
-        for batch, precision in product(_iterate_batches(job, checked=False), job.peer_precisions):
+        for batch, precision in product(_load_batches(job, checked=False), job.peer_precisions):
             known = searches.find(batch.graph.network, precision, len(batch.images), engine)
             for setting, make in settings.items():
                 if setting in known["ms"] or setting in known["failed"]:
@@ -201,7 +201,7 @@ def search_settings(
                 candidate = Candidate(engine, setting, precision, partial(make, precision=precision))
                 show_step(f"{known['network']}, {known['images']:,}: {candidate.title}")
                 (entrant,) = _make_entrants([candidate], batch)
-                ms = entrant.try_briefly(batch)
+                ms = entrant.time_briefly(batch)
                 searches.add(known, setting, ms, entrant.reason)
                 if entrant.reason == ONE_PIECE:
                     continue
@@ -216,7 +216,7 @@ def compare_all(
 
     Raises UserError if a peer leaves the card unusable, after storing its setting as failed.
     """
-    for batch in _iterate_batches(job, checked=True):
+    for batch in _load_batches(job, checked=True):
         network, images = batch.graph.network, len(batch.images)
         rows: list[Row] = []
         unknown: dict[str, str] = {}
@@ -264,7 +264,7 @@ def why_fastest_unknown(known: Sequence[Search], settings: Mapping[str, Collecti
     return f"{tried} of the peers' {total} settings were tried on this card: add --search, then compare again"
 
 
-def _iterate_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
+def _load_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
     """Yield a batch for each network and each batch size, ascending. checked: whether labels will be checked."""
     for network in job.networks:
         largest = load_batch(network, job.batches[-1], checked=checked)

@@ -125,7 +125,7 @@ class Entrant:
         if self.engine is not None:
             self._attempt(self._time_round)
 
-    def try_briefly(self, batch: Batch) -> list[float]:
+    def time_briefly(self, batch: Batch) -> list[float]:
         """Prepare the engine, time a few runs and close it; return the median ms on the card and end to end.
 
         If it fails, set ``reason`` and return [].
@@ -133,7 +133,7 @@ class Entrant:
         self.prepare(batch)
         took: list[float] = []
         if self.engine is not None:
-            self._attempt(lambda: took.extend(self._time_tries()))
+            self._attempt(lambda: took.extend(self._time_few_runs()))
         self.close()
         return took
 
@@ -166,7 +166,7 @@ class Entrant:
         self.runs = min(max(ceil(TURN_MS / max(last[END_TO_END], 1e-6)), LEAST_RUNS), MOST_RUNS)
         self.passes = min(max(ceil(SERIES_MS / max(last[ON_CARD], 1e-6)), LEAST_PASSES), PASSES)
 
-    def _time_tries(self) -> list[float]:
+    def _time_few_runs(self) -> list[float]:
         assert self.engine is not None
         with self.engine.settings_context():
             return [median([self._time_measurement(name) for _ in range(TRIES)]) for name in (ON_CARD, END_TO_END)]

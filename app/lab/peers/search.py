@@ -7,7 +7,7 @@ packages are ignored.
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
-from app.files.cache import cache_dir, is_trusted, store_private
+from app.files.cache import cache_dir, is_trusted, write_private_file
 from app.files.reading import may_exist, read_json
 from app.files.writing import json_text
 from app.lab.document import FIGURES
@@ -26,8 +26,8 @@ class Searches:
         self._card, self._software = card, software
         self._path = cache_dir() / "peers" / table_file_name(card)
         self._found: dict[Key, Search] = {}
-        self._merge(FIGURES / f"peers_{table_file_name(card)}")
-        self._merge(self._path)
+        self._merge_stored_searches(FIGURES / f"peers_{table_file_name(card)}")
+        self._merge_stored_searches(self._path)
 
     def find(self, network: Network, precision: str, images: int, engine: str) -> Search:
         """Return the times and failures of the settings of the peer ``engine``, stored for this batch; perhaps none."""
@@ -51,29 +51,29 @@ class Searches:
         known = self._found.get(_search_key(search), search)  # another object, if it was read after ``find``
         search["ms"], search["failed"] = known["ms"] | search["ms"], known["failed"] | search["failed"]
         self._found[_search_key(search)] = search
-        self._merge(self._path)
+        self._merge_stored_searches(self._path)
         if ms:
             search["ms"][setting] = [round(one, 5) for one in ms]
         else:
             search["failed"][setting] = reason
-            _forget_failed(search)
-        store_private(self._path, json_text(self.to_document([*self._found.values()])))
+            _drop_times_of_failed_settings(search)
+        write_private_file(self._path, json_text(self.to_document([*self._found.values()])))
 
     def to_document(self, searches: list[Search]) -> PeerSettings:
         """Return the JSON document of these searches."""
         return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
 
-    def _merge(self, path: Path) -> None:
+    def _merge_stored_searches(self, path: Path) -> None:
         if may_exist(path) and (path != self._path or is_trusted(path)):
             stored: PeerSettings = read_json(path, check_for_type(PeerSettings), "delete it, and search again")
             for search in stored["searches"]:
                 known = self._found.setdefault(_search_key(search), search)
                 known["ms"] |= search["ms"]
                 known["failed"] |= search["failed"]
-                _forget_failed(known)
+                _drop_times_of_failed_settings(known)
 
 
-def _forget_failed(search: Search) -> None:
+def _drop_times_of_failed_settings(search: Search) -> None:
     """Remove from ``search`` the times of settings that failed in a later run."""
     for setting in search["failed"]:
         search["ms"].pop(setting, None)

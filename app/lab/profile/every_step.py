@@ -72,7 +72,7 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
         bar.set_postfix_str(row.name)
         dtype = "float32" if "float32" in row.dtypes else row.dtypes[0]
         alone = Choices(BY_DTYPE[dtype].name, fuse=False, tuning=known)
-        served = [*served_layers(graph, card["architecture"], alone, row)]
+        served = [*supported_layers(graph, card["architecture"], alone, row)]
         if not served:
             continue  # the step does not serve this network, or not on this card
         chosen = replace(alone, kernels=dict.fromkeys(served, row))
@@ -97,7 +97,7 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
     }
 
 
-def served_layers(graph: Graph, arch: str, choices: Choices, row: Variant) -> Iterator[str]:
+def supported_layers(graph: Graph, arch: str, choices: Choices, row: Variant) -> Iterator[str]:
     """Yield the names of the layers that the variant ``row`` can compute."""
     for layer in (step.layer for step in graph.steps if step.layer.operation == row.operation):
         try:

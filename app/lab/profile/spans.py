@@ -22,7 +22,7 @@ from app.kernels.by_count import LaunchByCount
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
 from app.lab.profile.api_calls import Function, cublas_if_loaded, wrap_attribute
-from app.main_job.statistics import serialise_intervals
+from app.main_job.statistics import trim_overlapping_intervals
 from app.planning.matching import Node
 
 COPIES = {
@@ -53,7 +53,7 @@ class Span(Frozen):
         return self.stop - self.start
 
 
-def describe_action(action: Action, variant: Variant) -> tuple[str, str, str]:
+def action_kind_name_entry(action: Action, variant: Variant) -> tuple[str, str, str]:
     """Return kind, name and entry (see ``Span``) of an action of a launch: a kernel, copy or cuBLAS call."""
     match action:
         case KernelLaunch():
@@ -162,7 +162,7 @@ class Recorder:
 
     def _next_action_span(self) -> Span:
         assert self._node is not None and self._variant is not None, "kernels are launched by layers"
-        kind, name, entry = describe_action(next(self._actions), self._variant)
+        kind, name, entry = action_kind_name_entry(next(self._actions), self._variant)
         return Span(kind, self._node.name, name, self._streams[self._stream], entry=entry)
 
     def _call_between_events(
@@ -180,7 +180,7 @@ def remove_queueing_time(spans: Sequence[Span]) -> list[Span]:
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)
-        trimmed = serialise_intervals((spans[i].start, spans[i].stop) for i in places)
+        trimmed = trim_overlapping_intervals((spans[i].start, spans[i].stop) for i in places)
         for place, (start, stop) in zip(places, trimmed, strict=True):
             result[place] = replace(spans[place], start=start, stop=stop)
     return result

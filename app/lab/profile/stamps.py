@@ -60,7 +60,7 @@ class Shares(Frozen):
         return max(min(self.each, self.images - first), 0)
 
 
-def decode_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
+def decode_time_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
     """Return the warpgroups that ran. words: what they wrote, (blocks x warpgroups, HEAD + stamps) uint64."""
     found = []
     for index, row in enumerate(words[: shares.blocks * shares.warpgroups]):
@@ -85,7 +85,7 @@ def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
 
     The multiprocessor is the one with the median time. Times are microseconds since the start of the first warpgroup.
     """
-    groups = decode_stamps(words, shares)
+    groups = decode_time_stamps(words, shares)
     mhz, begun = clock_megahertz(groups), min(group.started_ns for group in groups)
     blocks: dict[int, list[Warpgroup]] = {}
     for group in groups:

@@ -50,12 +50,12 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
         labels, how = outputs.labels.copy(), engine.direct.how if engine.direct else "copied in chunks"
         resident = timing.time_on_card(engine, images, RUNS, WARMUP)
     node = execution.nodes[0]
-    stamped_node = replace(node, variant=add_stamps(node.variant, shares))
+    stamped_node = replace(node, variant=add_time_stamps(node.variant, shares))
     stamping = replace(execution, nodes=(stamped_node, *execution.nodes[1:]))
     with GpuEngine(stamping, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))
         slowed = timing.time_end_to_end(engine, images, outputs, RUNS, WARMUP)
-        words = read_stamps(engine.loaded.kernels[0], shares)
+        words = read_time_stamps(engine.loaded.kernels[0], shares)
     if not np.array_equal(labels, outputs.labels):
         raise RuntimeError(f"{node.variant.source} computes other labels with stamps")
     return {
@@ -69,7 +69,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
     }
 
 
-def add_stamps(variant: Variant, shares: Shares) -> Variant:
+def add_time_stamps(variant: Variant, shares: Shares) -> Variant:
     """Return the variant, compiled so that its kernel writes time stamps; ``shares`` gives their number."""
     constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 
@@ -80,7 +80,7 @@ def add_stamps(variant: Variant, shares: Shares) -> Variant:
     return replace(variant, configure=configure)
 
 
-def read_stamps(kernel: Kernel, shares: Shares) -> np.ndarray:
+def read_time_stamps(kernel: Kernel, shares: Shares) -> np.ndarray:
     """Return the stamps of the last launch, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
     words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.max_stamp_count), np.uint64)
     address = kernel.load_module().get_global_var("stamps")

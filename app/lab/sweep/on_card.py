@@ -9,7 +9,7 @@ from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.lab.bench.compiling import OUT_OF_MEMORY, failure_reason
+from app.lab.bench.compiling import OUT_OF_MEMORY, recoverable_error_reason
 from app.lab.bench.trial import Trial
 from app.lab.sweep.grid import L2, NOISE, CannotRun, Target, format_parameters
 from app.main_job.result import Timing
@@ -50,7 +50,7 @@ class PointTimer:
             return self._trial.time_launch(launch, NOISE, L2), worst
         except Exception as error:
             out_of_memory = type(error).__name__ in OUT_OF_MEMORY
-            reason = "needs more device memory than is free" if out_of_memory else failure_reason(error)
+            reason = "needs more device memory than is free" if out_of_memory else recoverable_error_reason(error)
             if reason is None:
                 raise
             raise CannotRun(reason) from None

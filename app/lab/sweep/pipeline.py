@@ -117,9 +117,9 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
             f"{report['runs']} runs by the host clock",
             width,
         ),
-        *_table_of_one_figure(report, width, lambda point: format_ms(point["ms"])),
+        *_pipeline_table(report, width, lambda point: format_ms(point["ms"])),
         *paragraph("share of copy time behind kernels", width),
-        *_table_of_one_figure(report, width, lambda point: f"{point['overlap']:.0%}"),
+        *_pipeline_table(report, width, lambda point: f"{point['overlap']:.0%}"),
     ]
     best, default = report["best"], report["default"]
     last = ["-: does not fit in device memory"] if any(point["ms"] is None for point in report["points"]) else []
@@ -135,7 +135,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
     return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
 
 
-def _table_of_one_figure(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
+def _pipeline_table(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
     """Return a table with ``cell(point)`` for each point: a row per chunk size, a column per number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:

@@ -132,17 +132,17 @@ def layer_heat_map(target: Target) -> HeatMap | None:
     """
     varied: dict[str, float] = {}
     for name in target.points[0]["parameters"] if target.points else ():
-        times = _least_times(target, "", name).values()
+        times = _shortest_times(target, "", name).values()
         if len(times) > 1:
             varied[name] = max(times) - min(times)
     names = sorted(varied, key=lambda name: -varied[name])[:2]
     if not names:
         return None
     down, across = names if len(names) == 2 else ("", *names)
-    return down, across, _least_times(target, down, across)
+    return down, across, _shortest_times(target, down, across)
 
 
-def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
+def _shortest_times(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
     """Return (value of ``down``, of ``across``) → least ms over all other parameters. "": no parameter, value 0."""
     best: dict[tuple[int, int], float] = {}
     for point in target.points:

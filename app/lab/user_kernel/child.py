@@ -8,7 +8,7 @@ from typing import Any
 from app.base.errors import UserError
 from app.cuda import device
 from app.files.child_process import Child, answer_requests
-from app.lab.bench.compiling import OUT_OF_MEMORY, WrongResult, failure_reason
+from app.lab.bench.compiling import OUT_OF_MEMORY, WrongResult, recoverable_error_reason
 
 SECONDS = 60.0  # time limit of a kernel for one shape
 STARTING = 60.0  # added for the first call, in which CUDA starts
@@ -64,10 +64,10 @@ def _call_requested_function(request: bytes) -> bytes:
     try:
         return pickle.dumps(function(*arguments))
     except Exception as error:
-        return pickle.dumps(_classify_error(error))
+        return pickle.dumps(_convert_error(error))
 
 
-def _classify_error(error: Exception) -> Exception:
+def _convert_error(error: Exception) -> Exception:
     """Return the error that ``CardProcess.call`` raises for this one, with a text in one line."""
     text = " ".join(str(error).split())
     if type(error).__name__ in OUT_OF_MEMORY:
@@ -76,7 +76,7 @@ def _classify_error(error: Exception) -> Exception:
         return DeviceMemoryError(text)
     if isinstance(error, WrongResult | UserError):
         return WrongResult(text) if isinstance(error, WrongResult) else UserError(text)
-    if (reason := failure_reason(error)) is not None:
+    if (reason := recoverable_error_reason(error)) is not None:
         return WrongResult(reason)
     try:
         with device.translate_gpu_errors():

@@ -69,7 +69,7 @@ def build_ranking(folder: Path) -> Ranking:
         for layer, row in timed_rows(record):
             dtype = row["dtype"]
             key = card["name"], card["multiprocessors"], layer["problems"][dtype], dtype, layer["images"], l2
-            groups[key][record["source"]["sha256"]].append(_kernel_without_place(name, beside, record, layer, row))
+            groups[key][record["source"]["sha256"]].append(_unranked_kernel(name, beside, record, layer, row))
     if not groups and not unranked:
         raise UserError(f"{folder} has no records (*.json): write one by bench FILE.cu --record")
     names = "card", "multiprocessors", "problem", "dtype", "images", "l2"
@@ -95,7 +95,7 @@ def _has_source_beside(path: Path, record: KernelRecord) -> bool:
     return True
 
 
-def _kernel_without_place(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
+def _unranked_kernel(name: str, beside: bool, record: KernelRecord, layer: Table, row: TimedRow) -> RankedKernel:
     """Return a kernel's ranking entry, place 1 at first. name: file of its record. beside: whether its .cu is there."""
     faster, slower = split_faster_and_slower(layer["rows"], row)
     bench, versions = record["bench"], f"NVRTC {record['nvrtc']}, lenet5-inference {record['version']}"

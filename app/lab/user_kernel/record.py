@@ -11,7 +11,7 @@ from app.cuda.compiler import import_nvrtc
 from app.files.checks import BadValueError, format_for_error
 from app.files.reading import read_json
 from app.kernels.problems import OPERATIONS, Problem, tuning_key
-from app.lab.bench.results import FILE, Result, Table, table_document
+from app.lab.bench.results import FILE, Result, Table, table_record
 from app.lab.user_kernel.header import SIZES
 from app.lab.user_kernel.row import UserVariant
 from app.main_job.result import Timing
@@ -91,7 +91,7 @@ def table_agrees_with_samples(table: records.Table, peaks: Peaks) -> bool:
     problems = {dtype: _parse_problem(key) for dtype, key in table["problems"].items()}
     rows = [Result(**{name: row[name] for name in ROW}) for row in table["rows"]]  # type: ignore[literal-required]
     derived = Table(table["item"], table["operation"], table["is_op"], table["images"], problems, tuple(rows))
-    return table_document(derived, peaks) == table and all(_row_agrees_with_samples(row) for row in rows if row.samples)
+    return table_record(derived, peaks) == table and all(_row_agrees_with_samples(row) for row in rows if row.samples)
 
 
 def _check_record(value: Any) -> KernelRecord:

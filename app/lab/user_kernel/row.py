@@ -70,14 +70,14 @@ def open_user_kernel(path: Path, like: str | None = None) -> Iterator[UserVarian
     code = blank_comments(path.name, text)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
-        row = _make_row(copy, text, code, read_header(path.name, text, like))
+        row = _make_user_variant(copy, text, code, read_header(path.name, text, like))
         copy.write_text(text, encoding="utf-8")
         yield row
 
 
-def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
+def _make_user_variant(file: Path, text: str, code: str, header: Header) -> UserVariant:
     name, like = file.name, header.single_word("as")
-    row = None if like is None else find_row(like)
+    row = None if like is None else find_named_variant(like)
     operation = row.operation if row is not None else KINDS[header.words["kernel"][0]]
     check_names(name, header, operation)
     signatures = {
@@ -119,7 +119,7 @@ def _make_row(file: Path, text: str, code: str, header: Header) -> UserVariant:
     )
 
 
-def find_row(like: str) -> Variant:
+def find_named_variant(like: str) -> Variant:
     """Return the registry's row named as ``conv:direct``, or as ``direct`` in any operation. Raises UserError."""
     kind, _, technique = like.rpartition(":")
     if kind and kind not in KINDS:

@@ -32,7 +32,7 @@ _REFUSED = {
 _ASM = re.compile(r"\b(?:asm|__asm|__asm__)\b")
 
 
-def check_name(path: Path) -> None:
+def check_file_name(path: Path) -> None:
     """Raise UserError unless the file's name ends in .cu and has only characters that need no escaping."""
     if not _NAME.fullmatch(path.name):
         raise UserError(f"{path}: name the file with letters, digits, '_', '.', '-' alone and the ending .cu: mine.cu")
@@ -40,7 +40,7 @@ def check_name(path: Path) -> None:
 
 def read_source(path: Path) -> str:
     """Read and check the text of a user's kernel. Raises UserError."""
-    check_name(path)
+    check_file_name(path)
     content = read_file(path, MAX_BYTES, "a kernel's file is smaller: take data and unused code out of it")
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")

@@ -6,8 +6,8 @@ from pathlib import Path
 from app.files.writing import replace_atomically
 from app.kernels.variant import Variant
 from app.lab.user_kernel.header import FEATURES, TYPE_BYTES
-from app.lab.user_kernel.row import find_row
-from app.lab.user_kernel.source import check_name
+from app.lab.user_kernel.row import find_named_variant
+from app.lab.user_kernel.source import check_file_name
 
 # Entry point → the header's lines for its launch, which the user can change. For others, the header names the row.
 LAUNCHES = {
@@ -62,8 +62,8 @@ MORE = """\
 
 def write_template(path: Path, like: str) -> str:
     """Write a new file with a copy of the kernel ``like``; return the message for the user. Raises UserError."""
-    check_name(path)
-    row = find_row(like)
+    check_file_name(path)
+    row = find_named_variant(like)
     with replace_atomically(path, overwrite=False) as temporary:
         temporary.write_text(kernel_template(row, path.name), encoding="utf-8")
     return f"wrote {path}, a copy of {row.operation} {row.name}: change it, then run\npython main.py check {path}"

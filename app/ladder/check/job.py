@@ -21,8 +21,8 @@ from app.cuda import device
 from app.cuda.compiler import import_nvrtc, resource_report
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.lab.bench.compiling import WrongResult, failure_reason, first_compiler_error
-from app.lab.checking.cases import Case, Fault, describe_problem, named_cases, small_cases, type_names
+from app.lab.bench.compiling import WrongResult, first_compiler_error, recoverable_error_reason
+from app.lab.checking.cases import Case, Fault, describe_problem, requested_cases, small_cases, type_names
 from app.lab.checking.user_cases import user_cases, with_new_data
 from app.lab.user_kernel.child import CardProcess, LostError
 from app.lab.user_kernel.row import UserVariant, open_user_kernel
@@ -73,7 +73,7 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
     if not on_card:
         _require_cpu_support(row)
     if request.layer is not None or request.shape is not None:
-        cases = named_cases(row, arch, request.network, request.layer, request.shape)
+        cases = requested_cases(row, arch, request.network, request.layer, request.shape)
         cases = with_new_data(cases, default_rng()) if isinstance(row, UserVariant) else cases
     else:
         cases = user_cases(row, arch, default_rng()) if isinstance(row, UserVariant) else small_cases(row, arch)
@@ -183,7 +183,7 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
             try:
                 yield _first_error(case, partial(run_case, case, arch))
             except Exception as error:
-                reason = failure_reason(error)
+                reason = recoverable_error_reason(error)
                 lost = reason is None and device.is_fatal_cuda_error(error)
                 if reason is None and not lost:
                     raise

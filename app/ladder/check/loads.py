@@ -13,9 +13,9 @@ from app.lab.checking.cases import Case, Fault
 from app.ladder.card import EXAMPLE, Card, layer_problems
 from app.ladder.counting import evaluate_counts, predict_layer_time
 from app.ladder.emulation.program import build_variant
-from app.ladder.formulas import formula_values
+from app.ladder.formulas import formula_variables
 from app.ladder.lessons import Step, ladder_steps
-from app.ladder.stored import stored_card
+from app.ladder.stored import load_stored_card
 from app.records.kernels import Place
 from app.terminal.text import Column, format_ms, paragraph, table
 
@@ -45,7 +45,7 @@ def rank_by_predicted_time(row: Variant) -> list[Place]:
         raise UserError(f"--counts counts on {counted} of {EXAMPLE} in fp32, but {row.name} {reason}: leave it out")
     counts = {name: repr(loads) for name, loads in count_loads(row, problem, images).items()}
     steps = [step for step in ladder_steps(row.operation) if TYPE in step.row.dtypes and not step.row.needs_cublas]
-    card = stored_card(EXAMPLE)
+    card = load_stored_card(EXAMPLE)
     found = [_predict_row(card, steps[0], row, row.name, problem, counts)]
     for step in steps:
         if step.row.refusal_reason(problem, ARCH) is None:
@@ -56,7 +56,7 @@ def rank_by_predicted_time(row: Variant) -> list[Place]:
 
 def _predict_row(card: Card, step: Step, row: Variant, name: str, problem: Product, counts: Mapping[str, str]) -> Place:
     """Return the loads and predicted time of ``row``. step: uses the same instructions. counts: formulas by name."""
-    names = formula_values(row, problem, {}, BATCH, card.device["multiprocessors"])
+    names = formula_variables(row, problem, {}, BATCH, card.device["multiprocessors"])
     found = evaluate_counts(counts, problem, names, step.row.instructions, None)
     # The emulated run counts nothing else, so nothing else may count for the steps: a copy of a step equals the step.
     found = evaluate_counts({one: repr(found[one]) for one in COMPARED}, problem, names, step.row.instructions, None)
@@ -64,7 +64,7 @@ def _predict_row(card: Card, step: Step, row: Variant, name: str, problem: Produ
         "name": name,
         "global_loads": (found["global_loads"] + found["copies"]) / found["products"],
         "shared_loads": (found["shared_loads"] + found["constant_loads"]) / found["products"],
-        "predicted_ms": predict_layer_time(found, names, card.speeds(EXAMPLE, step)).ms,
+        "predicted_ms": predict_layer_time(found, names, card.peak_rates(EXAMPLE, step)).ms,
     }
 
 

@@ -218,10 +218,10 @@ class BuiltKernel(Frozen):
         except subprocess.TimeoutExpired:
             raise Fault(f"it {ENDLESS}: its program waits for something") from None
         if done.returncode:
-            raise Fault(self._describe_fault(done.stderr.decode(errors="replace"), done.returncode))
+            raise Fault(self._describe_failed_run(done.stderr.decode(errors="replace"), done.returncode))
         return done
 
-    def _describe_fault(self, said: str, code: int) -> str:
+    def _describe_failed_run(self, said: str, code: int) -> str:
         misuse, fault = _MISUSE.search(said), _FAULT.search(said)
         what = f"it {fault[1]}" if fault else misuse[2] if misuse else f"its program {describe_exit_code(code)}"
         place = misuse[1] if misuse else self._find_source_line(_CALLERS.search(said))

@@ -80,7 +80,7 @@ def _judge_solution(request: LearnRequest, exercise: Exercise | None, progress: 
     if not path.exists():
         remedy = f"python main.py learn next {exercise.number} copies it here, or change to the folder that has it"
         raise UserError(f"{path} is not in this folder: {remedy}")
-    unused = exercise.find_unused_word(read_source(path))
+    unused = exercise.find_missing_word(read_source(path))
     code = check(CheckRequest(file=path, device=request.device, output=request.output))
     if code == 0 and unused is None:
         store_solved(progress, exercise)

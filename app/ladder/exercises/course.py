@@ -12,7 +12,7 @@ from typing import Literal, TypedDict
 
 from app.base.errors import UserError, choices_hint, print_to_stderr
 from app.base.frozen import Frozen
-from app.files.cache import cache_dir, is_trusted, store_private
+from app.files.cache import cache_dir, is_trusted, write_private_file
 from app.files.reading import may_exist, read_json
 from app.lab.user_kernel.source import blank_comments
 from app.records.derive import check_for_type
@@ -58,7 +58,7 @@ class Exercise(Frozen):
         """Return the path of a file with a right kernel for this exercise."""
         return HERE / "solutions" / self.file_name
 
-    def find_unused_word(self, text: str) -> str | None:
+    def find_missing_word(self, text: str) -> str | None:
         """Return the first word of ``uses`` that the code of a learner's file lacks, or None. Raises UserError."""
         code = blank_comments(self.file_name, text)
         return next((word for word in self.uses if word not in code), None)
@@ -120,4 +120,4 @@ def store_another_hint(progress: Progress, exercise: Exercise) -> None:
 
 def _store_progress(progress: Progress) -> None:
     """Write the progress file atomically."""
-    store_private(progress_path(), json.dumps(progress, indent=1) + "\n")
+    write_private_file(progress_path(), json.dumps(progress, indent=1) + "\n")

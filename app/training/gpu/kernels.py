@@ -22,7 +22,7 @@ from app.layers.pool import Pool
 from app.training.gradients import Arrays
 from app.training.model import TEACHING, TEMPERATURE
 from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
-from app.training.random_bits import dropout_bound
+from app.training.random_bits import dropout_threshold_and_factor
 
 ALIGNMENT = 4  # float32 elements: kernels load four at a time
 
@@ -155,7 +155,7 @@ class Dropout:
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
         """Enqueue y = x, a random ``share`` of features zeroed, others scaled; y may be x. items, key: choose them."""
-        least, factor = dropout_bound(share)
+        least, factor = dropout_threshold_and_factor(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 
 

@@ -16,7 +16,7 @@ from app.training.gpu.kernels import CrossEntropy, GatherImages, ParameterUpdate
 from app.training.gpu.stages import DeviceBatch, StageContext, build_stages, inference_launch
 from app.training.gradients import Arrays
 from app.training.model import Model
-from app.training.optimisers import Slots, build_optimiser, one_cycle
+from app.training.optimisers import Slots, build_optimiser, one_cycle_schedule
 from app.training.random_bits import RandomUse, stream_key
 from app.training.settings import Settings
 from app.training.team import Team, member_share
@@ -150,7 +150,7 @@ class GpuTrainer:
     def _update_parameters(self, number: int, step: int) -> None:
         """Enqueue the update after batch ``number`` of this call of ``train``. step: number of earlier updates."""
         slots, penalty = list(self._slots.values()), self._penalties[number : number + 1]
-        schedule = one_cycle(step, self.settings.steps, self.settings.rate)
+        schedule = one_cycle_schedule(step, self.settings.steps, self.settings.rate)
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:

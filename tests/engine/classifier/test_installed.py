@@ -37,14 +37,14 @@ from lenet5_inference import Classifier, __version__
 from lenet5_inference.app import VERSION
 from lenet5_inference.app.cli import main
 from lenet5_inference.app.commands.parsers import COMMANDS, load_parser
-from lenet5_inference.app.ladder.stored import introduction_pages, stored_card
+from lenet5_inference.app.ladder.stored import introduction_pages, load_stored_card
 
 with Classifier(device="cpu") as classifier:
     labels = classifier(np.load("images.npy"))
     np.savez("results.npz", labels=labels, logits=classifier.logits, probabilities=classifier.probabilities)
     Classifier(sys.argv[1], device="cpu").close()  # other weights are read by a child process
 assert __version__ == VERSION
-assert stored_card("lenet5").benches and introduction_pages()  # what ladder shows without a GPU
+assert load_stored_card("lenet5").benches and introduction_pages()  # what ladder shows without a GPU
 for example in re.findall(r"```python\\n(.*?)```", Path(sys.argv[2]).read_text(encoding="utf-8"), re.DOTALL):
     exec(example)
 sys.stdout.flush()  # the command writes past Python's buffer

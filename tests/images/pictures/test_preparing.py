@@ -9,7 +9,7 @@ from PIL import Image, ImageFilter
 
 from app.base.errors import UserError
 from app.engine.classifier import Classifier
-from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_grid
+from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_montage
 from app.images.pictures.preparing import PreparedPicture, prepare_picture
 from data_tools.idx import read_idx
 from tests.images.measure_photos import measure_photos
@@ -146,8 +146,8 @@ def test_noise_is_not_taken_for_the_object() -> None:
 def test_grid_of_prepared_pictures(tmp_path: Path) -> None:
     colour = np.full((3, 28, 28), 7, np.uint8)
     names, many = ["a", "日本\n", "", "x" * 99, "e"], MOST_SHOWN + 9
-    save_grid(tmp_path / "grey.png", [pixels[None] for pixels in IMAGES[:5]], names, ["Bag"] * 5)
-    save_grid(tmp_path / "colours.png", [colour] * many, [""] * many, [""] * many)
+    save_montage(tmp_path / "grey.png", [pixels[None] for pixels in IMAGES[:5]], names, ["Bag"] * 5)
+    save_montage(tmp_path / "colours.png", [colour] * many, [""] * many, [""] * many)
     with Image.open(tmp_path / "grey.png") as grey, Image.open(tmp_path / "colours.png") as colours:
         assert grey.format == "PNG" and grey.width > 3 * 84 and grey.height > 2 * 84
         np.testing.assert_array_equal(np.asarray(grey)[6 : 6 + 84 : 3, 6 : 6 + 84 : 3, 0], IMAGES[0])

@@ -58,8 +58,8 @@ def test_labels_are_those_of_the_main_job(
         told.append(outcome.labels)
         return real(graph, weights, data, outcome, *more)
 
-    real = main_job.check_labels
-    monkeypatch.setattr(main_job, "check_labels", record_labels)
+    real = main_job.judge_labels
+    monkeypatch.setattr(main_job, "judge_labels", record_labels)
     data = "same" if ".np" in name else name  # the main job reads no NPY and no NPZ
     assert main([*where.split(), "--data", data, "--labels", "none", "--repeat", "1"]) == 0
     for batch in ("7", "4096"):

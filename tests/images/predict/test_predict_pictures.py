@@ -159,7 +159,7 @@ def test_doubtful_answers_are_marked_in_every_format(
 ) -> None:
     """Expect the column note, "unsure" instead of a class, and unchanged labels; in the picture of --show a "?"."""
     sheets: list[Sequence[str]] = []
-    monkeypatch.setattr(command, "save_grid", lambda path, images, names, answers, overwrite: sheets.append(answers))
+    monkeypatch.setattr(command, "save_montage", lambda path, images, names, answers, overwrite: sheets.append(answers))
     cut = Image.new("L", (90, 120), 255)
     cut.paste(0, (0, 30, 60, 90))
     PHOTOS.mkdir()

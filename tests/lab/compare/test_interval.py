@@ -14,7 +14,7 @@ from app.lab.compare.interval import (
     Bounds,
     change_verdict,
     confidence_intervals,
-    exceeds_slowdown,
+    exceeds_allowed_slowdown,
     percent_change,
 )
 from app.lab.compare.rows import TimedRow
@@ -208,4 +208,4 @@ def test_verdicts(change: float, bounds: Bounds | None, expected: str, fails: bo
     assert change_verdict(change, bounds, several=True) == expected and expected in VERDICTS
     of_one = change_verdict(change, bounds, several=False)
     assert of_one in VERDICTS and of_one == (f"{expected} run" if expected in ("slower", "faster") else expected)
-    assert exceeds_slowdown(change, bounds, 3) is fails
+    assert exceeds_allowed_slowdown(change, bounds, 3) is fails

@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.cuda.device import why_no_gpu
 from app.lab.bench.compiling import WrongResult
-from app.lab.bench.standing import describe_standing
+from app.lab.bench.standing import describe_rank
 from app.lab.user_kernel import child, timing
 from app.lab.user_kernel.child import CardProcess, LostError
 from tests.lab.conftest import RunBench
@@ -96,13 +96,13 @@ def test_standing_alone_and_before_slower_steps() -> None:
     row = {"kind": "file", "name": "mine.cu", "dtype": "float32", "step": None, "ms": 2.0, "wrong": False, "reason": ""}
     rates = {"tflops": 1.0, "gbytes_per_s": 5.0, "share": 0.9, "limit": "memory"}
     table: Any = {"item": "conv1", "rows": [{**row, "rates": rates}]}
-    (text,) = describe_standing(table)
+    (text,) = describe_rank(table)
     assert text.startswith(
         "mine.cu on conv1, fp32: 2.0000 ms, place 1 of 1; every output is right; the bound is 1.8000 ms"
     )
     assert text.endswith("90% of its time: memory bounds it.")
     table["rows"] += [{**row, "kind": "kernel", "step": step, "ms": 3.0} for step in (7, 8)]
-    assert "it beats 07 mine.cu (3.0000 ms, 1.50 of its time) and 1 slower step; the" in describe_standing(table)[0]
+    assert "it beats 07 mine.cu (3.0000 ms, 1.50 of its time) and 1 slower step; the" in describe_rank(table)[0]
 
 
 def _upper_case(text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.lab.user_kernel.row import find_row
+from app.lab.user_kernel.row import find_named_variant
 from app.lab.user_kernel.template import kernel_template
 from app.ladder.check.job import TOLD
 from app.ladder.emulation import program
@@ -117,7 +117,7 @@ def test_a_named_shape_needs_no_feature_that_the_kernel_lacks(cwd: Path, capsys:
 @pytest.mark.parametrize("row", ["conv:tensor-core", "gemm:split-k", "conv:unrolled"])
 def test_copies_of_other_kernels_pass(row: str, cwd: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The copies use tensor cores, several launches or packed filters; test_check.py has one for Hopper."""
-    (cwd / "mine.cu").write_text(kernel_template(find_row(row), "mine.cu"))
+    (cwd / "mine.cu").write_text(kernel_template(find_named_variant(row), "mine.cu"))
     code, text, _ = run_check(capsys, "mine.cu", "--shape", "1,6,9,3,3,1" if row.startswith("conv") else "72,33")
     assert code == 0 and "WRONG" not in text
 

@@ -14,7 +14,7 @@ from app.kernels.variant import ceil_div
 from app.lab.checking.cases import SHAPES
 from app.lab.checking.user_cases import user_cases
 from app.lab.user_kernel.expressions import BadExpressionError, evaluate, names_in_expression, parse_expressions
-from app.lab.user_kernel.row import UserVariant, find_row, open_user_kernel
+from app.lab.user_kernel.row import UserVariant, find_named_variant, open_user_kernel
 from app.lab.user_kernel.template import LAUNCHES, kernel_template
 from tests.support.shell import Refuses, listing, user_error
 
@@ -112,7 +112,7 @@ def test_a_header_takes_the_launch_of_another_row(tmp_path: Path) -> None:
     for header, like in (("//@ as: conv:shared-tile\n//@ TILE = 8\n", None), ("//@ TILE = 8\n", "shared-tile")):
         row = make_row(tmp_path / "mine.cu", header + "//@ types: fp32\n//@ LENGTH = C * K\n", code, like)
         (launch,) = row.launch_config(problem).launches
-        other = find_row("shared-tile").launch_config(problem, {"TILE": 8})
+        other = find_named_variant("shared-tile").launch_config(problem, {"TILE": 8})
         assert (launch.threads, launch.grid(3), launch.scalars) == (64, other.launches[0].grid(3), (*problem.sizes, 8))
         assert row.launch_config(problem).defines["LENGTH"] == 6 and row.dtypes == ("float32",)
         row.check_signatures(problem)
@@ -120,7 +120,7 @@ def test_a_header_takes_the_launch_of_another_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", LAUNCHES)
 def test_example_lines_of_a_template_are_valid(entry: str, tmp_path: Path) -> None:
-    text = kernel_template(find_row(entry.replace("_", ":")), "new.cu")
+    text = kernel_template(find_named_variant(entry.replace("_", ":")), "new.cu")
     more = re.findall(r"^//   (//@ (?:TILE|shared|without).*?)  ", text, re.MULTILINE)
     row = make_row(tmp_path / "new.cu", "\n".join([*more, text]), "")
     aligned = re.search(r'^(extern "C" .*\()const .*\n( +)', text, re.MULTILINE)

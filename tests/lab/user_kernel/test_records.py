@@ -16,7 +16,7 @@ from app.lab.bench.compiling import WrongResult
 from app.lab.document import FIGURES
 from app.lab.user_kernel.header import SIZES
 from app.lab.user_kernel.record import describe_source, read_record, table_agrees_with_samples
-from app.lab.user_kernel.row import find_row, open_user_kernel
+from app.lab.user_kernel.row import find_named_variant, open_user_kernel
 from tests.support.pages import Nesting
 from tests.support.schemas import check_described, mistakes
 from tests.support.shell import Refuses, listing
@@ -78,10 +78,10 @@ def test_a_record_is_the_report_with_its_source(make_record: Record, mine: Path,
     assert [(row["ms"], row["wrong"]) for row in file_rows(found)] == [(2.5, False)] * 4
     assert {"direct", "constant"} < {row["name"] for row in found["bench"]["tables"][0]["rows"]}
     assert read_record(folder / "ada.json") == found
-    pooling = find_row("pool:direct")  # the same technique as a convolution's
+    pooling = find_named_variant("pool:direct")  # the same technique as a convolution's
     with open_user_kernel(pooling.path, "pool:direct") as row:
         like = describe_source(row)["like"]
-    assert like is not None and find_row(like) is pooling
+    assert like is not None and find_named_variant(like) is pooling
 
 
 @pytest.mark.parametrize(
