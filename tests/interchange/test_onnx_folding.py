@@ -246,7 +246,7 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "a pad before pooling": ([conv(), ("Pad", [whole(*[0, 0, 1, 1] * 2)], {}), POOL, FLAT, gemm(64)], "behind a Pad"),
     "a pad at the end": ([FLAT, gemm(192), ("Pad", [whole(0, 0, 0, 0)], {})], "pads with other than zeros around"),
     "a pad before a maximum": ([conv(), ZEROS, ("MaxPool", [], WINDOW), FLAT, gemm(64)], "stands behind a Pad"),
-    "a mirror": ([("Pad", [whole(*[0, 0, 1, 1] * 2)], {"mode": "reflect"}), conv(), FLAT, gemm(324)], "has mode"),
+    "a mirror": ([(*ZEROS[:2], {"mode": "reflect"}), conv(), FLAT, gemm(324)], "has mode 'reflect'; only 'constant'"),
     "pads of channels": ([("Pad", [whole(*[0, 1, 1, 1] * 2)], {}), conv(5), FLAT], "pads with other than zeros around"),
     "pads of ones": ([("Pad", [whole(*[0, 0, 1, 1] * 2), np.float32(1)], {}), conv(), FLAT], "other than zeros"),
     "zero features": ([conv(), ("Reshape", [whole(0, 0, 0)], {"allowzero": 1}), FLAT], "gives another shape"),
