@@ -272,7 +272,6 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "an infinite scale": (bare("Rescaling", scale=1e308, offset="1"), "has a wrong offset: '1' is not a number"),
 }
 
-
 CHAINS: dict[str, tuple[Model, str]] = {
     "behind zeros": ([bare("ZeroPadding2D"), bare("ReLU")], r"'n1' \(ReLU\) stands behind a ZeroPadding2D"),
     "a maximum of zeros": ([conv(3, 1, 2), bare("ZeroPadding2D"), bare("MaxPooling2D")], "let it pad itself, or pad"),
@@ -281,6 +280,7 @@ CHAINS: dict[str, tuple[Model, str]] = {
         "let it pad itself, or pad what a ReLU gives",
     ),
     "padded twice": ([bare("ZeroPadding2D"), bare("AveragePooling2D", pool_size=3, padding="same")], "pads what"),
+    "a softmax": ([FLATTEN, bare("Softmax"), bare("Activation", activation="log_softmax")], "log_softmax of a softmax"),
     "behind a log-softmax": (
         [FLATTEN, dense(36, 4, activation="log_softmax"), dense(4, 4)],
         r"'n2' \(Dense\) stands behind the log_softmax of n1",

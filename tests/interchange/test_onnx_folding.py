@@ -238,6 +238,7 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "features at the end": ([FLAT, gemm(192), RELU, norm(5)], "cannot be folded, because no layer follows"),
     "features before tanh": ([FLAT, gemm(192), RELU, norm(5), ("Tanh",)], "cannot be folded, because a tanh follows"),
     "behind a log-softmax": ([FLAT, gemm(192), ("LogSoftmax",), RELU], "stands behind a LogSoftmax"),
+    "behind a softmax": ([FLAT, gemm(192), ("Softmax",), ("LogSoftmax",)], r"\(LogSoftmax\) stands behind a softmax"),
     "transposed": ([("Transpose", [], {"perm": [0, 1, 3, 2]}), FLAT, gemm(192)], "does not exchange"),
     "channels last": ([LAST, conv(8), FLAT, gemm(144)], r"reads maps \(N,H,W,C\) as \(N,C,H,W\)"),
     "two flattened axes": ([conv(), ("Reshape", [whole(0, 4, 36)], {}), FLAT, gemm(144)], "gives another shape"),
