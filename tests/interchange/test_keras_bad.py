@@ -225,9 +225,9 @@ def test_hostile_hdf5_gives_a_one_line_error(case: str, tmp_path: Path) -> None:
 
 def test_errors_for_other_hdf5_say_what_to_save(tmp_path: Path) -> None:
     weights = hdf5({"layers/dense/vars/0": np.ones(3)})
-    check_refused(
-        tmp_path, weights, r"has no model_config, so is no Keras model .*; save the whole model", "model.weights.h5"
-    )
+    wrong = r"has no model_config, so is no Keras model .*; save the whole model"
+    check_refused(tmp_path, weights, wrong, "model.weights.h5")
+    check_refused(tmp_path, hdf5({"fc1": np.ones(3)}, {"network": "mlp"}), "is a weights file already; name it with")
     (tmp_path / "model.h5").write_bytes(keras_hdf5(MODEL, CONFIG))
     with pytest.raises(
         UserError, match=r"if it is a Keras model, make weights of it: python main.py import .*model.h5 --out \S+.h5"
