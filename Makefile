@@ -22,7 +22,8 @@ unexport PYTHONDONTWRITEBYTECODE # which containers set: hundreds of processes w
 .PHONY: help run test test-all numeric lint format sanitize soak fuzz docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12 | \
+	  sed -E '/.{81}/s/^(.{1,79}) /\1\n            /'
 
 run: $(if $(GIVEN),,$(VENV)/.run) ## set everything up, then classify BATCH (10,000) test images and report
 	$(PY) main.py --batch $(BATCH)

@@ -57,7 +57,7 @@ file.
 }
 SPARSIFY: dict[str, Any] = {
     "help": "prune convolutions 2:4, with error compensation",
-    "description": "Prune convolutions to 2:4 structured sparsity, with error compensation on training images.",
+    "description": "Prune convolutions to 2:4 sparsity, with error compensation on training images.",
     "epilog": """\
 examples:
   python -m data_tools sparsify mine.h5 pruned.h5

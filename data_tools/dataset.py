@@ -139,7 +139,8 @@ def check_fraction_range(x: np.ndarray, source: str) -> None:
     """Raise UserError for floats that are not finite or not in [0, 1]. source: what the error calls the array."""
     low, high = x.min(), x.max()
     if not (low >= 0 and high <= 1):  # also true if min and max are NaN
-        found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
+        limits = " … ".join(str(one).removesuffix(".0") for one in (low, high))  # 1.0000001 must not read as 1
+        found = f"in {limits}" if np.isfinite([low, high]).all() else "that are not finite"
         raise UserError(f"{source} contains values {found}; scale them to [0, 1], or store pixels as uint8")
 
 

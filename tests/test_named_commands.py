@@ -167,6 +167,7 @@ def test_targets_of_make() -> None:
     assert {one.words[0] for one in found} >= {"run", "docs"}
     for one in found:
         assert one.words[0] in TARGETS, one
+    assert max(map(len, run(["make", "help"]).stdout.splitlines())) <= 80
 
 
 def test_files_that_git_restores() -> None:

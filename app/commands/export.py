@@ -17,7 +17,8 @@ examples:
       arrays named and laid out as in the weights file
 
 export writes the format that the ending of --out names, with the network in it.
-import reads the file back, bit for bit. docs/export.md describes the formats.
+import reads network and weights back, bit for bit, but no counts of correct
+answers and no 8-bit filters. docs/export.md describes the formats.
 """
 
 

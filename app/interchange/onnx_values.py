@@ -152,8 +152,9 @@ class Node:
         """Take an attribute that must be one of ``allowed``, by default the first. Raises BadValueError otherwise."""
         found = self.take_attribute(name, allowed[0])
         if found not in allowed:
-            known = " or ".join(format_for_error(str(value)) for value in allowed)
-            raise self.error(f"has {name} {format_for_error(str(found))}", f"only {known} can be imported")
+            texts = [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in (found, *allowed)]
+            shown, *known = map(format_for_error, texts)
+            raise self.error(f"has {name} {shown}", f"only {' or '.join(known)} can be imported")
         return found
 
     def take_equal_pair(self, name: str, default: int) -> int:

@@ -94,6 +94,8 @@ class WeightlessLayers:
 
     def read_softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.take_allowed_attribute("axis", -1, 1)
+        if self.stack.found and isinstance(self.stack.found[-1].layer, Softmax):
+            raise node.error("stands behind a softmax", "remove one of the two")
         if node.operator == "Softmax":
             self.stack.add_weightless_layer(Softmax(""))
         else:

@@ -72,5 +72,7 @@ def _to_numpy(name: Any, tensor: Any, torch: Any) -> np.ndarray:
         raise BadValueError(f"{format_for_error(name)} is stored as {kind}; store it as float32")
     if tensor.layout != torch.strided:
         raise BadValueError(f"{format_for_error(name)} is stored sparse; store it dense")
-    array: np.ndarray = tensor.detach().contiguous().numpy()
+    if tensor.is_meta:
+        raise BadValueError(f"{format_for_error(name)} is stored without its numbers; give it some before you save it")
+    array: np.ndarray = tensor.detach().resolve_neg().contiguous().numpy()
     return array

@@ -80,11 +80,6 @@ class LayerStep(Frozen):
         return self.layer.parameter_shapes(self.in_shape)
 
     @property
-    def weight_count(self) -> int:
-        """Return the number of weights, without biases."""
-        return sum(prod(shape) for name, shape in self.parameter_shapes.items() if not name.endswith("_bias"))
-
-    @property
     def activation_bytes(self) -> int:
         """Return bytes of activations read and written per image: float32, or uint8 in a layer such as Resize."""
         return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))

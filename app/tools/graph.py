@@ -38,7 +38,7 @@ def graph(request: GraphRequest) -> int:
         "schema": "lenet5-inference/graph/1",
         "network": built.network.name,
         "input": list(built.network.input_shape),
-        "layers": [*map(_layer_row, built.steps)],
+        "layers": [_layer_row(step, built) for step in built.steps],
         "architecture": arch,
         "fused": request.network.fuse,
         "launches": [*map(_launch_row, nodes)],
@@ -61,7 +61,7 @@ def graph(request: GraphRequest) -> int:
 def layer_table(built: Graph, width: int) -> list[str]:
     """Return the lines of a table with the output shape, parameters, MFLOP and activation bytes of each layer."""
     rows = [["images", "input", _format_shape(built.network.input_shape), "", "", ""]]
-    found = [*map(_layer_row, built.steps)]
+    found = [_layer_row(step, built) for step in built.steps]
     for layer in found:
         figures = [f"{layer['parameters']:,}", f"{layer['flops'] / 1e6:.4f}", f"{layer['activation_bytes']:,}"]
         rows.append([layer["name"], layer["kind"], _format_shape(layer["output"]), *figures])
@@ -70,12 +70,13 @@ def layer_table(built: Graph, width: int) -> list[str]:
     return table(LAYERS, [*rows, ["all", "", "", f"{parameters:,}", f"{mflop:.4f}", ""]], width)
 
 
-def _layer_row(step: LayerStep) -> GraphLayer:
+def _layer_row(step: LayerStep, built: Graph) -> GraphLayer:
+    arrays = [built.parameters[name] for name in step.parameter_shapes if name in built.parameters]
     return {
         "name": step.layer.name,
         "kind": step.layer.kind,
         "output": list(step.out_shape),
-        "parameters": step.weight_count,
+        "parameters": sum(array.size for array in arrays),
         "flops": step.layer.flops(step.in_shape),
         "activation_bytes": step.activation_bytes,
     }

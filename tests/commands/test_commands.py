@@ -83,8 +83,11 @@ def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
     older = f"--arch sm_75 --weights {shipped.find_shipped_weights('lenet5')}"
     options = ("", "--no-fuse", "--conv direct", older, "--conv conv2=shared-tile")
     fused, separate, direct, older, mixed = (printed_wide(f"graph {given}", capsys) for given in options)
-    assert "\n  conv1    conv2d   32 x 24 x 24         800  0.9216 " in fused
-    assert "184,352" in fused and "conv1+relu1+pool1+conv2+relu2+pool2" in fused
+    assert "\n  conv1    conv2d   32 x 24 x 24         800  0.9216            76,864\n" in fused
+    biased = printed_wide("graph --network mlp", capsys)  # 784 x 100 + 100, and 100 x 10 + 10
+    counts = [re.findall(r" ([1-9][\d,]*) +\d+\.\d{4}", printed) for printed in (fused, biased)]
+    assert counts == [["800", "51,200", "131,072", "1,280", "184,352"], ["78,500", "1,010", "79,510"]]
+    assert "conv1+relu1+pool1+conv2+relu2+pool2" in fused
     assert "conv1+relu1" not in separate and len(separate.splitlines()) > len(fused.splitlines())
     convolutions = [line.split()[1] for line in direct.splitlines() if line.strip().startswith(("conv1+", "conv2+"))]
     assert convolutions == ["direct", "direct"]

@@ -12,7 +12,7 @@ import pytest
 from app.base.interrupts import INTERRUPTED
 from app.layers import Resize
 from app.terminal.text import WIDTH
-from data_tools import commands, enlarge, fashion_mnist
+from data_tools import calibration, commands, enlarge, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import MAX_BYTES, read_idx, write_idx, write_idx_parts
 from tests.support.shell import ROOT, Refuses, check_error, listing
@@ -74,7 +74,7 @@ def test_wrong_arguments_point_to_help(command: str, refuses: Refuses) -> None:
     refuses(command, r"--help\)", main)
 
 
-@pytest.mark.parametrize("command", ["", *commands.COMMANDS, "resize", "bundle"])
+@pytest.mark.parametrize("command", ["", *commands.COMMANDS, *calibration.COMMANDS, "resize", "bundle"])
 def test_help_fits_80_columns(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,9 +225,9 @@ def test_hostile_hdf5_gives_a_one_line_error(case: str, tmp_path: Path) -> None:
 
 def test_errors_for_other_hdf5_say_what_to_save(tmp_path: Path) -> None:
     weights = hdf5({"layers/dense/vars/0": np.ones(3)})
-    check_refused(
-        tmp_path, weights, r"has no model_config, so is no Keras model .*; save the whole model", "model.weights.h5"
-    )
+    wrong = r"has no model_config, so is no Keras model .*; save the whole model"
+    check_refused(tmp_path, weights, wrong, "model.weights.h5")
+    check_refused(tmp_path, hdf5({"fc1": np.ones(3)}, {"network": "mlp"}), "is a weights file already; name it with")
     (tmp_path / "model.h5").write_bytes(keras_hdf5(MODEL, CONFIG))
     with pytest.raises(
         UserError, match=r"if it is a Keras model, make weights of it: python main.py import .*model.h5 --out \S+.h5"
@@ -272,7 +272,6 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "an infinite scale": (bare("Rescaling", scale=1e308, offset="1"), "has a wrong offset: '1' is not a number"),
 }
 
-
 CHAINS: dict[str, tuple[Model, str]] = {
     "behind zeros": ([bare("ZeroPadding2D"), bare("ReLU")], r"'n1' \(ReLU\) stands behind a ZeroPadding2D"),
     "a maximum of zeros": ([conv(3, 1, 2), bare("ZeroPadding2D"), bare("MaxPooling2D")], "let it pad itself, or pad"),
@@ -281,6 +280,7 @@ CHAINS: dict[str, tuple[Model, str]] = {
         "let it pad itself, or pad what a ReLU gives",
     ),
     "padded twice": ([bare("ZeroPadding2D"), bare("AveragePooling2D", pool_size=3, padding="same")], "pads what"),
+    "a softmax": ([FLATTEN, bare("Softmax"), bare("Activation", activation="log_softmax")], "log_softmax of a softmax"),
     "behind a log-softmax": (
         [FLATTEN, dense(36, 4, activation="log_softmax"), dense(4, 4)],
         r"'n2' \(Dense\) stands behind the log_softmax of n1",

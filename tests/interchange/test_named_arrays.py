@@ -186,6 +186,7 @@ def test_errors_name_unsupported_types_of_pytorch(tmp_path: Path) -> None:
         "stored as bfloat16": whole.to(torch.bfloat16),
         "stored as int64": whole.to(torch.int64),
         "stored sparse": whole.to_sparse(),
+        "stored without its numbers": whole.to("meta"),
         "no tensor but 'list'": whole.tolist(),
     }
     for message, value in kinds.items():

@@ -212,7 +212,7 @@ def save_with_torch(value: Any) -> None:
 def test_a_nested_state_dict_is_read(key: str) -> None:
     torch = pytest.importorskip("torch")
     given = layers_of(SHAPES)
-    tensors = {name: torch.from_numpy(array) for name, array in given.items()}
+    tensors = {name: torch._neg_view(torch.from_numpy(-array)) for name, array in given.items()}
     save_with_torch({"epoch": 3, key: tensors, "optimizer": {"lr": 0.1}})
     _, source = read_source_file(Path("m.pt"), ImportOptions(NETWORK))
     np.testing.assert_array_equal(source.arrays["fc1"], given["fc1.weight"])

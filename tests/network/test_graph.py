@@ -87,13 +87,6 @@ def test_networks_equal_the_published_ones(name: str) -> None:
     assert found["fc2"] == ((10,), 20 * prod(steps["fc2"].in_shape)) and found["argmax"] == ((), 10)
 
 
-def test_lenet5_parameters_and_bytes() -> None:
-    steps = {step.layer.name: step for step in random_graph(LENET5).steps}
-    counts = {name: step.weight_count for name, step in steps.items() if step.weight_count}
-    assert counts == {"conv1": 800, "conv2": 51_200, "fc1": 131_072, "fc2": 1_280}
-    assert steps["conv1"].activation_bytes == 4 * (784 + 18_432)
-
-
 def test_networks_are_found_by_name() -> None:
     assert all(find_network(name) is network and network.name == name for name, network in NETWORKS.items())
     with pytest.raises(UserError, match=r"unknown network 'lenet6': choose one of .*lenet5"):

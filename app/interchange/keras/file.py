@@ -72,13 +72,15 @@ def _check_member(member: zipfile.ZipInfo, before: set[str]) -> None:
 def _read_hdf5(content: bytes) -> tuple[str, Arrays]:
     attributes, arrays = _read_group("its content", content, GROUP)
     config = attributes.get("model_config")
+    if "network" in attributes:  # as in this program's files
+        raise BadValueError("is a weights file already; name it with --weights")
     if not isinstance(config, str):
         raise BadValueError(f"has no model_config, so is no Keras model with its network; {WHOLE}")
     return config, arrays
 
 
 def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Attribute], Arrays]:
-    wanted = ReadRequest(None, ("model_config",) if group == GROUP else (), MAX_FILE_BYTES, group=group)
+    wanted = ReadRequest(None, ("model_config", "network") if group == GROUP else (), MAX_FILE_BYTES, group=group)
     try:
         found = read_untrusted(Path(name), content, wanted)
     except UserError as error:

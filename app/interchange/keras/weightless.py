@@ -177,5 +177,7 @@ class WeightlessReader:
 
     def skip_log_softmax(self, layer: KerasLayer) -> None:
         """Omit a log-softmax, which does not change the labels, and add a note. No layer may follow."""
+        if self.network.found and isinstance(self.network.found[-1].layer, Softmax):
+            raise layer.error("takes the log_softmax of a softmax", "remove one of the two")
         self.network.notes.append(f"{layer.name}: its log_softmax is left out: the labels are the same")
         self.ended = layer

@@ -100,6 +100,7 @@ def test_enlarged_images_give_the_same_results(network: Network) -> None:
         ([[0, 1], [2]], "the images are no array: .*inhomogeneous"),
         (np.full((1, 28, 28), 254.0), r"the array of images contains values in 254 … 254; scale them to \[0, 1\]"),
         (np.full((28, 28), -0.1, np.float32), "in -0.1 … -0.1"),
+        (np.eye(28, dtype=np.float32) * np.float32(1.0000001), r"in 0 … 1\.0000001; scale them"),
         (np.full((28, 28), np.nan), "that are not finite"),
         (np.zeros((28,), np.uint8), r"the images have the shape \(28\), network lenet5 reads \(N, 1, 28, 28\)"),
         (np.zeros((1, 1, 1, 28, 28), np.uint8), r"the shape \(1, 1, 1, 28, 28\)"),
