@@ -24,7 +24,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 CAPS = {
     "lines of sources": 62_150,
     "lines of Python in app without comments, docstrings and blank lines": 34_260,
-    "lines of tests": 46_650,
+    "lines of tests": 46_663,
     "tracked files": 995,
 }
 

@@ -26,15 +26,15 @@ struct alignas(16) float4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-// Only one thread runs at a time, so each function is atomic.
+// Only one thread runs at a time, and these do not pause before stores, so each function is atomic.
 template <typename T>
-inline T atomicAdd(T *place, T value) {
+[[gnu::no_sanitize("kernel-address"), gnu::noinline]] T atomicAdd(T *place, T value) {
     const T before = *place;
     *place = before + value;
     return before;
 }
 template <typename T>
-inline T atomicMax(T *place, T value) {
+[[gnu::no_sanitize("kernel-address"), gnu::noinline]] T atomicMax(T *place, T value) {
     const T before = *place;
     *place = before < value ? value : before;
     return before;
