@@ -157,8 +157,8 @@ def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     try:
         built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
     except UserError as error:
-        hint = " (it compiles for a GPU: check it on one)" if _card_compiler_error(case) == "" else ""
-        raise UserError(f"{error}{hint}") from None
+        compiles = "does not compile" in str(error) and _card_compiler_error(case) == ""
+        raise UserError(f"{error}{' (it compiles for a GPU: check it on one)' * compiles}") from None
     inputs = case.inputs()
 
     def run_twice() -> list[np.ndarray]:

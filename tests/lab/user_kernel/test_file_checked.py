@@ -140,7 +140,7 @@ def test_copies_of_other_kernels_pass(row: str, cwd: Path, capsys: pytest.Captur
         (["huge.cu"], "1,048,576 that are read"),
         (["ptx.cu"], "'ptx.cu' runs on a GPU alone: it has PTX"),
         (["grammar.cu"], r"grammar.cu does not compile for the processor: grammar.cu:\d+: [^(]*$"),
-        (["never.cu"], "never.cu:3: block is 0, not 1 to 1,024"),
+        (["never.cu"], r"never.cu:4: grid is 0, not 1 to 2,147,483,647 \(x, \d images\)$"),
     ],
 )
 def test_wrong_files_and_options_are_refused(words: list[str], pattern: str, cwd: Path, refuses: Refuses) -> None:
@@ -150,7 +150,7 @@ def test_wrong_files_and_options_are_refused(words: list[str], pattern: str, cwd
     (cwd / "huge.cu").write_bytes(b"\n" * (10 << 20))
     (cwd / "ptx.cu").write_text(SQUARE.replace("float sum = 0;", 'float sum = 0; asm("");'))
     (cwd / "grammar.cu").write_text(SQUARE.replace("float sum", "flaot sum"))
-    (cwd / "never.cu").write_text(SQUARE.replace("block: TILE, TILE", "block: TILE - 4"))
+    (cwd / "never.cu").write_text(SQUARE.replace("grid: ceil_div(OW, TILE)", "grid: TILE - 4"))
     before = listing(cwd)
     refuses(["check", *words, "--device", "cpu"], pattern)
     assert listing(cwd) == before
