@@ -95,6 +95,7 @@ struct Thread {
     std::unique_ptr<Fenced> stack = std::make_unique<Fenced>(STACK, true, false);
     bool begun = false, done = false, deadlocked = false;
     Awaited awaited = NOTHING;
+    unsigned mask = 0;  // OF_WARP: the lanes that wait for each other
     Condition condition = {};
     const char *deadlock_error = nullptr;  // the error if the condition never holds
     Block *block = nullptr;
@@ -121,8 +122,8 @@ inline void yield() {
     if (current->deadlocked) fail(current->deadlock_error);
 }
 
-inline void wait(Awaited others) {
-    current->awaited = others;
+inline void wait(Awaited others, unsigned mask = ~0u) {
+    current->awaited = others, current->mask = mask;
     current->deadlock_error = "waits at a barrier that not all threads of its block (or warp) come to";
     yield();
 }
@@ -169,18 +170,24 @@ inline void resume_thread(Thread &thread) {
     swapcontext(&unused, &thread.first);
 }
 
-// Releases threads first to last - 1 if all of them that have not returned wait for each other.
-inline void release_if_all_wait(int first, int last, Awaited others) {
+// Releases threads first to last - 1, of a warp those of the mask, if all of them that have not returned wait for each other.
+inline void release_if_all_wait(int first, int last, Awaited others, unsigned mask = ~0u) {
+    const auto named = [=](int i) { return mask >> (i - first) % 32 & 1 && !(*threads)[i].done; };
     for (int i = first; i < last; i++)
-        if (!(*threads)[i].done && (*threads)[i].awaited != others) return;
-    for (int i = first; i < last; i++) (*threads)[i].awaited = NOTHING;
+        if (named(i) && ((*threads)[i].awaited != others || (*threads)[i].mask != mask)) return;
+    for (int i = first; i < last; i++)
+        if (named(i)) (*threads)[i].awaited = NOTHING;
 }
 
 inline void release_waiting_threads() {
     const int all = threads->size(), each = block_threads();
     for (int block = 0; block < all; block += each) {
-        for (int warp = block; warp < block + each; warp += 32)
-            release_if_all_wait(warp, std::min(warp + 32, block + each), OF_WARP);
+        for (int i = block; i < block + each; i++) {
+            const Thread &lane = (*threads)[i];
+            const int warp = i - (i - block) % 32;
+            if (!lane.done && lane.awaited == OF_WARP)
+                release_if_all_wait(warp, std::min(warp + 32, block + each), OF_WARP, lane.mask);
+        }
         release_if_all_wait(block, block + each, OF_BLOCK);
     }
     for (Thread &thread : *threads)

@@ -91,7 +91,9 @@ def several_maps_kernel(outputs: int, threads: int) -> str:
     return conv_source(header, body, functions=functions)
 
 
-WARP_SUM = "for (int apart = 16; apart; apart /= 2) sum += __shfl_down_sync(0xFFFFFFFF, sum, apart);"
+WARP_SUM = """for (int apart = 16; apart > 4; apart /= 2) sum += __shfl_down_sync(0xFFFFFFFF, sum, apart);
+    if (threadIdx.x < 8) for (int apart = 4; apart; apart /= 2) sum += __shfl_down_sync(0xFF, sum, apart);
+    else __syncwarp(0xFFFFFF00);"""
 ADD_HALF = "if (threadIdx.x < i) parts[threadIdx.x] += parts[threadIdx.x + i];"
 TREE_SUM = f"for (int i = 16; i; i /= 2) {{ {ADD_HALF} __syncthreads(); }} total = parts[0];"
 
