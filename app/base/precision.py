@@ -54,14 +54,7 @@ ROWS = (
     Precision("fp32", "float32", 64 * 2.0**-24, "c1", peers="fp32", jax="float32", cudnn="cuDNN, TF32 off"),
     Precision("fp32x", "float16x2", 64 * 2.0**-24, "c4", paired=True, fallback="float32", peers="fp32"),
     Precision(
-        "tf32",
-        "tfloat32",
-        4 * 2.0**-11,
-        "c2",
-        coarse=True,
-        peers="tf32",
-        jax="tensorfloat32",
-        cudnn="cuDNN, TF32 on",
+        "tf32", "tfloat32", 4 * 2.0**-11, "c2", coarse=True, peers="tf32", jax="tensorfloat32", cudnn="cuDNN, TF32 on"
     ),
     Precision(
         "fp16",

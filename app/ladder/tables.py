@@ -265,12 +265,7 @@ def _row_data(name: str, cells: Sequence[str], note: str = "", strong: bool = Fa
 
 
 def _table_data(
-    caption: str,
-    first: str,
-    layers: Sequence[Layer],
-    rows: Sequence[Any],
-    notes: str = "",
-    heads: Sequence[str] = (),
+    caption: str, first: str, layers: Sequence[Layer], rows: Sequence[Any], notes: str = "", heads: Sequence[str] = ()
 ) -> Any:
     heads = heads or [layer.title for layer in layers]
     return {"caption": caption, "first": first, "notes": notes, "heads": heads, "rows": rows}

@@ -221,8 +221,7 @@ class Report(TypedDict):
     images_per_s: Annotated[Amount, "`batch` ÷ median end-to-end time"]
     device_memory_bytes: Annotated[Count, "device memory of the pipeline's buffers and weights"]
     peak_device_memory_bytes: Annotated[
-        Count,
-        "the same at its largest, during the measurements; without the driver's context",
+        Count, "the same at its largest, during the measurements; without the driver's context"
     ]
     one_off_ms: Annotated[StartUp, "time of each step of the start-up; a step that did not happen is absent"]
     once_ms: Annotated[Amount, "their sum: from the start of the process until the first image can be classified"]

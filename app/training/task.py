@@ -124,12 +124,7 @@ def _load_dataset(request: TrainRequest) -> Dataset:
 
 
 def _resolve_settings(
-    request: TrainRequest,
-    device: str,
-    stored: Settings | None,
-    network: Network,
-    data: Dataset,
-    own: Mapping[str, Any],
+    request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset, own: Mapping[str, Any]
 ) -> tuple[Settings, Model]:
     """Return the settings of the requested or resumed training, without the images' hash, and its model.
 

@@ -26,10 +26,7 @@ def main() -> int:
     if samples is None:
         print_to_stderr(f"note: the playground has no test images: {REMEDY.replace('`', '')}")
     more = [*introduction_pages(), playground_page(samples)]
-    files = [
-        *write_site(folder, load_stored_card(EXAMPLE), COMMAND, more),
-        *write_schemas(folder / "schemas"),
-    ]
+    files = [*write_site(folder, load_stored_card(EXAMPLE), COMMAND, more), *write_schemas(folder / "schemas")]
     size = sum(path.stat().st_size for path in files)
     print(f"{folder / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB; open it in a browser")
     return 0

@@ -127,11 +127,7 @@ def read_all_files(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize("moment", [(os, "fsync"), (Path, "replace")], ids=["before its name", "its name"])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_failed_writes_leave_the_old_file(
-    writer: str,
-    moment: tuple[object, str],
-    error: BaseException,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    writer: str, moment: tuple[object, str], error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if writer == "kernel":
         pytest.importorskip("cupy", reason="CuPy is not installed")

@@ -82,8 +82,7 @@ BOMBS: dict[str, tuple[Callable[[bytes, Path], object], Callable[[], bytes], str
     "other arrays beside": (
         read_as_images,
         lambda: zipped(
-            {"x.npy": npy_head((2, 5), "|i2") + bytes(20), "y.npy": npy_head((len(ZEROS),), "|u1") + ZEROS},
-            packed=True,
+            {"x.npy": npy_head((2, 5), "|i2") + bytes(20), "y.npy": npy_head((len(ZEROS),), "|u1") + ZEROS}, packed=True
         ),
         "is int16",
     ),

@@ -130,12 +130,7 @@ def test_the_only_network_that_fits_is_printed_for_the_user(capsys: pytest.Captu
     assert load_weights(Path("m.h5")).classes == tuple("abcdefghij")
 
 
-SEVERAL = {
-    "a": (8, 1, 3, 3),
-    "b": (8, 8, 3, 3),
-    "c": (8, 8, 3, 3),
-    "fc": (10, 8 * 49),
-}  # pools in several places
+SEVERAL = {"a": (8, 1, 3, 3), "b": (8, 8, 3, 3), "c": (8, 8, 3, 3), "fc": (10, 8 * 49)}  # pools in several places
 OTHERS: dict[str, dict[str, tuple[int, ...]]] = {
     "several": SEVERAL,
     "none": SHAPES | {"fc1": (40, 257)},

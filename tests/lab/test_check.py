@@ -92,7 +92,7 @@ def test_an_index_beyond_a_declared_array_is_found(plant: Plant, capsys: pytest.
     row = row_of("gemm", "shared-tiled")
     plant(row, "[TILE][TILE]", "[TILE][TILE - 1]")
     code, text = run_check(capsys, fc="shared-tiled", shape="5,3")
-    found = re.search(r"gemm_02_shared_tiled\.cu:(\d+): index \d+ out of bounds for type 'float \[", text)
+    found = re.search(r"gemm_02_shared_tiled\.cu:(\d+): index \d+ out of bounds for type 'float \[.*\(thread ", text)
     assert code == 1 and found, text
     assert "[i][j] = " in row.path.read_text(encoding="utf-8").splitlines()[int(found[1]) - 1]
 

@@ -253,8 +253,8 @@ def test_folders_that_others_can_write_are_not_cleared(folder: Path, refuses: Re
 
 def test_sizes_and_ages_have_units() -> None:
     assert [format_bytes(count) for count in (0, 999, 1000, 31.2e6, 4e9)] == [
-        *("0 bytes", "999 bytes", "1.0 kB", "31.2 MB", "4.0 GB"),
+        *("0 bytes", "999 bytes", "1.0 kB", "31.2 MB", "4.0 GB")
     ]
     assert [format_age(seconds) for seconds in (5, 119, 120, 7200, 10 * 86_400)] == [
-        *("5 s", "119 s", "2 min", "2 h", "10 days"),
+        *("5 s", "119 s", "2 min", "2 h", "10 days")
     ]

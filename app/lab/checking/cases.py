@@ -99,13 +99,13 @@ class Case(Frozen):
         """Return the same case with other images and weights, for a second run of the kernel."""
         return replace(self, seed=self.seed + 1)
 
-    def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Return as text the first error in the flat outputs of this case, then of ``rerun_case``; None without any."""
+    def describe_error_of_two_runs(self, outputs: Sequence[np.ndarray], order: str = "") -> str | None:
+        """Return as text the first error of this case or of ``rerun_case``, which ran in ``order``; or None."""
         half = len(outputs) // 2
         first = self.describe_first_error(outputs[:half])
         if first is not None or (second := self.rerun_case.describe_first_error(outputs[half:])) is None:
             return first
-        return f"run again on other images and weights, {second}"
+        return f"run again on other images and weights{order}, {second}"
 
     def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
         """Return as text the first wrong element of the flat ``outputs`` (y, perhaps labels); None if all are right."""

@@ -125,8 +125,8 @@ def _software_versions(document: Document) -> Mapping[str, Any]:
     return {**{name: device[name] for name in names if name in device}, **document.get("software", {}), **weights}
 
 
-def _train_settings(document: Train) -> Mapping[str, Any]:
-    return {**document["settings"], "workers": document["workers"]}
+def _settings(*others: str) -> Callable[[Document], Mapping[str, Any]]:
+    return lambda document: {**{name: document[name] for name in others}, **document["settings"]}
 
 
 class Reader(Frozen):
@@ -145,9 +145,9 @@ class Reader(Frozen):
 # Schema → how to read it.
 KINDS = {
     "lenet5-inference/report/4": Reader(_report_rows, _run_settings),
-    "lenet5-inference/bench/1": Reader(_bench_rows, _make_field_getter("subject", "images", "settings")),
+    "lenet5-inference/bench/1": Reader(_bench_rows, _settings("subject", "images")),
     "lenet5-inference/peers/2": Reader(_peers_rows, _make_field_getter()),
-    "lenet5-inference/train/1": Reader(_train_rows, _train_settings, _make_field_getter(), _make_field_getter()),
+    "lenet5-inference/train/1": Reader(_train_rows, _settings("workers"), _make_field_getter(), _make_field_getter()),
     "lenet5-inference/sweep/1": Reader(
         _sweep_rows, _make_field_getter("network", "operation", "variant", "precision", "fused", "images")
     ),

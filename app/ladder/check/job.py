@@ -86,8 +86,8 @@ def _check_row(request: CheckRequest, row: Variant) -> int:
     else:
         found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
-    if isinstance(row, UserVariant) and not on_card and not any(verdicts):
-        _require_compilation_for_card(row, cases[0])
+    if not on_card and not any(verdicts) and (reason := _card_compiler_error(cases[0])):
+        raise UserError(f"{row.source}{reason}")
     document = _build_document(row, card["name"], cases, verdicts)
     right = not any(verdict is not None for verdict in verdicts)
     if request.counts and right:
@@ -105,23 +105,24 @@ def _require_cpu_support(row: Variant) -> None:
         raise UserError(MISSING)
 
 
-def _require_compilation_for_card(row: UserVariant, case: Case) -> None:
-    """Raise UserError if a file that is right on the CPU does not compile for a GPU; without NVRTC do nothing.
+def _card_compiler_error(case: Case) -> str | None:
+    """Return why a user's file does not compile for a GPU; "" if it does, None without NVRTC or for other kernels.
 
-    g++ accepts more of C and C++ than NVRTC, which has no standard headers.
+    g++ accepts more of C and C++ than NVRTC, which has no standard headers, and does not know every function of CUDA.
     """
+    if not isinstance(row := case.row, UserVariant):
+        return None
     try:
         import_nvrtc()
     except UserError:
-        return
+        return None
     try:
         resource_report(row.path, row.launch_config(case.problem).defines, LIKE)
     except RuntimeError as error:
         line = re.search(rf"^{re.escape(row.source)}\((\d+)\): error", str(error), re.MULTILINE)
         place = f":{line[1]}" if line else ""
-        raise UserError(
-            f"{row.source}{place} is right on the processor, but {first_compiler_error(str(error))} for a GPU"
-        ) from None
+        return f"{place} is right on the processor, but for a GPU it {first_compiler_error(str(error))}"
+    return ""
 
 
 def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
@@ -153,19 +154,23 @@ def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
 
     Raises UserError if the kernel does not compile.
     """
-    built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
+    try:
+        built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
+    except UserError as error:
+        compiles = "does not compile" in str(error) and _card_compiler_error(case) == ""
+        raise UserError(f"{error}{' (it compiles for a GPU: check it on one)' * compiles}") from None
     inputs = case.inputs()
 
     def run_twice() -> list[np.ndarray]:
         built.run(inputs, low=True)  # arrays begin at a guard page, and in the next run they end at one
         return built.run(inputs, case.rerun_case.inputs(), low=False)
 
-    return _first_error(case, run_twice)
+    return _first_error(case, run_twice, ", blocks and threads in another order")
 
 
-def _first_error(case: Case, run_twice: Callable[[], list[np.ndarray]]) -> str | None:
+def _first_error(case: Case, run_twice: Callable[[], list[np.ndarray]], order: str = "") -> str | None:
     try:
-        return case.describe_error_of_two_runs(run_twice())
+        return case.describe_error_of_two_runs(run_twice(), order)
     except Fault as fault:
         return str(fault)
 

@@ -12,7 +12,7 @@ from app.kernels.variant import Variant
 from app.lab.checking.cases import Case, Fault
 from app.ladder.card import EXAMPLE, Card, layer_problems
 from app.ladder.counting import evaluate_counts, predict_layer_time
-from app.ladder.emulation.program import build_variant
+from app.ladder.emulation.program import CALLING, build_variant
 from app.ladder.formulas import formula_variables
 from app.ladder.lessons import Step, ladder_steps
 from app.ladder.stored import load_stored_card
@@ -23,9 +23,6 @@ Product = ConvProblem | LinearProblem
 # Operation → the layer of lenet5 whose loads are counted, and the images that the program runs.
 LAYERS = {"conv": ("conv2", 4), "gemm": ("fc1", 64)}
 TYPE, BATCH, ARCH = "float32", 10_000, "sm_90a"
-# With these flags the program calls a function of host_counts.h before each memory access outside of the stack.
-COUNTING = ["-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"]
-COUNTING += ["--param=asan-stack=0", "--param=asan-globals=0"]
 COMPARED = ("products", "global_loads", "copies", "shared_loads", "constant_loads")
 SLOWDOWN = 5  # a run that counts loads may take so many times as long
 _COUNTS = re.compile(r"^COUNTS (?P<global>\d+) (?P<shared>\d+) (?P<constant>\d+)$", re.MULTILINE)
@@ -72,7 +69,7 @@ def count_loads(row: Variant, problem: Product, images: int) -> dict[str, float]
     """Emulate a run; return ``global_loads``, ``shared_loads``, ``constant_loads`` per output. Raises UserError."""
     inputs = Case(row, problem, images).inputs()
     with TemporaryDirectory() as folder:
-        built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=COUNTING)
+        built = build_variant(row, problem, {}, images, Path(folder) / "counted", counting=CALLING)
         try:
             done = replace(built, seconds=SLOWDOWN * built.seconds).execute(inputs, low=False)
         except Fault as fault:

@@ -11,11 +11,11 @@ struct Counts {
     }
 };
 inline Counts counts;
-inline bool counting = false;          // true inside count(), whose own loads do not count
+inline bool counting = false;          // true inside before_load(), whose own loads do not count
 inline const unsigned char *ends[64];  // begin and end of each array; reading them from arrays() takes ten times as long
 inline int known = 0;
 
-[[gnu::no_sanitize("kernel-address")]] inline void count(const void *place) {
+inline void before_load(const void *place) {
     if (counting || !current) return;  // no thread runs yet
     counting = true;
     if (!known)
@@ -31,21 +31,4 @@ inline int known = 0;
     counting = false;
 }
 }  // namespace host
-
-#define COUNT_LOADS(BYTES)                                                                                             \
-    extern "C" [[gnu::used, gnu::no_sanitize("kernel-address")]] void __asan_load##BYTES##_noabort(const void *place) { \
-        host::count(place);                                                                                            \
-    }                                                                                                                  \
-    extern "C" [[gnu::used]] void __asan_store##BYTES##_noabort(const void *) {}
-COUNT_LOADS(1)
-COUNT_LOADS(2)
-COUNT_LOADS(4)
-COUNT_LOADS(8)
-COUNT_LOADS(16)
-extern "C" [[gnu::used, gnu::no_sanitize("kernel-address")]] void __asan_loadN_noabort(const void *place, std::size_t) {
-    host::count(place);
-}
-extern "C" [[gnu::used]] void __asan_storeN_noabort(const void *, std::size_t) {}
-extern "C" [[gnu::used]] void __asan_handle_no_return() {}
-extern "C" [[gnu::used]] void __asan_before_dynamic_init(const void *) {}
-extern "C" [[gnu::used]] void __asan_after_dynamic_init() {}
+BEFORE_ACCESSES(load)

@@ -26,15 +26,15 @@ struct alignas(16) float4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-// Only one thread runs at a time, so each function is atomic.
+// Only one thread runs at a time, and these do not pause before stores, so each function is atomic.
 template <typename T>
-inline T atomicAdd(T *place, T value) {
+[[gnu::no_sanitize("kernel-address"), gnu::noinline]] T atomicAdd(T *place, T value) {
     const T before = *place;
     *place = before + value;
     return before;
 }
 template <typename T>
-inline T atomicMax(T *place, T value) {
+[[gnu::no_sanitize("kernel-address"), gnu::noinline]] T atomicMax(T *place, T value) {
     const T before = *place;
     *place = before < value ? value : before;
     return before;
@@ -95,30 +95,30 @@ template <typename T>
 inline void store8(T *y, const float *values) { store_aligned<8>(y, values); }
 
 inline void __syncthreads() { host::wait(host::OF_BLOCK); }
-inline void __syncwarp() { host::wait(host::OF_WARP); }
+inline void __syncwarp(unsigned mask = ~0u) { host::wait(host::OF_WARP, mask); }
 
-// Returns the value of lane from(lane); all threads of the warp must call it.
+// Returns the value of lane from(lane); all lanes of the mask must call it.
 template <typename T, typename Lane>
-inline T host_shuffle(T value, Lane from) {
+inline T host_shuffle(unsigned mask, T value, Lane from) {
     static T left[host::MOST_THREADS];
     const int own = host::number();
     left[own] = value;
-    host::wait(host::OF_WARP);
+    host::wait(host::OF_WARP, mask);
     const T found = left[own / 32 * 32 + from(own % 32)];
-    host::wait(host::OF_WARP);
+    host::wait(host::OF_WARP, mask);
     return found;
 }
 template <typename T>
-inline T __shfl_sync(unsigned, T value, int lane) {
-    return host_shuffle(value, [=](int) { return lane; });
+inline T __shfl_sync(unsigned mask, T value, int lane) {
+    return host_shuffle(mask, value, [=](int) { return lane; });
 }
 template <typename T>
-inline T __shfl_xor_sync(unsigned, T value, int apart) {
-    return host_shuffle(value, [=](int lane) { return lane ^ apart; });
+inline T __shfl_xor_sync(unsigned mask, T value, int apart) {
+    return host_shuffle(mask, value, [=](int lane) { return lane ^ apart; });
 }
 template <typename T>
-inline T __shfl_down_sync(unsigned, T value, int apart, int width = 32) {
-    return host_shuffle(value, [=](int lane) { return lane % width + apart < width ? lane + apart : lane; });
+inline T __shfl_down_sync(unsigned mask, T value, int apart, int width = 32) {
+    return host_shuffle(mask, value, [=](int lane) { return lane % width + apart < width ? lane + apart : lane; });
 }
 
 // Returns an address in shared memory: the offset, and in the upper bits the block's number in its cluster.

@@ -26,7 +26,7 @@ inline void report_thread(void *frame, std::uintptr_t first = 0) {
     dprintf(2, " of block %u, %u, %u\nAT", blockIdx.x, blockIdx.y, blockIdx.z);
     if (first) dprintf(2, " %zx", (std::size_t)first);
     // The return addresses on this thread's stack.
-    const char *low = current ? current->stack.data() : nullptr, *high = low ? low + current->stack.size() : nullptr;
+    const char *low = current ? (char *)current->stack->start : nullptr, *high = low ? low + STACK : nullptr;
     for (char *at = (char *)frame; low && low <= at && at + 16 <= high; at = *(char **)at)
         dprintf(2, " %zx", ((std::size_t *)at)[1] - 1);
     dprintf(2, "\n");
@@ -64,6 +64,8 @@ inline void on_signal(int number, siginfo_t *info, void *context) {
         if (!found && all_shared && all_shared->near(place))
             dprintf(2, "FAULT %s byte %lld of shared memory: its block has %zu\n", access,
                     (long long)(place - all_shared->start), all_shared->bytes);
+        else if (!found && current && current->stack->near(place))
+            dprintf(2, "FAULT needs more than the 512 KB of local memory that a thread has\n");
         else if (!found)
             dprintf(2, "FAULT %s an address that lies in no array\n", access);
     }
@@ -123,8 +125,9 @@ inline void copy_to_constant(void *symbol, const void *source, std::size_t bytes
     constant = (unsigned char *)std::memcpy(symbol, source, bytes), constant_bytes = bytes;
 }
 
-// Reads the next run's inputs into the same arrays.
+// Reads the next run's inputs into the same arrays. In this run blocks and threads take turns in another order.
 inline void refill_inputs() {
+    reversed = true;
     for (const Array &array : arrays())
         if (array.only_read) fill(array);
 }
@@ -134,9 +137,34 @@ inline void output(const Program &program, const char *name) {
         if (array.name == name) std::fwrite(array.memory->start, array.each, array.count, program.results);
     std::fflush(program.results);
 }
+
+// Lets other threads run between a thread's loads and its store to common memory, as they may on a GPU.
+inline void before_store(const void *place) {
+    static bool looking = false;  // this function's own stores do not count
+    if (!reversed || !current || looking) return;
+    looking = true;
+    bool common = all_shared->near(place) || (__start_shared_arrays <= place && place < __stop_shared_arrays);
+    for (const Array &array : arrays()) common |= array.memory->near(place);
+    looking = false;
+    if (common) yield();
+}
 }  // namespace host
 
+// The compiled kernel calls these functions before accesses outside of its stack (-fsanitize=kernel-address).
+#define BEFORE_ACCESS(KIND, BYTES, ...)                                                                                \
+    extern "C" [[gnu::used, gnu::no_sanitize("kernel-address")]] inline void __asan_##KIND##BYTES##_noabort(__VA_ARGS__) { \
+        host::before_##KIND(place);                                                                                    \
+    }
+#define BEFORE_ACCESSES(KIND)                                                                                          \
+    BEFORE_ACCESS(KIND, 1, const void *place) BEFORE_ACCESS(KIND, 2, const void *place)                                \
+    BEFORE_ACCESS(KIND, 4, const void *place) BEFORE_ACCESS(KIND, 8, const void *place)                                \
+    BEFORE_ACCESS(KIND, 16, const void *place) BEFORE_ACCESS(KIND, N, const void *place, std::size_t)
+BEFORE_ACCESSES(store)
+extern "C" [[gnu::used]] inline void __asan_handle_no_return() {}
+extern "C" [[gnu::used]] inline void __asan_before_dynamic_init(const void *) {}
+extern "C" [[gnu::used]] inline void __asan_after_dynamic_init() {}
+
 // The compiler's index checks (-fsanitize=bounds) call this.
-extern "C" inline void __ubsan_on_report() {
+extern "C" [[gnu::used]] inline void __ubsan_on_report() {
     host::report_thread(__builtin_frame_address(0));
 }

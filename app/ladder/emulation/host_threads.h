@@ -17,6 +17,7 @@
 struct Index {
     unsigned x, y, z;
 };
+typedef Index dim3, uint3;
 inline Index threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
@@ -30,20 +31,25 @@ inline void (*before_failing)(void *frame) = [](void *) {};
     abort();
 }
 
+// Returns a pointer of which the compiler knows nothing.
+template <typename T>
+[[gnu::noipa]] T *unknown(T *place) { return place; }
+
+constexpr std::size_t STACK = 640 << 10;  // bytes of a thread's stack: on a GPU its local memory has up to 512 KB
 constexpr std::size_t FENCE = std::size_t(1) << 30;  // bytes of the guard pages on either side of an array
 
-// Memory between guard pages, full of NaN. It ends less than 16 bytes before one; low: it begins at one.
+// Memory between guard pages, if poisoned full of NaN. It ends less than 16 bytes before one; low: it begins at one.
 struct Fenced {
     std::size_t bytes, whole;
     unsigned char *map, *start;
 
-    explicit Fenced(std::size_t size, bool low = false) : bytes(size) {
+    explicit Fenced(std::size_t size, bool low = false, bool poisoned = true) : bytes(size) {
         const std::size_t page = sysconf(_SC_PAGESIZE), kept = (std::max<std::size_t>(size, 1) + 15) / 16 * 16;
         const std::size_t pages = (kept + page - 1) / page * page;
         whole = pages + 2 * FENCE;
         map = (unsigned char *)mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (map == MAP_FAILED || mprotect(map + FENCE, pages, PROT_READ | PROT_WRITE)) fail("found no memory");
-        std::fill_n(map + FENCE, pages, 0xFF);
+        if (poisoned) std::fill_n(map + FENCE, pages, 0xFF);
         start = map + FENCE + (low ? 0 : pages - kept);
     }
     Fenced(const Fenced &) = delete;
@@ -86,9 +92,10 @@ enum Awaited { NOTHING, OF_WARP, OF_BLOCK, A_CONDITION };  // OF_WARP, OF_BLOCK:
 struct Thread {
     ucontext_t first;  // starts it; later it continues by longjmp, which costs no system call
     jmp_buf place;
-    std::vector<char> stack = std::vector<char>(64 << 10);
+    std::unique_ptr<Fenced> stack = std::make_unique<Fenced>(STACK, true, false);
     bool begun = false, done = false, deadlocked = false;
     Awaited awaited = NOTHING;
+    unsigned mask = 0;  // OF_WARP: the lanes that wait for each other
     Condition condition = {};
     const char *deadlock_error = nullptr;  // the error if the condition never holds
     Block *block = nullptr;
@@ -101,6 +108,7 @@ inline std::vector<Thread> *threads;  // of the current cluster, block after blo
 inline Thread *current;
 inline void (*body)(void **);
 inline void **arguments;
+inline bool reversed = false;  // blocks and threads run in the opposite order, and pause before stores
 inline unsigned char *shared;  // dynamic shared memory of the current block
 inline const Fenced *all_shared;
 
@@ -114,8 +122,8 @@ inline void yield() {
     if (current->deadlocked) fail(current->deadlock_error);
 }
 
-inline void wait(Awaited others) {
-    current->awaited = others;
+inline void wait(Awaited others, unsigned mask = ~0u) {
+    current->awaited = others, current->mask = mask;
     current->deadlock_error = "waits at a barrier that not all threads of its block (or warp) come to";
     yield();
 }
@@ -156,24 +164,30 @@ inline void resume_thread(Thread &thread) {
     if (thread.begun) _longjmp(thread.place, 1);
     thread.begun = true;
     getcontext(&thread.first);
-    thread.first.uc_stack.ss_sp = thread.stack.data();
-    thread.first.uc_stack.ss_size = thread.stack.size();
+    thread.first.uc_stack.ss_sp = thread.stack->start;
+    thread.first.uc_stack.ss_size = STACK;
     makecontext(&thread.first, run_thread, 0);
     swapcontext(&unused, &thread.first);
 }
 
-// Releases threads first to last - 1 if all of them that have not returned wait for each other.
-inline void release_if_all_wait(int first, int last, Awaited others) {
+// Releases threads first to last - 1, of a warp those of the mask, if all of them that have not returned wait for each other.
+inline void release_if_all_wait(int first, int last, Awaited others, unsigned mask = ~0u) {
+    const auto named = [=](int i) { return mask >> (i - first) % 32 & 1 && !(*threads)[i].done; };
     for (int i = first; i < last; i++)
-        if (!(*threads)[i].done && (*threads)[i].awaited != others) return;
-    for (int i = first; i < last; i++) (*threads)[i].awaited = NOTHING;
+        if (named(i) && ((*threads)[i].awaited != others || (*threads)[i].mask != mask)) return;
+    for (int i = first; i < last; i++)
+        if (named(i)) (*threads)[i].awaited = NOTHING;
 }
 
 inline void release_waiting_threads() {
     const int all = threads->size(), each = block_threads();
     for (int block = 0; block < all; block += each) {
-        for (int warp = block; warp < block + each; warp += 32)
-            release_if_all_wait(warp, std::min(warp + 32, block + each), OF_WARP);
+        for (int i = block; i < block + each; i++) {
+            const Thread &lane = (*threads)[i];
+            const int warp = i - (i - block) % 32;
+            if (!lane.done && lane.awaited == OF_WARP)
+                release_if_all_wait(warp, std::min(warp + 32, block + each), OF_WARP, lane.mask);
+        }
         release_if_all_wait(block, block + each, OF_BLOCK);
     }
     for (Thread &thread : *threads)
@@ -202,7 +216,7 @@ inline bool all_done() {
 
 inline void run_cluster() {
     for (Thread &thread : *threads) thread.done = false, thread.awaited = NOTHING, thread.cluster_arrivals = 0;
-    for (bool backwards = false; !all_done(); backwards = !backwards) {
+    for (bool backwards = reversed; !all_done(); backwards = !backwards) {
         if (!run_ready_threads(backwards)) {
             Thread &stuck = *std::find_if(threads->begin(), threads->end(), [](auto &one) { return !one.done; });
             stuck.deadlocked = true;
@@ -243,7 +257,9 @@ inline void run_grid(const Shape &shape, bool low) {
         for (at.y = 0; at.y < gridDim.y; at.y++)
             for (at.x = 0; at.x < gridDim.x; at.x += shape.cluster) {
                 for (const auto &block : blocks) {
-                    block->index = {at.x + block->rank, at.y, at.z};
+                    const Index last = {gridDim.x - shape.cluster, gridDim.y - 1, gridDim.z - 1};
+                    const Index first = reversed ? Index{last.x - at.x, last.y - at.y, last.z - at.z} : at;
+                    block->index = {first.x + block->rank, first.y, first.z};
                     block->left = each, block->begun = block->fenced = false;
                     poison_shared(block->memory.start, block->memory.bytes);
                     block->proxy.assign(block->memory.start, block->memory.start + block->memory.bytes);

@@ -41,12 +41,18 @@ IN_PLACE_OF = {
 # Without contraction each operation is rounded separately. Ubuntu's g++ would reject jumps to another thread's stack.
 FLAGS = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fmax-errors=9"]
 FLAGS += ["-fuse-ld=gold"] if shutil.which("ld.gold") else []  # it takes a third of the time to link
-# A declaration of dynamic shared memory; the groups are its element type and its name.
-_SHARED = re.compile(r"extern +__shared__ +(?:__align__\(\d+\) +)?((?:unsigned +)?\w+) +(\w+)\[\];")
+_ALIGNED = r"(?:(?:__align__|alignas)\((?:[^()]|\([^()]*\))*\) +)?"
+# Declarations of dynamic shared memory, and of one variable in shared memory; the groups are type and name.
+_SHARED = re.compile(
+    rf"{_ALIGNED}(?:extern +{_ALIGNED}__shared__|__shared__ +extern) +{_ALIGNED}((?:(?:unsigned|volatile) +)*\w+) +"
+    r"(\w+) *\[ *\] *;"
+)
+_VARIABLE = re.compile(r"__shared__ +((?:unsigned +)?\w+) +(\w+);")
 _PTX = re.compile(r"\basm\b")
 # A function of this folder's headers with a body of several lines, unless it is a template.
 _FUNCTION = re.compile(r'(?<!>\n)^((?:extern "C" )?)inline ([^\n;]+\)) (\{\n.*?^\}\n)', re.MULTILINE | re.DOTALL)
-AS_WRITTEN, DECLARED, DEFINED = r"\g<0>", r"\1\2;\n", r"\1[[gnu::used]] inline \2 \3"
+DECLARED, DEFINED = r"\1\2;\n", r'\1[[gnu::used, gnu::no_sanitize("kernel-address")]] inline \2 \3'
+AS_WRITTEN = DEFINED.replace("gnu::used, ", "")
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # a macro call between declarations, which defines PTX functions
 _ERROR = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
 SECONDS, RATE = 3, 1e6  # limit of a run: so many seconds of CPU time, plus a second for every RATE operations
@@ -60,7 +66,11 @@ ENDLESS = "does not come to an end"  # the message in host_program.h
 # Debug information for line numbers (addr2line confuses files in DWARF 5), and index checks. (-fsanitize=address would
 # lose track of threads' stacks.)
 CHECKED = ["-gdwarf-4", "-g1", "-fno-omit-frame-pointer", "-no-pie"]
-CHECKED += ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=all"]
+CHECKED += ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=bounds,alignment"]
+# The program calls a function of its own before each access to memory outside of the stack, for CHECKED before stores.
+CALLING = ["-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"]
+CALLING += ["--param=asan-stack=0", "--param=asan-globals=0"]
+CHECKED += [*CALLING, "--param=asan-instrument-reads=0"]
 _MISUSE = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
 _FAULT = re.compile(r"^FAULT (.*)$", re.MULTILINE)
 _THREAD = re.compile(r"^THREAD (.*)$", re.MULTILINE)
@@ -76,12 +86,15 @@ def why_not_on_cpu(row: Variant) -> str | None:
 def replace_ptx(name: str, text: str) -> str:
     """Return the text of a kernel's file or of a header, with empty lines in place of its PTX functions and types.
 
-    The text includes the header that defines them in C++; shared arrays refer to the current block's memory.
+    The text includes the header that defines them in C++; shared arrays refer to the current block's memory, and shared
+    variables to a place that the compiler does not know, so that it does not leave out ``before_store``.
     """
     lines: list[str] = []
     block: list[str] = []
     depth = 0
-    for line in _SHARED.sub(r"\1 *&\2 = *(\1 **)&host::shared;", text).splitlines():
+    text = _SHARED.sub(r"\1 *&\2 = *(\1 **)&host::shared;", text.replace("__noinline__", ""))
+    text = _VARIABLE.sub(r"__shared__ \1 \2_here; \1 &\2 = *host::unknown(&\2_here);", text)
+    for line in text.splitlines():
         if not block and (not line or line[0] in "#/ }"):  # between declarations
             lines.append(line)
             continue

@@ -163,8 +163,8 @@ def test_different_machines_and_settings_are_refused(tmp_path: Path, run_compare
     other = {**REPORT, "device": {**CARD, "name": "Other Card", "driver": "600"}, "batch": 200}
     first, second = store(tmp_path / "1", "report/4", REPORT), store(tmp_path / "2", "report/4", other)
     refuses(["compare", first, second], "different machines .device: 'Some Card', 'Other Card'.*--ignore-settings")
-    third = store(tmp_path / "3", "report/4", {**REPORT, "batch": 200})
-    refuses(["compare", first, third], "different settings .batch: 100, 200.*--ignore-settings")
+    cold, warm = (store(tmp_path / l2, "bench/1", {**BENCH, "settings": {"l2": l2}}) for l2 in ("cold", "warm"))
+    refuses(["compare", cold, warm], "different settings .l2: 'cold', 'warm'.*--ignore-settings")
     code, out, found = run_compare("report/4", REPORT, other, "--ignore-settings")
     assert code == 0 and [one["name"] for one in found["differences"]] == ["device", "batch", "driver"]
     assert "driver: None → 600" in out

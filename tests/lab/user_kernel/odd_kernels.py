@@ -91,26 +91,37 @@ def several_maps_kernel(outputs: int, threads: int) -> str:
     return conv_source(header, body, functions=functions)
 
 
-def warp_kernel() -> str:
-    """Return a kernel in which a warp computes one output and adds its threads' sums by shuffles."""
-    header = "//@ block: 32, 5\n//@ grid: ceil_div(images * M * OH * OW, 5)"
+WARP_SUM = """for (int apart = 16; apart > 4; apart /= 2) sum += __shfl_down_sync(0xFFFFFFFF, sum, apart);
+    if (threadIdx.x < 8) for (int apart = 4; apart; apart /= 2) sum += __shfl_down_sync(0xFF, sum, apart);
+    else __syncwarp(0xFFFFFF00);"""
+ADD_HALF = "if (threadIdx.x < i) parts[threadIdx.x] += parts[threadIdx.x + i];"
+TREE_SUM = f"for (int i = 16; i; i /= 2) {{ {ADD_HALF} __syncthreads(); }} total = parts[0];"
+
+
+def warp_kernel(outputs: int, add: str) -> str:
+    """Return a kernel in which a warp computes one output. outputs: of a block; add: code that adds its ``sum``."""
     body = f"""\
-    const int at = blockIdx.x * 5 + threadIdx.y;
+    const uint3 block = blockIdx;
+    const int at = block.x * {outputs} + threadIdx.y;
     if (at >= images * M * OH * OW) return;
     {PLACE}
     float sum = 0;
     for (int k = threadIdx.x; k < C * K * K; k += warpSize)
         sum += x[((n * C + k / (K * K)) * H + row * S + k / K % K) * W + column * S + k % K] * w[k * M + m];
-    for (int apart = 16; apart; apart /= 2) sum += __shfl_down_sync(0xFFFFFFFF, sum, apart);
+    {add}
     if (threadIdx.x == 0) {STORE}"""
-    return conv_source(header, body)
+    return conv_source(f"//@ block: 32, {outputs}\n//@ grid: ceil_div(images * M * OH * OW, {outputs})", body)
+
+
+def shared_sum_kernel(add: str) -> str:
+    """Return a kernel in which ``add`` adds the threads' ``parts`` to ``total``, both in shared memory."""
+    parts = "__shared__ float parts[32]; parts[threadIdx.x] = sum;\n    __shared__ float total; total = 0;\n"
+    return warp_kernel(1, f"{parts}    __syncthreads();\n    {add}\n    __syncthreads();\n    sum = total;")
 
 
 def gemm_kernel(tile: int, types: str, dynamic: bool) -> str:
     """Return a matrix product with tiles of both matrices in shared memory, which may be dynamic."""
-    memory = (
-        "extern __shared__ __align__(16) unsigned char bytes[];\n    REAL *a = (REAL *)bytes, *b = a + TILE * TILE;"
-    )
+    memory = "__align__(sizeof(float4)) extern __shared__ REAL a [];\n    REAL *b = a + TILE * TILE;"
     static = "__shared__ REAL a[TILE * TILE], b[TILE * TILE];"
     shared = "//@ shared: 2 * TILE * TILE * REAL_BYTES\n" * dynamic
     return f"""\
@@ -162,6 +173,7 @@ extern "C" __global__ void odd(const float *x, float *y, int images) {{
 """
 
 
+LARGE = f"    float all[20000];\n    for (int k = 0; k < 20000; k++) all[k] = k - at;\n{sum_loops('all[at]')}"
 DOUBLE = SUM.replace("float sum", "double sum").format(
     first="0", pragma="", term=f"+= double({TERM.replace(' * w', ') * double(w')})"
 )
@@ -185,7 +197,10 @@ HONEST: dict[str, tuple[str, Problem]] = {
     "row of threads, swapped": (cube_kernel(32, 1, 1, swapped=True), PROBLEM),
     "3 maps each": (several_maps_kernel(3, 50), PROBLEM),
     "8 maps each": (several_maps_kernel(8, 128), PROBLEM),
-    "warps": (warp_kernel(), PROBLEM),
+    "warps": (warp_kernel(5, WARP_SUM), PROBLEM),
+    "atomic sums": (shared_sum_kernel("atomicAdd(&total, sum);"), PROBLEM),
+    "a tree of sums": (shared_sum_kernel(TREE_SUM), PROBLEM),
+    "80 KB a thread": (flat_kernel(96, summed=LARGE), PROBLEM),
     "gemm, dynamic": (gemm_kernel(3, "fp32", dynamic=True), LinearProblem(45, 19, bias=True, activation="relu")),
     "gemm, static": (gemm_kernel(16, "fp32", dynamic=False), LinearProblem(45, 19, bias=True, activation="relu")),
     "max": (pool_kernel(32, "max"), PoolProblem(3, 9, 11, 3, 2, True)),

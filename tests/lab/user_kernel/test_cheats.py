@@ -66,7 +66,9 @@ WITHOUT_LAST_TAP = f"""\
 const float sum = honest(x, w, bias, at);
     {PLACE}
     y[at] = sum - x[((n * C + C - 1) * H + row * S + K - 1) * W + column * S + K - 1] * w[(C * K * K - 1) * M + m];"""
-AGAIN = "run again on other images and weights, image 0, map 0, row 0, column 0: found"
+AGAIN = (
+    "run again on other images and weights, blocks and threads in another order, image 0, map 0, row 0, column 0: found"
+)
 
 
 class Cheat(NamedTuple):
@@ -88,8 +90,7 @@ CHEATS = {
     "writes_nothing": edit_honest("image 0, map 0, row 0, column 0: nothing was written", ""),
     # Looks for the correct results behind the output, where another array may lie.
     "copies_the_oracle": edit_honest(
-        r"copies_the_oracle.cu:\d+: it reads y\[\d+\]: y has 1050 elements",
-        "y[at] = y[at + (outputs + 63) / 64 * 64];",
+        r"copies_the_oracle.cu:\d+: it reads y\[\d+\]: y has 1050 elements", "y[at] = y[at + (outputs + 63) / 64 * 64];"
     ),
     # Starts its work where the clock does not look.
     "starts_another_stream": edit_honest(
