@@ -30,6 +30,12 @@ _ELF_NOTE = 4  # PT_NOTE
 _CACHE_FORMAT = b"lenet5-cubin-2\n"
 
 
+def describe_cupy_error(error: Exception) -> str:
+    """Return in one line why CuPy does not load, with a remedy where it cannot make the folder of its own kernels."""
+    hint = ": set CUPY_CACHE_DIR to a folder of your own" if isinstance(error, OSError) and error.filename else ""
+    return f"CuPy does not load: {' '.join(str(error).split())}{hint}"
+
+
 def import_nvrtc() -> Any:
     """Return CuPy's low-level NVRTC binding. Call it only when needed: it imports CuPy, which takes 0.4 s."""
     try:
@@ -37,6 +43,8 @@ def import_nvrtc() -> Any:
 
         binding.getVersion()
     except Exception as error:  # CuPy reports a missing library in several ways
+        if isinstance(error, OSError) and error.filename:
+            raise UserError(describe_cupy_error(error)) from None
         reason = " ".join(str(error).split()) or type(error).__name__
         remedy = f"pip install {CUPY}" if isinstance(error, ModuleNotFoundError) else pip_install_command("cuda")
         raise UserError(f"NVRTC, the run-time compiler, cannot be loaded ({reason}): {remedy}") from None

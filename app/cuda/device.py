@@ -11,7 +11,7 @@ from typing import Any
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
 from app.cuda.cards import describe_gpu_count, device_number, init_driver_and_count_gpus, user_device_number
-from app.cuda.compiler import CUPY, architecture_name, import_nvrtc
+from app.cuda.compiler import CUPY, architecture_name, describe_cupy_error, import_nvrtc
 
 OLDEST_ARCHITECTURE = (7, 5)
 _TEXTS = {
@@ -65,7 +65,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
 
         built = cupy.cuda.runtime.runtimeGetVersion() // 1000
     except Exception as error:  # CuPy raises various errors for missing or mismatched libraries
-        return f"CuPy does not load: {' '.join(str(error).split())}"
+        return describe_cupy_error(error)
     lap("cupy")
     version = ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))

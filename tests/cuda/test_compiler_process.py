@@ -25,7 +25,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler_process
 from app.cuda.compiler import find_nvrtc, library_build_hash
-from tests.support.shell import INTERRUPTIBLE, check_error, python, started, user_error, wait_for
+from tests.support.shell import INTERRUPTIBLE, check_error, python, shell, started, user_error, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
 # Long for the compiler's front end, during which NVRTC replaces signal handlers.
@@ -247,6 +247,15 @@ def test_without_cupy_the_error_names_cupy(toy_folder: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
     with pytest.raises(UserError, match=r"NVRTC.*: pip install cupy-cuda12x$"):
         compiler.import_nvrtc()
+
+
+def test_a_home_that_cannot_be_written_names_cupy_s_variable(tmp_path: Path) -> None:
+    words = ("precompile", "--network", "mlp", "--arch", "sm_90a")
+    homeless = {"HOME": "/dev/null", "LENET_CACHE_DIR": str(tmp_path)}
+    done = shell(*words, env=homeless)
+    hint = "set CUPY_CACHE_DIR to a folder of your own"
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"/dev/null/.cupy': {hint}" in done.stderr
+    assert shell(*words, env={**homeless, "CUPY_CACHE_DIR": str(tmp_path / "cupy")}).returncode == 0
 
 
 def test_kernels_elsewhere_may_include_our_headers(toy_folder: Path) -> None:
