@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -51,11 +52,11 @@ _VARIABLE = re.compile(r"__shared__ +((?:unsigned +)?\w+) +(\w+);")
 _PTX = re.compile(r"\basm\b")
 # A function of this folder's headers with a body of several lines, unless it is a template.
 _FUNCTION = re.compile(r'(?<!>\n)^((?:extern "C" )?)inline ([^\n;]+\)) (\{\n.*?^\}\n)', re.MULTILINE | re.DOTALL)
-DECLARED, DEFINED = r"\1\2;\n", r'\1[[gnu::used, gnu::no_sanitize("kernel-address")]] inline \2 \3'
-AS_WRITTEN = DEFINED.replace("gnu::used, ", "")
+DECLARED, DEFINED = r"\1\2;\n", r"\1[[gnu::used]] inline \2 \3"
+AS_WRITTEN = r'\1[[gnu::no_sanitize("kernel-address")]] inline \2 \3'
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # a macro call between declarations, which defines PTX functions
 _ERROR = re.compile(r"^(?:\S*/)?([\w.+-]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
-SECONDS, RATE = 3, 1e6  # limit of a run: so many seconds of CPU time, plus a second for every RATE operations
+SECONDS, RATE = 3, 1e6  # limit of a run: seconds of CPU time, plus one for every RATE operations and threads
 WAIT = 20  # a run that waits without computing ends after so many times its limit
 # Limits of the compiler: CPU time, and KB of memory. The shell sets them also for the processes that g++ starts.
 COMPILE_SECONDS = 60
@@ -159,7 +160,8 @@ def _compile_common_part(compiler: str, flags: Sequence[str]) -> TemporaryDirect
     headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
     (folder / "runtime.cpp").write_text(f'#pragma GCC optimize ("O3")\n{headers_here}', encoding="utf-8")
     _run_compiler(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
-    _run_compiler(folder, "runtime.cpp", (*flags, "-include", "system.h", "-c", "runtime.cpp"))
+    words = (*flags, "-fno-sanitize=kernel-address", "-include", "system.h", "-c", "runtime.cpp")
+    _run_compiler(folder, "runtime.cpp", words)
     return made
 
 
@@ -269,4 +271,5 @@ def build_variant(
     main = write_main_function(row, problem, config, images, headers)
     path = build_program(folder, row.path, main, config.defines, counting or CHECKED, shared and not counting)
     outputs = [argument for argument in problem.arguments()[1:] if argument.per_image]
-    return BuiltKernel(path, row.source, outputs, images, SECONDS + int(images * problem.flops / RATE))
+    threads = sum(prod(launch.grid(images)) * launch.threads for launch in config.launches)
+    return BuiltKernel(path, row.source, outputs, images, SECONDS + int((images * problem.flops + threads) / RATE))

@@ -12,12 +12,12 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.kernels.problems import Problem
+from app.kernels.problems import ConvProblem, Problem
 from app.lab.checking.cases import Case
 from app.lab.user_kernel.row import open_user_kernel
 from app.ladder.check.job import check_case_on_cpu
 from tests.lab.user_kernel.odd_kernels import HONEST as ODD
-from tests.lab.user_kernel.odd_kernels import PROBLEM
+from tests.lab.user_kernel.odd_kernels import PROBLEM, TREE_SUM, shared_sum_kernel
 from tests.support.host_kernels import skip_without_compiler
 
 STORE = "y[at] = honest(x, w, bias, at);"
@@ -218,6 +218,13 @@ def test_a_cheat_is_caught_on_the_card(name: str, tmp_path: Path, capsys: pytest
 def test_an_honest_odd_kernel_is_accepted(name: str, tmp_path: Path) -> None:
     text, problem = ODD.get(name, (HONEST, PROBLEM))
     assert check_on_cpu(write_kernel(tmp_path, text), problem, tmp_path / "built") is None
+
+
+def test_many_threads_have_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ladder.emulation.program.SECONDS", 1)
+    skip_without_compiler()
+    with open_user_kernel(write_kernel(tmp_path, shared_sum_kernel(TREE_SUM))) as row:
+        assert check_case_on_cpu(Case(row, ConvProblem(1, 40, 40, 1, 1, 1), 50), tmp_path / "one", shared=True) is None
 
 
 @pytest.mark.gpu
