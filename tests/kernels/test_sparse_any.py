@@ -123,6 +123,7 @@ def whole_number_operands(problem: Any, kept: np.ndarray) -> tuple[np.ndarray, d
     return x, {"layer1": rng.integers(0, 2, shape).astype(np.float64) / problem.pixel_scale, "layer2": weights}
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", OF_PATTERNS, ids=str)
 @ON
 def test_results_are_exact_for_all_patterns(case: Case, where: str) -> None:

@@ -145,6 +145,7 @@ def check_whole_numbers(name: str, count: int, kept: np.ndarray, **settings: int
 PATTERNS = sparsity_patterns((5, 5, 32, 64))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("pattern", PATTERNS)
 @ALL_KERNELS
 def test_results_are_exact_for_all_patterns(name: str, pattern: str) -> None:
