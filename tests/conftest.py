@@ -6,6 +6,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import lru_cache
 from importlib import import_module
 from multiprocessing import active_children
 from pathlib import Path
@@ -23,6 +25,7 @@ from app.cuda.device import why_no_gpu
 from app.files import hdf5_process, hdf5_start
 from app.files.hdf5_process import Reader
 from app.ladder.emulation import program
+from app.network import weights
 from app.network.definitions import Network
 from tests.support.bundle_for_tests import bundled, release
 from tests.support.host_kernels import BUILDS, compile_shared
@@ -143,11 +146,21 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return val.name if isinstance(val, Network) else None
 
 
+_parse_file = lru_cache(32)(weights._parse_file)
+
+
+def _parse_once(path: Path, content: bytes, pinned: bool) -> weights.Weights:
+    """Return a file's weights with arrays of their own; parse a shipped file, which most commands read, only once."""
+    found = (_parse_file if pinned else _parse_file.__wrapped__)(path, content, pinned)
+    return replace(found, arrays={name: array.copy() for name, array in found.arrays.items()})
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_reader() -> Iterator[None]:
-    """Read all HDF5 files in one process, and compile what emulated kernels share only once: this saves minutes."""
+    """Read all HDF5 files in one process, and parse and compile what many tests share only once: this saves minutes."""
     with Reader() as reader, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
+        patch.setattr(weights, "_parse_file", _parse_once)
         patch.setattr(hdf5_start, "start_children_early", lambda paths: None)
         patch.setattr(program, "_compile_common_part", compile_shared)
         patch.setattr(program, "SHARED_FROM", 1)

@@ -97,8 +97,8 @@ def test_small_tests_and_cpu_tests_are_not_sampled() -> None:
     assert chosen([*few, *cpu, *many], 1, (1, 1))[: len(few) + len(cpu)] == [*few, *cpu]
     assert len({*sampled(many, 1)}) == 125
     assert chosen(many, None, (1, 1)) == many
-    slow = [fake_item(f"test_slow[{at}]", mark="grid", at=at) for at in range(12)]
-    assert len({*sampled(slow, 1)}) == 3
+    slow = [fake_item(f"test_slow[{at}]", mark="grid", at=at) for at in range(40)]
+    assert len({*sampled(slow, 1)}) == 5
 
 
 def test_parts_cover_everything_once(grid: list[Any]) -> None:

@@ -1,7 +1,7 @@
 """Position the labels of points so that no label covers another label, a point, or the edge of the panel."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from app.base.frozen import Frozen
@@ -60,8 +60,13 @@ def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequ
     return found
 
 
-def _is_free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
-    return panel.contains_box(box) and not any(map(box.overlaps_box, taken))
+def _is_free(box: Box, taken: list[Box], panel: Box) -> bool:
+    if not panel.contains_box(box):
+        return False
+    place = next((at for at, other in enumerate(taken) if box.overlaps_box(other)), None)
+    if place is not None:
+        taken.insert(0, taken.pop(place))  # to be compared first: it is often in the way of the next candidate, too
+    return place is None
 
 
 def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:

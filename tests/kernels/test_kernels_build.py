@@ -214,15 +214,11 @@ CONTINUING = [row for row in VARIANTS if row.operation in LADDERS and row.since 
 IN_STEPS = pytest.mark.parametrize("row", CONTINUING, ids=lambda row: row.source.removesuffix(".cu"))
 
 
-def read_code_lines(path: Path) -> list[str]:
-    """Return the lines of a file without comments and empty lines."""
-    return code_lines(path.read_text(encoding="utf-8"))
-
-
 @IN_STEPS
 def test_each_step_changes_few_lines(row: Variant) -> None:
     assert row.since is not None
-    changed = count_changed_lines(read_code_lines(row_of(row.operation, row.since).path), read_code_lines(row.path))
+    texts = (step.path.read_text(encoding="utf-8") for step in (row_of(row.operation, row.since), row))
+    changed = count_changed_lines(*map(code_lines, texts))
     if (row.operation, row.name) in TO_TENSOR_CORES | OTHER_SUMS:
         assert changed > MOST_CHANGED, "a step like any other: no longer one of the jumps"
     else:

@@ -109,6 +109,7 @@ PAIRS = sample_pair_cases()
 OF_TENSOR_CORES = [*sample_small_cases(), *sample_ragged_products()]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", [*ONE_BY_ONE, *sample_split_cases(), *PAIRS], ids=str)
 def test_every_element(case: Case) -> None:
     images = IMAGES[case.row.operation]
@@ -139,6 +140,7 @@ WHOLE_ROWS = ConvPairProblem(ConvProblem(1, 66, 34, 3, 3, input_dtype="uint8"), 
 OF_NETWORKS = [*served(ANY_PAIR, [*NETWORK_PAIRS[:3], WHOLE_ROWS], "float16")]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", [*(case for case in PAIRS if case.row is ANY_PAIR), *OF_NETWORKS], ids=str)
 def test_bands_of_a_few_images_have_the_bits_of_many(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block for each band of few images gives the bits of a block per image; memory that no block wrote is NaN."""
@@ -152,6 +154,7 @@ def test_bands_of_a_few_images_have_the_bits_of_many(case: Case, monkeypatch: py
     np.testing.assert_array_equal(few.view(np.uint8), many.view(np.uint8))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", sample_softmax_cases(), ids=str)
 def test_a_fused_softmax_has_the_bits_of_the_softmax_kernel(case: Case) -> None:
     check_softmax_and_labels(case, run_row)

@@ -153,6 +153,7 @@ def test_weights_exact_in_float16_take_fewer_products(arch: str, factors: Factor
     assert not getattr(plan(one_off, arch, Choices("fp32x")).nodes[0].problem, "exact", False)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("factors", SCALED)
 @BOTH
 def test_sparse_filters_of_any_scale(precision: str, factors: Factors) -> None:

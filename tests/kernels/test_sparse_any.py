@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import reduce
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cuda.device import why_no_gpu
-from app.kernels.plain_problems import GROUP, KEPT, ArgmaxProblem, is_2_4_sparse
+from app.kernels.plain_problems import ArgmaxProblem, is_2_4_sparse
 from app.kernels.problems import ConvPairProblem, ConvProblem, tuning_key
 from app.layers import Argmax, Conv2d, Flatten, Linear, MaxPool, Relu
 from app.network.graph import Graph
@@ -25,7 +24,7 @@ from tests.support.kernel_oracle import check, expected, expected_of, layers_of,
 from tests.support.networks_for_tests import multiplied, network, random_graph, rounded
 from tests.support.on_processor import run_row, through
 from tests.support.scaled_networks import errors, images, plain_errors
-from tests.support.sparsity import two_of_four, with_sparse_conv2
+from tests.support.sparsity import sparsity_patterns, with_sparse_conv2
 
 SINGLE, PAIR = row_of("conv", "warpgroup-sparse"), row_of("conv_pair", "wgmma-any-sparse")
 IMAGES = 9  # more than a round of two blocks
@@ -124,24 +123,13 @@ def whole_number_operands(problem: Any, kept: np.ndarray) -> tuple[np.ndarray, d
     return x, {"layer1": rng.integers(0, 2, shape).astype(np.float64) / problem.pixel_scale, "layer2": weights}
 
 
-def sparsity_patterns(channels: int, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Return masks (K, K, C, M) of weights to keep: the six pairs of positions in every four, then random ones."""
-    found = []
-    for places in combinations(range(GROUP), KEPT):
-        kept = np.zeros((*shape[:2], channels // GROUP, GROUP, shape[3]), bool)
-        kept[:, :, :, places, :] = True
-        found.append(kept.reshape(shape))
-    rng = np.random.default_rng(6)
-    return found + [two_of_four(rng, shape) & (rng.random(shape) < density) for density in (1, 0.5, 0.05, 0)]
-
-
+@pytest.mark.grid
 @pytest.mark.parametrize("case", OF_PATTERNS, ids=str)
 @ON
 def test_results_are_exact_for_all_patterns(case: Case, where: str) -> None:
     """Results are exact for each pattern alone, so no pattern can hide an error in another."""
     problem, last = sparse_convolution(case.problem), case.problem
-    shape = problem.kernel, problem.kernel, problem.channels, problem.maps
-    for kept in sparsity_patterns(problem.channels, shape):
+    for kept in sparsity_patterns((problem.kernel, problem.kernel, problem.channels, problem.maps)).values():
         assert is_2_4_sparse(kept)
         x, parameters = whole_number_operands(last, kept)
         scaled = x.astype(np.float64) * getattr(last, "pixel_scale", 1)

@@ -1,7 +1,7 @@
 """Test 2:4 sparse filters for lenet5: packing for Hopper, kernels that multiply them, and which weights use these."""
 
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,7 +20,13 @@ from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
 from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
 from tests.support.networks_for_tests import random_graph, rounded, with_bytes
 from tests.support.on_processor import run_row
-from tests.support.sparsity import drawn_two_of_four, exact_operands, shipped_lenet5, with_sparse_conv2
+from tests.support.sparsity import (
+    drawn_two_of_four,
+    exact_operands,
+    shipped_lenet5,
+    sparsity_patterns,
+    with_sparse_conv2,
+)
 
 
 def unpack_float16(packed: np.ndarray) -> np.ndarray:
@@ -136,20 +142,10 @@ def check_whole_numbers(name: str, count: int, kept: np.ndarray, **settings: int
         np.testing.assert_array_equal(y, wanted[: len(y)])
 
 
-def sparsity_patterns() -> dict[str, np.ndarray]:
-    """Return masks (5, 5, 32, 64) of weights to keep: the six pairs of positions in every four, and random ones."""
-    found = {}
-    for places in combinations(range(GROUP), KEPT):
-        found[str(places)] = np.zeros((5, 5, 32 // GROUP, GROUP, 64), bool)
-        found[str(places)][:, :, :, places, :] = True
-    rng = np.random.default_rng(12)
-    drawn = {f"drawn {d}": (drawn_two_of_four(rng) != 0) & (rng.random((5, 5, 32, 64)) < d) for d in (0.5, 0.05, 0.0)}
-    return {name: kept.reshape(5, 5, 32, 64) for name, kept in (found | drawn).items()}
+PATTERNS = sparsity_patterns((5, 5, 32, 64))
 
 
-PATTERNS = sparsity_patterns()
-
-
+@pytest.mark.grid
 @pytest.mark.parametrize("pattern", PATTERNS)
 @ALL_KERNELS
 def test_results_are_exact_for_all_patterns(name: str, pattern: str) -> None:

@@ -40,6 +40,7 @@ CASES = [*(Case(ROW, problem) for problem in PROBLEMS), *(Case(ROW, TUNED, other
 IMAGES = 2
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_element(case: Case) -> None:
     """Packed arrays have the declared sizes and types, and y is right. An access beyond x or a parameter crashes."""

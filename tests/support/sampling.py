@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 
@@ -18,9 +18,10 @@ from tests.support.kernel_cases import Case
 
 WHOLE = 20  # GPU tests with at most so many cases run all of them
 SHARE = 4  # of the others at least one case in so many
+GRID_SHARE = 8  # of those that are marked as a grid
 WORKER_GPU_BYTES, WORKER_HOST_BYTES = 4 << 30, 3 << 30  # what a process of GPU tests needs at most
 HEADER = (
-    f"sample: seed {{}} chooses one in {SHARE} or more of the cases of each large grid; "
+    f"sample: seed {{}} chooses one in {SHARE} or more of the cases of large GPU tests, one in {GRID_SHARE} of grids; "
     "every kernel, network, precision and option is in it; --sample N chooses others"
 )
 
@@ -70,18 +71,17 @@ def sampled(items: Iterable[pytest.Item], seed: int) -> Iterator[str]:
         if not large and not cases[0].get_closest_marker("grid"):
             yield from (case.nodeid for case in cases)
             continue
-        met: set[tuple[Factor, ...]] = set()
+        shown = {case.nodeid: {*_features(case)} for case in sorted(cases, key=lambda case: _hash(seed, case.nodeid))}
+        times = Counter(feature for features in shown.values() for feature in features)
         spare: list[str] = []
-        count = 0
-        for case in sorted(cases, key=lambda case: _hash(seed, case.nodeid)):
-            shown = set(_features(case))
-            if shown <= met:
-                spare.append(case.nodeid)
-                continue
-            met |= shown
-            count += 1
-            yield case.nodeid
-        yield from spare[: max(0, -(-len(cases) // SHARE) - count)]
+        for name, features in shown.items():
+            if all(times[feature] > 1 for feature in features):
+                times.subtract(features)
+                spare.append(name)
+            else:
+                yield name
+        least = -(-len(cases) // (SHARE if large else GRID_SHARE))
+        yield from spare[: max(0, least + len(spare) - len(cases))]
 
 
 def _hash(seed: int, name: str) -> int:

@@ -1,12 +1,13 @@
 """Make filters with 2:4 structured sparsity at random places."""
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from app.files.shipped import weights_path
-from app.kernels.plain_problems import is_2_4_sparse
+from app.kernels.plain_problems import GROUP, KEPT, is_2_4_sparse
 from app.network.graph import Graph
 from app.network.weights import Weights, load_weights
 
@@ -22,6 +23,14 @@ def drawn_two_of_four(rng: np.random.Generator) -> np.ndarray:
     """Return filters (5, 5, 32, 64) with two weights of every four, float32."""
     shape = 5, 5, 32, 64
     return np.where(two_of_four(rng, shape), rng.standard_normal(shape), 0).astype(np.float32)
+
+
+def sparsity_patterns(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return masks (K, K, in, out) of weights to keep: the six pairs of positions in every four, and random ones."""
+    place = np.arange(shape[2])[:, None] % GROUP
+    found = {str(two): np.broadcast_to(np.isin(place, two), shape) for two in combinations(range(GROUP), KEPT)}
+    rng = np.random.default_rng(6)
+    return found | {f"drawn {d}": two_of_four(rng, shape) & (rng.random(shape) < d) for d in (1, 0.5, 0.05, 0)}
 
 
 def with_sparse_conv2(graph: Graph, *others: str) -> Graph:

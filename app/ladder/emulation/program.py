@@ -84,6 +84,7 @@ def why_not_on_cpu(row: Variant) -> str | None:
     return "it multiplies in cuBLAS, a library for GPUs" if row.needs_cublas else has_ptx if row.has_ptx else None
 
 
+@cache
 def replace_ptx(name: str, text: str) -> str:
     """Return the text of a kernel's file or of a header, with empty lines in place of its PTX functions and types.
 
