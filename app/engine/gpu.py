@@ -59,12 +59,7 @@ class GpuEngine(Engine):
     """
 
     def __init__(
-        self,
-        plan: ExecutionPlan,
-        *,
-        chunk: int | None = None,
-        streams: int = STREAMS,
-        always_in_chunks: bool = False,
+        self, plan: ExecutionPlan, *, chunk: int | None = None, streams: int = STREAMS, always_in_chunks: bool = False
     ) -> None:
         self.plan, self.arithmetic = plan, plan.arithmetic
         self._scores, self._classes = plan.buffers[LOGITS]

@@ -111,7 +111,7 @@ def test_more_maps_change_two_layers_as_learn_md_says(tmp_path: Path, capsys: py
     few, many = counts
     assert {name for name in few if few[name] != many[name]} == {"conv1", "conv2"}
     for name in ("conv1", "conv2"):
-        assert re.search(rf"{name} (?:has )?{many[name]} (?:weights )?instead of {few[name]}\b", stated_outcome(6))
+        assert re.search(rf"{name} (?:has )?{many[name]} (?:parameters )?instead of {few[name]}\b", stated_outcome(6))
 
 
 def test_the_last_exercise_uses_a_free_step_number() -> None:
