@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
-from app.kernels.plain_problems import GROUP, is_2_4_sparse
+from app.kernels.plain_problems import GROUP, is_two_of_four
 from app.network.graph import Graph, build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import CompensatedLayer, quantise_convolution, round_layers
@@ -125,7 +125,7 @@ def sparsify_weights(options: argparse.Namespace) -> None:
 
 def _dense_convs(weights: Weights) -> list[str]:
     filters = {name: w for name, w in weights.arrays.items() if w.ndim == 4 and not w.shape[2] % GROUP}
-    return [name for name, w in filters.items() if not is_2_4_sparse(w)]
+    return [name for name, w in filters.items() if not is_two_of_four(w)]
 
 
 COMMANDS = {

@@ -46,7 +46,7 @@ def check_plan_supported(plan: ExecutionPlan) -> None:
     """Raise UserError unless the persistent kernel can compute this plan."""
     names = [node.variant.name for node in plan.nodes]
     served = len(names) == len(SERVED) and all(name in rows for name, rows in zip(names, SERVED, strict=True))
-    single_part = all(getattr(node.problem, "parts_per_weight", 1) == 1 for node in plan.nodes)
+    single_part = all(getattr(node.problem, "weight_parts", 1) == 1 for node in plan.nodes)
     # A flag proves its word only if a processor's stores become visible in their order: x86-64's do.
     if not (served and single_part and plan.input_dtype == "uint8" and platform.machine() == "x86_64"):
         raise UserError(NOT_SERVED)

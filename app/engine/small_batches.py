@@ -123,7 +123,7 @@ class _SmallBuffers(Buffers):
         if size not in self._graphs:
             graph = KernelGraph()
             for launch in self.launches:
-                launch.add_to_graph(graph, size)
+                launch.add_to(graph, size)
             self._graphs[size] = graph  # only now: an interrupt must not leave one without all kernels
         return self._graphs[size]
 

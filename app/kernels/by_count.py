@@ -32,9 +32,9 @@ class LaunchByCount:
         """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
         self.launch_for(images)(stream, images)
 
-    def add_to_graph(self, graph: KernelGraph, images: int) -> None:
+    def add_to(self, graph: KernelGraph, images: int) -> None:
         """Add the kernels for the first ``images`` images to a graph. Requires ``launches_only_kernels``."""
-        self.launch_for(images).add_to_graph(graph, images)
+        self.launch_for(images).add_to(graph, images)
 
     @property
     def launches_only_kernels(self) -> bool:

@@ -42,14 +42,14 @@ class KernelFunction(LoadedKernel):
         if not (0 < x <= MAX_GRID_X and 0 < y <= MAX_GRID_YZ and 0 < z <= MAX_GRID_YZ):
             raise ValueError(f"{self.name} cannot be launched on a grid of {grid}")
         if self._launch is None:
-            self._values = [_empty_ctypes_value(self.name, value) for value in values]
+            self._values = [_c_value(self.name, value) for value in values]
             self._launch = self.make_launcher(self._values, tuple)
         for place, value in zip(self._values, values, strict=True):
             place.value = value.data.ptr if isinstance(value, cupy.ndarray) else value
         self._launch(stream.ptr, grid)
 
 
-def _empty_ctypes_value(name: str, value: Value) -> Any:
+def _c_value(name: str, value: Value) -> Any:
     """Return an empty ctypes object for arguments of the same type as ``value``. name: the kernel's, for errors."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:

@@ -149,7 +149,7 @@ class Launch:
             for step in self._steps:
                 step(stream, count)
 
-    def add_to_graph(self, graph: KernelGraph, images: int) -> None:
+    def add_to(self, graph: KernelGraph, images: int) -> None:
         """Add the kernels for the first ``images`` images to a graph. Requires ``launches_only_kernels``."""
         for count in self._iter_chunks(images):
             for node in self._nodes:
@@ -157,17 +157,17 @@ class Launch:
 
     @property
     def launches_only_kernels(self) -> bool:
-        """Return whether every action launches a kernel, so that ``add_to_graph`` adds the whole launch."""
+        """Return whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
     def _iter_chunks(self, images: int) -> Iterable[int]:
         """Divide the images into chunks; for each, set the kernel's arguments and yield its number of images."""
         if self._advanced or not 0 < images <= self._chunk:
-            return self._iter_chunks_advancing_pointers(images)
+            return self._iter_moving_chunks(images)
         self._images.value = images
         return (images,)
 
-    def _iter_chunks_advancing_pointers(self, images: int) -> Iterator[int]:
+    def _iter_moving_chunks(self, images: int) -> Iterator[int]:
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         self._advanced = True

@@ -119,7 +119,7 @@ class ArgmaxProblem(Frozen):
 GROUP, KEPT = 4, 2
 
 
-def is_2_4_sparse(filters: np.ndarray) -> bool:
+def is_two_of_four(filters: np.ndarray) -> bool:
     """Return whether an array is 2:4 sparse filters (K, K, in, out); False unless ``in`` is a multiple of 4.
 
     2:4: at each pixel of each filter, at most two of the input maps 4i to 4i + 3 have a nonzero weight, for every i.

@@ -67,12 +67,12 @@ class ConvProblem(Frozen):
             object.__setattr__(self, "pool_ceil", False)
 
     @property
-    def parts_per_activation(self) -> int:
+    def activation_parts(self) -> int:
         """Return how many numbers add up to one input: two in float16x2, unless inputs are bytes, else one."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
-    def parts_per_weight(self) -> int:
+    def weight_parts(self) -> int:
         """Return how many numbers add up to one weight: two in float16x2, unless weights are exact, else one."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
@@ -173,12 +173,12 @@ class LinearProblem(Frozen):
     unbounded: bool = False
 
     @property
-    def parts_per_activation(self) -> int:
+    def activation_parts(self) -> int:
         """Return how many float16 add up to one input; 1 for bytes and other types."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
-    def parts_per_weight(self) -> int:
+    def weight_parts(self) -> int:
         """Return how many float16 add up to one weight; 1 for other types."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
@@ -214,12 +214,12 @@ class _PairProblem(Frozen, Generic[Half]):
         return self.first.dtype
 
     @property
-    def parts_per_activation(self) -> int:
+    def activation_parts(self) -> int:
         """Return how many float16 add up to one activation."""
         return 2 if self.dtype == "float16x2" else 1
 
     @property
-    def parts_per_weight(self) -> int:
+    def weight_parts(self) -> int:
         """Return how many float16 add up to one weight."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
@@ -259,9 +259,9 @@ class LinearPairProblem(_PairProblem[LinearProblem]):
     """Two matrix products: x (inputs), w1 (inputs, outputs), bias1 (outputs), w2, bias2, y (outputs), labels (1)."""
 
     @property
-    def parts_per_activation(self) -> int:
+    def activation_parts(self) -> int:
         """Return how many float16 add up to one input."""
-        return self.first.parts_per_activation
+        return self.first.activation_parts
 
 
 PairProblem = ConvPairProblem | LinearPairProblem

@@ -81,7 +81,7 @@ def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[V
                 yield row
 
 
-def with_sparse_flag(row: Variant, problem: P) -> P:
+def served_form(row: Variant, problem: P) -> P:
     """Return the problem, marked as 2:4 sparse if the variant supports only sparse filters.
 
     A problem whose channels are not whole groups of four is returned unchanged. Dense kernels take the same time for

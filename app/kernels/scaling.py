@@ -102,7 +102,7 @@ def float16_parts(
     problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
 ) -> list[np.ndarray]:
     """Return float64 weights of any shape as float16: [rounded], or [high, low] if split. Raises InexactError."""
-    if problem.parts_per_weight == 2:
+    if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
     rounded = values.astype(np.float16)
     if problem.exact and not (rounded == values).all():
@@ -142,7 +142,7 @@ def activation_scales(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     return power_of_two_scales(activation_bounds(problem, arrays))
 
 
-def scale_conv_pair(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Scale (w1, bias1, w2, bias2) for float16; return w1 (K², maps), bias1, w2 (channels, K², maps), all float64.
 
     The sum of four activations of a map can then come close to LARGEST, and exceeds it for no image.
@@ -186,7 +186,7 @@ def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | N
     return _scale_in_dtype(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest
 
 
-def scale_linear_pair(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Scale (w1, bias1, w2, bias2); return w1 (inputs, hidden), bias1, w2 (hidden, outputs), all float64.
 
     The greatest weight of each hidden value is then close to LARGEST.
@@ -227,7 +227,7 @@ def fits_float16(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arr
         _, scales = scale_per_output(problem, arrays)
         return _all_in_range(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
     if isinstance(problem, LinearPairProblem):
-        _, _, w2 = scale_linear_pair(problem, arrays)
+        _, _, w2 = balance_products(problem, arrays)
         # Where features were scaled, float32's loss is negligible beside such scores, or was multiplied by more.
         usual = arrays[2] is not None and np.abs(arrays[2]).max() <= GREATEST_WEIGHT2
         return usual and _all_in_range(np.abs(w2).max(), SMALLEST, GREATEST)

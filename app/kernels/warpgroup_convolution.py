@@ -29,8 +29,8 @@ STAGES = (8, 6, 4, 3)  # numbers of stages to try for a ring of filters
 class WarpgroupConvolution(Frozen):
     """The sizes of a convolution of maps in shared memory. rows, columns: pixels of the result that pooling reads.
 
-    padded_width: map width with padding. parts, parts_per_weight: how many float16 represent a number of the maps, of
-    the filters. sparse: the filters are 2:4 sparse, so a k step covers 32 channels, not 16, with as many weights.
+    padded_width: map width with padding. parts, weight_parts: how many float16 represent a number of the maps, of the
+    filters. sparse: the filters are 2:4 sparse, so a k step covers 32 channels instead of 16, with as many weights.
     """
 
     channels: int
@@ -42,14 +42,14 @@ class WarpgroupConvolution(Frozen):
     columns: int
     pool: int
     parts: int
-    parts_per_weight: int
+    weight_parts: int
     sparse: bool = False
 
     @classmethod
     def of_layer(cls, layer: ConvProblem, whole: ConvProblem | ConvPairProblem) -> "WarpgroupConvolution":
         """Return the convolution of a layer. whole: the kernel's problem, the layer or a pair that ends with it."""
         sizes = layer.channels, layer.width + 2 * layer.padding, layer.maps, layer.kernel, layer.stride
-        parts = whole.parts_per_activation, whole.parts_per_weight
+        parts = whole.activation_parts, whole.weight_parts
         return cls(*sizes, *size_read_by_pooling(layer), layer.pool, *parts, whole.sparse)
 
     @property
@@ -58,14 +58,14 @@ class WarpgroupConvolution(Frozen):
         return ceil_div(self.channels, 8) if self.sparse else 2 * ceil_div(self.channels, 16)
 
     @property
-    def k_steps_per_run(self) -> int:
+    def run_steps(self) -> int:
         """Return the number of k steps for one tap; for sparse filters, for one column of taps."""
         return ceil_div(self.kernel * self.planes, 4) if self.sparse else self.planes // 2
 
     @property
     def steps(self) -> int:
         """Return the number of k steps for all taps."""
-        return self.kernel * self.k_steps_per_run * (1 if self.sparse else self.kernel)
+        return self.kernel * self.run_steps * (1 if self.sparse else self.kernel)
 
     @property
     def padded_maps(self) -> int:
@@ -79,7 +79,7 @@ class WarpgroupConvolution(Frozen):
 
     def stage_bytes(self, steps: int) -> int:
         """Return the bytes of 64 maps' filters for ``steps`` k steps: both halves if split, metadata if sparse."""
-        return self.parts_per_weight * steps * STEP_BYTES + ceil_div(steps, 2) * WORD_BYTES * self.sparse
+        return self.weight_parts * steps * STEP_BYTES + ceil_div(steps, 2) * WORD_BYTES * self.sparse
 
     @property
     def utilisation(self) -> float:
@@ -91,7 +91,7 @@ class WarpgroupConvolution(Frozen):
         """Return why no tiles suit the convolution, or None."""
         if self.pool > 2:
             return "pools at most 2 x 2 pixels"
-        if self.sparse and self.parts_per_weight > 1:
+        if self.sparse and self.weight_parts > 1:
             return "serves sparse weights that float16 holds"
         if self.utilisation < LEAST_USE:
             return f"serves products that fill {LEAST_USE:.0%} of its tiles of {TILE} maps, 16 channels and 8 pixels"
@@ -108,7 +108,7 @@ class WarpgroupConvolution(Frozen):
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride
         ends = (self.stride - 1) * phase_bytes + (last_column + 1) * 16
         if self.sparse:  # a row of all planes lies together, and the last step of a tile's last row ends below
-            last_line = (tile_rows - 1) * self.stride * self.planes + 4 * self.k_steps_per_run - 1
+            last_line = (tile_rows - 1) * self.stride * self.planes + 4 * self.run_steps - 1
             return max(last_line * line_bytes + ends, height * self.planes * line_bytes)
         last_line = self.input_rows_for(tile_rows) - 1
         return (self.planes - 1) * height * line_bytes + max(last_line * line_bytes + ends, height * line_bytes)
@@ -160,7 +160,7 @@ class FilterRing(Frozen):
 
     @classmethod
     def _fit_stages(cls, staged: bool, others: int, convolution: WarpgroupConvolution) -> "FilterRing":
-        steps, run = convolution.steps, convolution.k_steps_per_run
+        steps, run = convolution.steps, convolution.run_steps
         counts = [n for n in range(steps, 0, -1) if steps % n == 0 and n % run == 0]
         counts += [n for n in range(run - 1, 0, -1) if run % n == 0 and convolution.sparse]
         counts = [n for n in counts if n <= PARTIAL_STEPS] or counts[-1:]
@@ -206,7 +206,7 @@ def collected_result_bytes(problem: ConvProblem) -> int:
 
 def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: FilterRing) -> float:
     """Roughly estimate a warpgroup's clocks for a band of an image, to rank ``tiles``. ring: layout of the filters."""
-    products = convolution.steps * (convolution.parts + convolution.parts_per_weight - 1)
+    products = convolution.steps * (convolution.parts + convolution.weight_parts - 1)
     one_by_one = ring.streamed or convolution.parts == 2 or (convolution.sparse and convolution.steps > MOST_UNROLLED)
     waits = convolution.steps // ring.stage_steps if one_by_one else 1
     # Clocks of a product of 8 x rows pixels: the tensor cores', or those of reading both operands.
@@ -217,7 +217,7 @@ def estimated_clocks(convolution: WarpgroupConvolution, tiles: Tiles, ring: Filt
     return clocks * tiles.chunks * across * RELATIVE_TIME[tiles.warpgroups] * (STREAMED_TIME if ring.streamed else 1.0)
 
 
-def sparse_beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
+def beats_dense(dense: WarpgroupConvolution, dense_clocks: float, sparse_clocks: float) -> bool:
     """Return whether sparse wgmma is estimated to be faster than the dense kernel: wgmma, or mma if wgmma fits badly.
 
     dense: the same convolution with dense filters. dense_clocks, sparse_clocks: estimates for wgmma.

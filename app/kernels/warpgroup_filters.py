@@ -27,7 +27,7 @@ def pack_filters(convolution: WarpgroupConvolution, ring: FilterRing, parts: lis
     if not convolution.sparse:
         return pack_core_matrices(parts)
     (filters,) = parts
-    run, tiles = convolution.k_steps_per_run, convolution.padded_maps // TILE
+    run, tiles = convolution.run_steps, convolution.padded_maps // TILE
     planes = np.pad(filters, ((0, -len(filters) % 8), (0, 0), (0, 0), (0, -filters.shape[-1] % TILE)))
     # Each column of taps has its rows and their channels one after another: (columns, rows x channels, maps).
     columns = planes.transpose(2, 1, 0, 3).reshape(convolution.kernel, -1, planes.shape[-1])

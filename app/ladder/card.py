@@ -8,7 +8,7 @@ from typing import Any
 from app.base.frozen import Frozen
 from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem
-from app.kernels.registry import with_sparse_flag
+from app.kernels.registry import served_form
 from app.lab.bench.cases import network_items
 from app.lab.document import Row, first_row
 from app.lab.profile.counters import normalize_count
@@ -119,7 +119,7 @@ class Card(Frozen):
         return {}
 
     def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
-        bench, problem = self.benches[network], with_sparse_flag(step.row, problem)
+        bench, problem = self.benches[network], served_form(step.row, problem)
         row = self._bench_row(step, network, item)
         if step.row.refusal_reason(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None

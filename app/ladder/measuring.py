@@ -8,7 +8,7 @@ from tqdm import tqdm
 from app.base.errors import UserError
 from app.cuda.memory import DeviceMemoryError
 from app.kernels.problems import Problem
-from app.kernels.registry import with_sparse_flag
+from app.kernels.registry import served_form
 from app.lab.bench import peak
 from app.lab.bench.cases import Item, network_items
 from app.lab.bench.compiling import compile_variants
@@ -39,7 +39,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
         if item.operation == step.row.operation and step.dtype in item.problems
     ]
     compile_variants(
-        [(with_sparse_flag(step.row, item.problems[step.dtype]), step.row) for step, item in rungs], arch, known
+        [(served_form(step.row, item.problems[step.dtype]), step.row) for step, item in rungs], arch, known
     )
     peaks = peak.measure_peaks(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
@@ -77,7 +77,7 @@ def _time_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Re
         if before != (kind := (step.row.operation, step.dtype)):
             trials.clear()
             before = kind
-        problem = with_sparse_flag(step.row, item.problems[step.dtype])
+        problem = served_form(step.row, item.problems[step.dtype])
         if problem not in trials:
             trials[problem] = Trial(problem, images, timer.arch)
         yield timer.time_variant(trials[problem], step.row)

@@ -16,7 +16,7 @@ from app.main_job.statistics import describe_bottleneck
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
-from app.planning.plan import plan, plan_notes
+from app.planning.plan import notices, plan
 from data_tools.dataset import Dataset
 
 REPEAT, REPEAT_FEW = 100, 1000  # timed runs; the second for a batch of at most FEW images, which takes little time
@@ -67,7 +67,7 @@ def run_on_gpu(
         direct = engine.direct if engine.replays_graph_for(one_pass, outputs) else None
         use = None if cycle else timing.median_pipeline_usage(engine, one_pass, outputs)
         resident = timing.time_on_card(engine, one_pass, LAYER_REPEAT, request.warmup)
-        notes = plan_notes(execution, chosen)
+        notes = notices(execution, chosen)
         drawn = (
             power.measure_current_gpu(partial(engine.run, one_pass, outputs), len(one_pass)) if request.power else None
         )

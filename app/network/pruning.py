@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from app.kernels.plain_problems import GROUP, KEPT, is_2_4_sparse
+from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.layers import Conv2d
 from app.network.graph import Graph
 from app.network.rounding import CompensatedLayer, add_damping, append_bias, gram_matrix, input_rows, split_bias
@@ -34,7 +34,7 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
     for at, step in enumerate(graph.steps):
         names = [name for name in step.parameter_shapes if name in graph.parameters]
         prunes = isinstance(step.layer, Conv2d) and step.in_shape[0] % GROUP == 0
-        prunes = prunes and not is_2_4_sparse(graph.parameters[step.layer.name])
+        prunes = prunes and not is_two_of_four(graph.parameters[step.layer.name])
         if not names or (not prunes and changed is graph):
             continue
         w = append_bias(graph, names)

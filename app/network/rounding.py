@@ -28,7 +28,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.kernels.plain_problems import is_2_4_sparse
+from app.kernels.plain_problems import is_two_of_four
 from app.layers import AvgPool, Conv2d, Layer, Parameters, Relu
 from app.layers.conv2d import im2col, sliding_windows
 from app.network.graph import REFERENCE_CHUNK, Graph
@@ -97,7 +97,7 @@ def round_to_half(values: np.ndarray) -> np.ndarray:
 def _changeable_mask(array: np.ndarray) -> np.ndarray:
     """Return the mask (inputs, outputs) of the weights that may change: all but the zeros of 2:4 sparse filters."""
     rows = array.reshape(-1, array.shape[-1])
-    return rows != 0 if is_2_4_sparse(array) else np.ones(rows.shape, bool)
+    return rows != 0 if is_two_of_four(array) else np.ones(rows.shape, bool)
 
 
 def add_damping(products: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ def check_architecture(arch: str) -> None:
         raise UserError(f"unknown architecture '{arch}': {choices_hint(arch, ARCHITECTURES)}")
 
 
-def resolve_arch_and_card(requested: str | None, default: str | None = None) -> tuple[str, str]:
+def resolve_target(requested: str | None, default: str | None = None) -> tuple[str, str]:
     """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``default``.
 
     The GPU is given by its CUDA name, "" if unknown. Raises UserError for an unknown architecture, and if none of

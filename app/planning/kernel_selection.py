@@ -10,7 +10,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
-from app.kernels.plain_problems import is_2_4_sparse
+from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -39,9 +39,9 @@ from app.planning.matching import (
     Choices,
     Node,
     fusion_candidates,
-    is_split_layer,
-    layer_problem_forms,
-    pair_problem_forms,
+    is_split,
+    layer_forms,
+    pair_forms,
     stored_parameters,
 )
 
@@ -99,7 +99,7 @@ class KernelSelector(Frozen):
                 problem, row, settings, arrays = found
                 own, written = {}, None
                 if self._may_scale_results(problem) and (source is not None or problem.input_dtype == "uint8"):
-                    arrays, written = self._scale_for_next_kernel(problem, arrays, at + lead + taken, source)
+                    arrays, written = self._scale_for_reader(problem, arrays, at + lead + taken, source)
                 if isinstance(problem, ConvProblem):
                     own = self.choices.tuning.parameters(without_epilogue(problem), row, self.arch)
                 layers = graph.steps[at : at + lead + taken]
@@ -131,21 +131,21 @@ class KernelSelector(Frozen):
             folded = graph.quantised.dequantised_parameters(graph.parameters, heads[0].layer.name)
             stored = replace(graph, parameters=folded)
         sparse = self._is_sparse(heads[1], stored)
-        for form in pair_problem_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
+        for form in pair_forms(problem, scale, integers=graph.quantised is not None, sparse=sparse):
             served = self._choose_kernel(form, named)
             if served is None:
                 reason = (
                     f"it {named.refusal_reason(form, self.arch)}; choose another kernel or --precision" if named else ""
                 )
                 continue
-            if isinstance(form, LinearPairProblem) and form.parts_per_activation == 2 and source is None:
+            if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and source is None:
                 reason = f"{UNSCALED}; choose another, or --precision fp16"
                 continue
             arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
             if isinstance(form, LinearPairProblem):
                 arrays = arrays if source is None else unscale_features(arrays, source.scales)
             else:
-                arrays, written = self._scale_for_next_kernel(form, arrays, start + taken)
+                arrays, written = self._scale_for_reader(form, arrays, start + taken)
             if not fits_float16(form, arrays):
                 reason = f"{LOSSY}; take auto, or a kernel of single layers"
             elif not _weights_fit_float16(form, *served, arrays):
@@ -157,7 +157,7 @@ class KernelSelector(Frozen):
             raise UserError(f"kernel {named.name} does not support {both}: {reason}")
         return None
 
-    def _scale_for_next_kernel(
+    def _scale_for_reader(
         self, problem: Scalable, arrays: Parameters, after: int, source: FeatureScaling | None = None
     ) -> tuple[Parameters, FeatureScaling | None]:
         """Scale a kernel's parameters so that float16 holds its results, if the kernel at step ``after`` undoes this.
@@ -187,19 +187,19 @@ class KernelSelector(Frozen):
         named = self.choices.requested_kernel(head.layer)
         arrays: Parameters | None = None
         sparse = isinstance(problem, ConvProblem) and self._is_sparse(head, self.graph)
-        for form in layer_problem_forms(problem, source, sparse=sparse):
+        for form in layer_forms(problem, source, sparse=sparse):
             served = self._choose_kernel(form, named)
             if served is None:
                 continue
             arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
             given = arrays if source is None else unscale_features(arrays, source.scales)
-            if not is_split_layer(form) or (fits_float16(form, given) and _weights_fit_float16(form, *served, given)):
+            if not is_split(form) or (fits_float16(form, given) and _weights_fit_float16(form, *served, given)):
                 return form, *served, given
         return None
 
     def _is_sparse(self, step: LayerStep, stored: Graph) -> bool:
         """Return whether kernels for 2:4 sparse filters may compute the layer. stored: the graph with its weights."""
-        return self.choices.sparse and is_2_4_sparse(stored.parameters[step.layer.name])
+        return self.choices.sparse and is_two_of_four(stored.parameters[step.layer.name])
 
     def _choose_kernel(self, form: Problem, named: Variant | None) -> tuple[Variant, dict[str, int]] | None:
         """Return a kernel and its settings; None if there is none, or if it is sparse and a dense one is faster."""

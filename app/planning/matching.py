@@ -168,21 +168,21 @@ def _convert_parameter(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=dtype)
 
 
-def is_split_layer(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
+def is_split(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
     """Return whether the problem is a single layer whose numbers are split into the sum of two float16."""
     return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
 
 
-def layer_problem_forms(problem: Problem, source: FeatureScaling | None, *, sparse: bool = False) -> list[Problem]:
+def layer_forms(problem: Problem, source: FeatureScaling | None, *, sparse: bool = False) -> list[Problem]:
     """Return the forms of a layer's problem (such as exact or sparse) for kernels to try, the fastest first.
 
     source: scales and bounds of its input; None: unscaled. sparse: whether its filters are 2:4 sparse and kernels for
     them may run; forms for these come first.
     """
     if sparse and isinstance(problem, ConvProblem):
-        dense = layer_problem_forms(problem, source)
+        dense = layer_forms(problem, source)
         return [*(replace(form, sparse=True) for form in dense if isinstance(form, ConvProblem)), *dense]
-    if not is_split_layer(problem):
+    if not is_split(problem):
         return [problem]
     if isinstance(problem, ConvProblem):
         bounded = source is not None and source.layers <= MOST_LAYERS_OF_HALVES
@@ -192,9 +192,7 @@ def layer_problem_forms(problem: Problem, source: FeatureScaling | None, *, spar
     return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
 
 
-def pair_problem_forms(
-    problem: PairProblem, pixel_scale: float | None, *, integers: bool, sparse: bool
-) -> list[PairProblem]:
+def pair_forms(problem: PairProblem, pixel_scale: float | None, *, integers: bool, sparse: bool) -> list[PairProblem]:
     """Return the problem's forms for kernels to try: for weights that float16 holds exactly, then for any weights.
 
     The first form is the fastest. pixel_scale: the factor of the first layer's pixels, None if that layer reads none.
@@ -202,7 +200,7 @@ def pair_problem_forms(
     8-bit filters. sparse: whether the second filters are 2:4 sparse and kernels for them may run, which come first.
     """
     if sparse and isinstance(problem, ConvPairProblem):
-        dense = pair_problem_forms(problem, pixel_scale, integers=integers, sparse=False)
+        dense = pair_forms(problem, pixel_scale, integers=integers, sparse=False)
         return [*(replace(form, sparse=True) for form in dense if isinstance(form, ConvPairProblem)), *dense]
     if problem.dtype == INTEGERS:
         if isinstance(problem, ConvPairProblem):

@@ -80,7 +80,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
         nodes.append(selector.select_kernel(at, dtype, nodes[-1].features if nodes else None))
         at += len(nodes[-1].layers)
-    _check_pair_kernels_used(graph, {operation(node.problem) for node in nodes}, choices)
+    _check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)
     if BY_NAME[choices.precision].dtype == INTEGERS and not integers:
         raise UserError(f"{_int8_unavailable_reason(graph, arch, choices, input_dtype)}; or use --precision fp16")
@@ -113,7 +113,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
             raise ValueError(f"{target} takes a {wanted} kernel, {row.name} is a {row.operation} kernel")
 
 
-def _check_pair_kernels_used(graph: Graph, taken: Collection[str], choices: Choices) -> None:
+def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
     """Raise UserError if the user named a pair kernel that no node uses. taken: the nodes' operations."""
     for pair, row in choices.named_pair_kernels.items():
         if pair not in taken:
@@ -146,7 +146,7 @@ def second_convolution_name(node: Node) -> str:
     return second
 
 
-def plan_notes(execution: ExecutionPlan, choices: Choices) -> list[str]:
+def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
     """Return notes: on exact, sparse and 8-bit weights, and on layers that run unfused but could be fused."""
     exact = ", ".join(node.head.name for node in execution.nodes if getattr(node.problem, "exact", False))
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []

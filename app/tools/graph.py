@@ -8,7 +8,7 @@ from app.kernels.plain_problems import bytes_moved
 from app.network.graph import Graph
 from app.network.network import LayerStep
 from app.planning import tuning
-from app.planning.choices import load_graph, resolve_arch_and_card
+from app.planning.choices import load_graph, resolve_target
 from app.planning.matching import Node
 from app.planning.plan import plan
 from app.records import networks as records
@@ -32,7 +32,7 @@ NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2
 def graph(request: GraphRequest) -> int:
     """Print a network's layers and the launches that compute them on an architecture. Return 0. Raises UserError."""
     built, _, chosen = load_graph(request.network, shapes_only=True)
-    arch, card = resolve_arch_and_card(request.arch, default=REFERENCE_ARCH)
+    arch, card = resolve_target(request.arch, default=REFERENCE_ARCH)
     nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes
     document: records.Graph = {
         "schema": "lenet5-inference/graph/1",

@@ -12,7 +12,7 @@ from app.cuda.compiler import check_cache_permissions, compile_kernel, import_nv
 from app.cuda.compiler_process import compile_on_all_cores
 from app.kernels.problems import ConvProblem, without_epilogue
 from app.planning import tuning
-from app.planning.choices import load_graph, resolve_arch_and_card
+from app.planning.choices import load_graph, resolve_target
 from app.planning.plan import ExecutionPlan, plan
 from app.records.operate import Precompile
 from app.terminal.output import publish_report
@@ -28,7 +28,7 @@ def precompile(request: PrecompileRequest) -> int:
         raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
     check_cache_permissions()
     graph, _, chosen = load_graph(request.network, shapes_only=True)
-    arch, card = resolve_arch_and_card(request.arch)
+    arch, card = resolve_target(request.arch)
     wanted = replace(chosen, tuning=tuning.load(card))
     plans: dict[str, ExecutionPlan] = {}
     for precision in PRECISIONS if request.all else (wanted.precision,):

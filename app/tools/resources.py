@@ -16,7 +16,7 @@ from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes, resource_report
 from app.cuda.compiler_process import compile_on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
-from app.kernels.registry import with_sparse_flag
+from app.kernels.registry import served_form
 from app.kernels.variant import LaunchConfig, Variant, ceil_div
 from app.layers import Conv2d
 from app.network.definitions import FA19, LENET5, Network
@@ -96,7 +96,7 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
         for layer in network.layers:
             if layer.name in names and layer.operation == row.operation:
                 asked = zip(*(_layer_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
-                yield layer.name, [with_sparse_flag(row, one) for alike in asked for one in alike if one is not None]
+                yield layer.name, [served_form(row, one) for alike in asked for one in alike if one is not None]
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:
@@ -104,7 +104,7 @@ def _pair_problems(row: Variant, network: Network) -> list[Problem]:
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
-    found += [replace(problem, exact=True) for problem in found if problem.parts_per_activation == 2]
+    found += [replace(problem, exact=True) for problem in found if problem.activation_parts == 2]
     return [*found, *(replace(problem, sparse=True) for problem in found if row.sparse)]
 
 

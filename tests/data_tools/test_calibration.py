@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.files import shipped
-from app.kernels.plain_problems import is_2_4_sparse
+from app.kernels.plain_problems import is_two_of_four
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Shape
 from app.network import rounding
 from app.network.definitions import MINIDNN86, Network
@@ -197,6 +197,6 @@ def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
     assert main(["round", str(out), str(narrow), "--images", "50"]) == 0
     assert main(["quantise", str(narrow), str(integers), "--images", "50"]) == 0
     final = load_weights(integers)
-    assert is_2_4_sparse(final.arrays["conv2"]) and final.quantised is not None
-    assert is_2_4_sparse(final.quantised.filters) and final.storage == "float16"
+    assert is_two_of_four(final.arrays["conv2"]) and final.quantised is not None
+    assert is_two_of_four(final.quantised.filters) and final.storage == "float16"
     refuses(["quantise", integers, again], "sparse8.h5 has 8-bit filters already", main)

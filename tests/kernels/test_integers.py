@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from app.kernels.plain_problems import is_2_4_sparse
+from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
 from app.network.quantised import QuantisedFilters
@@ -41,7 +41,7 @@ def convolution_node(graph: Graph, sparse: bool = True) -> Node:
     """Return the plan's node for both convolutions. sparse: whether the plan may use kernels for sparse filters."""
     first, second = plan(graph, "sm_90a", Choices("int8", sparse=sparse)).nodes
     assert graph.quantised is not None
-    name = "wgmma-sparse-int8" if sparse and is_2_4_sparse(graph.quantised.filters) else "wgmma-int8"
+    name = "wgmma-sparse-int8" if sparse and is_two_of_four(graph.quantised.filters) else "wgmma-int8"
     assert (first.variant.name, second.problem.dtype) == (name, "float16")
     return first
 

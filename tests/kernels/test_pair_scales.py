@@ -15,7 +15,7 @@ import pytest
 from app.base.precision import BY_DTYPE
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from app.kernels.registry import variants
-from app.kernels.scaling import LARGEST, LARGEST_BIAS1, scale_linear_pair, split_tf32
+from app.kernels.scaling import LARGEST, LARGEST_BIAS1, balance_products, split_tf32
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -266,12 +266,12 @@ def test_balanced_products_consider_great_biases() -> None:
     rng = np.random.default_rng(2)
     first, second = rng.uniform(0.5, 1, (64, 32)), rng.standard_normal((32, 3))
     bias = np.where(np.arange(32) % 2, 1.0, -(2.0**40))
-    w1, bias1, w2 = scale_linear_pair(problem, (first, bias, second, None))
+    w1, bias1, w2 = balance_products(problem, (first, bias, second, None))
     assert bias1 is not None
     greatest = np.maximum(np.abs(w1).max(axis=0), np.abs(bias1) / LARGEST_BIAS1)
     assert (greatest <= LARGEST).all() and (greatest > LARGEST / 2).all()
     scales = bias1 / bias
     np.testing.assert_array_equal(w1, first * scales)
     np.testing.assert_array_equal(w2, second / scales[:, None])
-    without, none, _ = scale_linear_pair(problem, (first, None, second, None))
+    without, none, _ = balance_products(problem, (first, None, second, None))
     assert none is None and (np.abs(without).max(axis=0) > LARGEST / 2).all()

@@ -9,12 +9,12 @@ import pytest
 
 from app.base.errors import UserError
 from app.cuda.device import why_no_gpu
-from app.kernels.plain_problems import ArgmaxProblem, is_2_4_sparse
+from app.kernels.plain_problems import ArgmaxProblem, is_two_of_four
 from app.kernels.problems import ConvPairProblem, ConvProblem, tuning_key
 from app.layers import Argmax, Conv2d, Flatten, Linear, MaxPool, Relu
 from app.network.graph import Graph
 from app.planning.matching import Choices
-from app.planning.plan import ExecutionPlan, plan, plan_notes
+from app.planning.plan import ExecutionPlan, notices, plan
 from app.planning.tuning import TunedResult, Tuning
 from tests.support.convolutions import SPARSE
 from tests.support.kernel_cases import Case
@@ -130,7 +130,7 @@ def test_results_are_exact_for_all_patterns(case: Case, where: str) -> None:
     """Results are exact for each pattern alone, so no pattern can hide an error in another."""
     problem, last = sparse_convolution(case.problem), case.problem
     for kept in sparsity_patterns((problem.kernel, problem.kernel, problem.channels, problem.maps)).values():
-        assert is_2_4_sparse(kept)
+        assert is_two_of_four(kept)
         x, parameters = whole_number_operands(last, kept)
         scaled = x.astype(np.float64) * getattr(last, "pixel_scale", 1)
         wanted = run(layers_of(last), scaled, parameters)
@@ -186,7 +186,7 @@ def convolution_kernels(planned: ExecutionPlan) -> list[str]:
 
 def noted_layers(planned: ExecutionPlan, choices: Choices) -> list[str]:
     """Return the names of the layers in the plan's notices about sparse weights."""
-    return [note.split(" ")[0] for note in plan_notes(planned, choices) if "2:4 sparse: half" in note]
+    return [note.split(" ")[0] for note in notices(planned, choices) if "2:4 sparse: half" in note]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])

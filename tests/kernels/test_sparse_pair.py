@@ -8,12 +8,12 @@ import pytest
 
 from app.base.errors import UserError
 from app.kernels.fused.sparse_pair import kept_positions, pack_sparse_filters
-from app.kernels.plain_problems import GROUP, KEPT, is_2_4_sparse
+from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.kernels.variant import Unfit
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build_graph
 from app.planning.matching import Choices
-from app.planning.plan import plan, plan_notes
+from app.planning.plan import notices, plan
 from tests.kernels.test_pair_rows import pack_for
 from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
@@ -150,7 +150,7 @@ PATTERNS = sparsity_patterns((5, 5, 32, 64))
 @ALL_KERNELS
 def test_results_are_exact_for_all_patterns(name: str, pattern: str) -> None:
     """Results are exact for each pattern alone, so no pattern can hide an error in another."""
-    assert is_2_4_sparse(PATTERNS[pattern])
+    assert is_two_of_four(PATTERNS[pattern])
     check_whole_numbers(name, 5, PATTERNS[pattern])
 
 
@@ -198,7 +198,7 @@ def chosen_kernel(graph: Graph, precision: str, arch: str = "sm_90a", sparse: bo
     asked = Choices(precision, sparse=sparse)
     planned = plan(graph, arch, asked)
     name = planned.nodes[0].variant.name
-    told = [note for note in plan_notes(planned, asked) if note.startswith("conv2 ")]
+    told = [note for note in notices(planned, asked) if note.startswith("conv2 ")]
     assert told == [
         *["conv2 2:4 sparse: half of its products are skipped"] * ("sparse" in name),
         *["conv2 in 8-bit integers: coarser than fp16"] * ("int8" in name),

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from app.kernels.conv.rows.toom_cook import POINTS, as_float64, error_bound_terms, toom_cook_matrices, transform_filters
+from app.kernels.conv.rows.toom_cook import POINTS, as_float64, error_bound, toom_cook_matrices, transform_filters
 from app.kernels.problems import ConvProblem
 from tests.support.kernel_cases import Case, describe
 from tests.support.kernel_device import bits, host_arrays
@@ -86,11 +86,11 @@ def test_error_bound_covers_results_and_is_tight(problem: ConvProblem) -> None:
     plain = replace(problem, activation="", bias=False)
     x, given = operands(plain, images)
     w = given["layer"].transpose(2, 0, 1, 3)
-    roundings, magnitude = error_bound_terms(plain, x, w, None)
+    roundings, magnitude = error_bound(plain, x, w, None)
     wanted = expected(plain, images, ROW)
     assert wanted.roundings == roundings and np.array_equal(wanted.magnitude, magnitude.ravel())
     bias = np.random.default_rng(5).standard_normal(problem.maps).astype(np.float32)
-    more, greater = error_bound_terms(plain, x, w, bias)
+    more, greater = error_bound(plain, x, w, bias)
     np.testing.assert_array_equal(greater, magnitude + np.abs(bias.astype(np.float64))[:, None, None])
     assert more == roundings
     # The magnitude is what the outputs would be if every term of every transform were positive.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.plain_problems import is_2_4_sparse
+from app.kernels.plain_problems import is_two_of_four
 from app.kernels.problems import LinearProblem
 from app.kernels.scaling import InexactError, float16_parts, scale_per_output
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
@@ -126,22 +126,22 @@ SMALL = network(
 def test_is_two_of_four(dtype: type) -> None:
     rng = np.random.default_rng(1)
     filters: np.ndarray = np.sign(drawn_two_of_four(rng)).astype(dtype)
-    assert is_2_4_sparse(filters)
-    assert is_2_4_sparse(np.where(rng.random(filters.shape) < 0.5, filters, 0))  # groups with fewer weights are valid
+    assert is_two_of_four(filters)
+    assert is_two_of_four(np.where(rng.random(filters.shape) < 0.5, filters, 0))  # groups with fewer weights are valid
     places = np.argwhere(filters == 0)
     for place in places[rng.integers(len(places), size=50)]:
         more = filters.copy()
         more[tuple(place)] = 1
-        assert not is_2_4_sparse(more)
+        assert not is_two_of_four(more)
 
 
 def test_sparsity_needs_groups_of_four_input_maps() -> None:
     zeros = np.zeros((5, 5, 32, 64), np.float32)
-    assert is_2_4_sparse(zeros) and not is_2_4_sparse(zeros[:, :, :30]) and not is_2_4_sparse(zeros[:, :, :1])
-    assert not is_2_4_sparse(zeros.reshape(-1, 64))  # a fully connected layer's
+    assert is_two_of_four(zeros) and not is_two_of_four(zeros[:, :, :30]) and not is_two_of_four(zeros[:, :, :1])
+    assert not is_two_of_four(zeros.reshape(-1, 64))  # a fully connected layer's
     across = zeros.copy()
     across[0, 0, 2:6, 0] = 1  # four adjacent weights in two groups
-    assert is_2_4_sparse(across)
+    assert is_two_of_four(across)
 
 
 def test_pruning_removes_the_pair_of_least_error() -> None:
@@ -189,7 +189,7 @@ def test_compensated_pruning_is_closer_than_keeping_the_greatest() -> None:
     fitted = prune_with_fit(graph, given)
     w = graph.parameters["conv2"]
     plain = keep_two_of_four(w.reshape(-1, 16)).reshape(w.shape)
-    assert is_2_4_sparse(layer.arrays["conv2"]) and is_2_4_sparse(plain)
+    assert is_two_of_four(layer.arrays["conv2"]) and is_two_of_four(plain)
     expected = graph.reference(held_out)
     alone = [replace(graph, parameters={**graph.parameters, **each}) for each in (layer.arrays, {"conv2": plain})]
     errors = [np.square(each.reference(held_out) - expected).sum() for each in (fitted, *alone)]
@@ -204,13 +204,13 @@ def test_rounding_and_quantising_keep_the_zeros() -> None:
     rounded = {name: array for layer in round_layers(sparse, images) for name, array in layer.arrays.items()}
     assert not rounded["conv2"][zeros].any() and (rounded["conv2"] == rounded["conv2"].astype(np.float16)).all()
     quantised, error, plain = quantise_convolution(sparse, images)
-    assert not quantised.filters[zeros].any() and is_2_4_sparse(quantised.filters) and 0 < error < plain
+    assert not quantised.filters[zeros].any() and is_two_of_four(quantised.filters) and 0 < error < plain
 
 
 def test_prune_filters_changes_only_sparsifiable_convolutions() -> None:
     graph = random_graph(LENET5)
     pruned = prune_filters(graph)
-    assert is_2_4_sparse(pruned.parameters["conv2"]) and not is_2_4_sparse(graph.parameters["conv2"])
+    assert is_two_of_four(pruned.parameters["conv2"]) and not is_two_of_four(graph.parameters["conv2"])
     changed = pruned.parameters["conv2"] != graph.parameters["conv2"]
     assert 0.49 < changed.mean() <= 0.5 and not pruned.parameters["conv2"][changed].any()
     others = graph.parameters.keys() - {"conv2"}

@@ -160,7 +160,7 @@ def test_launch_by_count_chooses_by_the_number_of_images(images: int, which: str
         def __call__(self, stream: int, count: int) -> None:
             calls.append((self.name, (stream, count)))
 
-        def add_to_graph(self, graph: str, count: int) -> None:
+        def add_to(self, graph: str, count: int) -> None:
             calls.append((self.name, (graph, count)))
 
         def set_argument_address(self, place: int, address: int) -> None:
@@ -169,7 +169,7 @@ def test_launch_by_count_chooses_by_the_number_of_images(images: int, which: str
     names = ("few", "more", "many")
     launch = module.LaunchByCount([*map(RecordingLaunch, names)], [4, 7])
     launch(7, images)
-    launch.add_to_graph("graph", images)
+    launch.add_to("graph", images)
     launch.set_argument_address(0, 99)
     assert calls == [(which, (7, images)), (which, ("graph", images)), *((name, (0, 99)) for name in names)]
     assert launch.launch_for(images).name == which and launch.launches_only_kernels

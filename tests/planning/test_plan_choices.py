@@ -16,7 +16,7 @@ from app.network.definitions import FA19, LENET5, MLP, Network
 from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights
 from app.planning.matching import Choices
-from app.planning.plan import LABELS, LOGITS, ExecutionPlan, plan, plan_notes
+from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import TunedResult, Tuning
 from tests.support.kernel_grid import row_of
 from tests.support.networks_for_tests import GENERAL, TEST_NETWORKS, random_graph, with_bytes
@@ -71,7 +71,7 @@ def test_precision_determines_arithmetic_and_storage(network: Network, precision
 def test_a_notice_says_that_weights_are_exact_in_float16(arch: str, precision: str, kernels: str) -> None:
     """For the shipped weights, the notice names the kernels that compute two products instead of three."""
     choices = Choices(precision, sparse=False)
-    found = plan_notes(plan(build_graph(LENET5, load_weights()), arch, choices), choices)
+    found = notices(plan(build_graph(LENET5, load_weights()), arch, choices), choices)
     assert found == [
         f"weights exact in float16: two products instead of three in the kernels of {each}"
         for each in [kernels]
@@ -208,7 +208,7 @@ def test_int8_convolutions_and_float16_products() -> None:
     assert isinstance(convolutions.problem, ConvPairProblem) and isinstance(products.problem, LinearPairProblem)
     assert (convolutions.variant.name, convolutions.problem.dtype, planned.arithmetic) == ("wgmma-int8", "int8", "int8")
     assert (products.variant.name, products.problem.dtype) == ("wgmma", "float16")
-    assert any(LOSS in notice for notice in plan_notes(planned, choices))
+    assert any(LOSS in notice for notice in notices(planned, choices))
     assert graph.quantised is not None and convolutions.scales is not None
     filters = convolutions.parameters[2]
     assert filters is not None

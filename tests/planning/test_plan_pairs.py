@@ -12,7 +12,7 @@ from app.layers import Argmax, AvgPool, Conv2d, Flatten, Relu
 from app.network.definitions import K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import Choices
-from app.planning.plan import LOGITS, ExecutionPlan, plan, plan_notes
+from app.planning.plan import LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import TunedResult, Tuning
 from tests.support.networks_for_tests import multiplied, network, random_graph
 from tests.support.requests import named_choices
@@ -114,7 +114,7 @@ def test_tf32_products_of_bytes_are_fused() -> None:
     for floats in (plan(graph, HOPPER, Choices("tf32"), input_dtype="float32"), plan(graph, "sm_80", Choices("tf32"))):
         assert node_names(floats) == ["flatten+fc1+sigmoid", "fc2+softmax+argmax"]
         assert all(one.few and one.problem.dtype == "tfloat32" for one in floats.nodes)
-    assert plan_notes(plan(graph, HOPPER, Choices("tf32")), Choices("tf32")) == []
+    assert notices(plan(graph, HOPPER, Choices("tf32")), Choices("tf32")) == []
 
 
 def test_float_images_run_on_kernels_of_one_layer() -> None:
@@ -245,7 +245,7 @@ def test_a_notice_says_which_layers_no_fused_kernel_covers(
 ) -> None:
     """The notice names ``unpaired``: "" if all layers are fused, None if the choices exclude fusion."""
     choices = named_choices(**{"precision": "auto", **options})
-    found = plan_notes(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
+    found = notices(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
     assert len(found) == bool(unpaired)
     for note in found:
         assert "\n" not in note and f"run {unpaired}: " in note and f"{input_dtype} images on {arch}" in note

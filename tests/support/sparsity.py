@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.files.shipped import weights_path
-from app.kernels.plain_problems import GROUP, KEPT, is_2_4_sparse
+from app.kernels.plain_problems import GROUP, KEPT, is_two_of_four
 from app.network.graph import Graph
 from app.network.weights import Weights, load_weights
 
@@ -45,7 +45,7 @@ def with_sparse_conv2(graph: Graph, *others: str) -> Graph:
 def shipped_lenet5(sparse: bool) -> Weights:
     """Return the shipped weights of lenet5 whose conv2 is 2:4 sparse, or those whose conv2 is not."""
     weights = load_weights(weights_path("lenet5" if sparse else "lenet5_dense"))
-    assert is_2_4_sparse(weights.arrays["conv2"]) == sparse
+    assert is_two_of_four(weights.arrays["conv2"]) == sparse
     return weights
 
 

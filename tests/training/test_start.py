@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.kernels.plain_problems import is_2_4_sparse
+from app.kernels.plain_problems import is_two_of_four
 from app.network.definitions import LENET5, MLP
 from app.network.graph import build_graph
 from app.network.reference import compute_reference
@@ -37,7 +37,7 @@ def test_a_sparse_convolution_stays_sparse(device: str, bias: bool, train: Train
     assert (code, err) == (0, "") and "wrote lenet5_trained.h5" in out
     found = load_weights(place / "lenet5_trained.h5")
     assert f"from the weights {load_weights(place / 'start.h5').sha256[:12]}, whose zeros stay" in str(found.recipe)
-    assert found.arrays.keys() == start.keys() and is_2_4_sparse(found.arrays["conv2"])
+    assert found.arrays.keys() == start.keys() and is_two_of_four(found.arrays["conv2"])
     np.testing.assert_array_equal(found.arrays["conv2"] == 0, start["conv2"] == 0)
     for name, array in found.arrays.items():
         moved = np.abs(array - start[name])

@@ -42,7 +42,7 @@ def refusal_reason(problem: ConvPairProblem) -> str | None:
         return f"serves first kernels of at most {WINDOW} x {WINDOW}"
     if problem.resize is not None and problem.resize.size > MOST_SIZE:
         return f"enlarges images to at most {MOST_SIZE} x {MOST_SIZE}"
-    if second.output_dtype != ("float32" if problem.parts_per_activation == 2 else "float16"):
+    if second.output_dtype != ("float32" if problem.activation_parts == 2 else "float16"):
         return "stores float16 in float16, float32 in float16x2"
     return None
 
@@ -54,7 +54,7 @@ def _pixel_stride_words(problem: ConvPairProblem) -> int:
     return words if words % 8 else words + (4 if apart % 2 else 2 if apart % 4 else 1)
 
 
-def image_reading_problem(problem: ConvPairProblem) -> ConvProblem | ResizeProblem:
+def image_source(problem: ConvPairProblem) -> ConvProblem | ResizeProblem:
     """Return the problem that reads the images: the resizing if there is one, else the first convolution."""
     return problem.first if problem.resize is None else problem.resize
 
@@ -84,8 +84,8 @@ def _row_fragments_size(problem: ConvPairProblem) -> int:
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     """Return the configuration of two launches: ``BANDS`` blocks per image for few images, one block for more."""
-    first, second, source = problem.first, problem.second, image_reading_problem(problem)
-    filters = [problem.parts_per_weight * size(problem) for size in (window_fragments_size, _row_fragments_size)]
+    first, second, source = problem.first, problem.second, image_source(problem)
+    filters = [problem.weight_parts * size(problem) for size in (window_fragments_size, _row_fragments_size)]
     high, wide = first.pooled_size
     maps = (high + 2 * second.padding) * (wide + 2 * second.padding) * _pixel_stride_words(problem) + SLACK
     pixels = source.channels * source.height * source.width
@@ -93,7 +93,7 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         maps = max(maps, ceil_div(first.channels * source.height * first.width, 2))
     shared = (
         4 * _round_up(padded_image_words(problem), 4)
-        + 4 * problem.parts_per_activation * _round_up(maps, 4)
+        + 4 * problem.activation_parts * _round_up(maps, 4)
         + 2 * sum(filters)
         + _round_up(pixels, 16)
     )
@@ -102,24 +102,24 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         "MAPS_WORDS": maps,
         "THREADS": THREADS,
         # Up to three blocks share an SM if their shared memory and registers allow it.
-        "BLOCKS": 3 if shared <= 75 << 10 and problem.parts_per_activation == 1 else 2 if shared <= 113 << 10 else 1,
+        "BLOCKS": 3 if shared <= 75 << 10 and problem.activation_parts == 1 else 2 if shared <= 113 << 10 else 1,
     }
     takes = packed_arguments(problem, filters[1], _round_up(second.maps, 2))
 
-    def grid_for_few_images(images: int) -> Grid:
+    def few_grid(images: int) -> Grid:
         return (images, BANDS, 1) if images <= FEW_IMAGES else NO_BLOCKS
 
     def grid(images: int) -> Grid:
         return (images, 1, 1) if images > FEW_IMAGES else NO_BLOCKS
 
     whole = KernelLaunch(THREADS, grid, shared_bytes=shared)
-    few = replace(whole, grid=grid_for_few_images, entry="conv_pair_mma_any_few")
+    few = replace(whole, grid=few_grid, entry="conv_pair_mma_any_few")
     return LaunchConfig(defines, (few, whole), packing=Packing(takes, partial(pack_parameters, problem)))
 
 
 def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
     """Return the compile-time constants of ``any_convolution.cuh`` and ``any_image.cuh``."""
-    first, resize, source = problem.first, problem.resize, image_reading_problem(problem)
+    first, resize, source = problem.first, problem.resize, image_source(problem)
     return {
         "C1": first.channels,
         "H0": source.height,
@@ -128,8 +128,8 @@ def convolution_defines(problem: ConvPairProblem) -> dict[str, str | int]:
         "COURSE": int(resize is not None and resize.rule == "course"),
         "H1": first.height,
         "W1": first.width,
-        "PARTS": problem.parts_per_activation,
-        "WEIGHT_PARTS": problem.parts_per_weight,
+        "PARTS": problem.activation_parts,
+        "WEIGHT_PARTS": problem.weight_parts,
         "OUTPUT": problem.second.output_dtype,
         "SCALED1": int(scales_after_activation(problem)),
         **_defines_of_convolution(1, first),
@@ -142,7 +142,7 @@ def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tup
     first, second, float32 = problem.first, problem.second, partial(Argument, dtype="float32")
     even = _round_up(first.maps, 2)
     return (
-        Argument("filters1", "float16", fixed=problem.parts_per_weight * window_fragments_size(problem)),
+        Argument("filters1", "float16", fixed=problem.weight_parts * window_fragments_size(problem)),
         float32("factors1", fixed=(1 + scales_after_activation(problem)) * even),
         float32("bias1", fixed=even, optional=not first.bias),
         Argument("filters2", "float16", fixed=filters2),
@@ -153,7 +153,7 @@ def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tup
 
 def scales_after_activation(problem: ConvPairProblem) -> bool:
     """Return whether the first convolution's maps are scaled after its activation, because it preserves no factor."""
-    return problem.parts_per_activation == 2 and problem.first.activation in BOUNDED
+    return problem.activation_parts == 2 and problem.first.activation in BOUNDED
 
 
 def _defines_of_convolution(number: int, problem: ConvProblem) -> dict[str, str | int]:
@@ -193,7 +193,7 @@ def pack_parameters(
     assert w1 is not None and w2 is not None
     first, second = problem.first, problem.second
     between = activation_scales(problem, arrays)
-    if problem.parts_per_activation == 1 and first.activation in BOUNDED:
+    if problem.activation_parts == 1 and first.activation in BOUNDED:
         between = np.ones_like(between)  # float16 represents them unscaled
     folded = np.ones_like(between) if scales_after_activation(problem) else between
     w1 = w1.astype(np.float64).reshape(first.channels, first.kernel, first.kernel, first.maps)

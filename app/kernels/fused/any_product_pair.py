@@ -11,7 +11,7 @@ from app.kernels.gemm.warpgroup import (
     input_refusal_reason,
     outputs_per_block,
     pack_core_matrices,
-    packed_weight_count,
+    packed_size,
     pipeline_defines,
     slice_count,
     sliced_launches,
@@ -46,12 +46,12 @@ def _refusal_reason(problem: LinearPairProblem) -> str | None:
     return input_refusal_reason(first)
 
 
-def _first_layer_problem(problem: LinearPairProblem) -> LinearProblem:
+def _first_problem(problem: LinearPairProblem) -> LinearProblem:
     return replace(problem.first, exact=problem.exact)
 
 
 def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
-    first, second = _first_layer_problem(problem), problem.second
+    first, second = _first_problem(problem), problem.second
     rows, hidden = parameters["ROWS"], outputs_per_block(first)
     w2_size = split_fragments_size(hidden, second.outputs)
     pitch = rows + (0 if rows % 16 else 8)
@@ -63,7 +63,7 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
         "SOFTMAX": int(second.softmax),
     }
     takes = (
-        Argument("w1", "float16", fixed=packed_weight_count(first)),
+        Argument("w1", "float16", fixed=packed_size(first)),
         Argument("factors", "float32", fixed=hidden),
         Argument("bias1", "float32", fixed=hidden, optional=not first.bias),
         Argument("w2", "float32", fixed=w2_size),
@@ -92,7 +92,7 @@ def pack_parameters(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarr
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
-    first = _first_layer_problem(problem)
+    first = _first_problem(problem)
     scaled, scales = scale_per_output(first, (w1,))
     beyond = outputs_per_block(first) - first.outputs
     second = np.pad(w2.reshape(first.outputs, -1), ((0, beyond), (0, 0)))

@@ -8,13 +8,13 @@ import numpy as np
 from app.kernels.fused import any_pair
 from app.kernels.fused.any_pair import (
     convolution_defines,
-    image_reading_problem,
+    image_source,
     packed_arguments,
     padded_image_words,
     scales_after_activation,
     window_fragments_size,
 )
-from app.kernels.fused.sparse_pair import executed_product_share
+from app.kernels.fused.sparse_pair import sparse_pair_work
 from app.kernels.problems import ConvPairProblem
 from app.kernels.scaling import Arrays
 from app.kernels.variant import (
@@ -33,10 +33,10 @@ from app.kernels.warpgroup_convolution import (
     FilterRing,
     Tiles,
     WarpgroupConvolution,
+    beats_dense,
     collected_result_bytes,
     estimated_clocks,
     fastest_tiles,
-    sparse_beats_dense,
 )
 from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
@@ -50,17 +50,17 @@ def _second_convolution(problem: ConvPairProblem) -> WarpgroupConvolution:
     return WarpgroupConvolution.of_layer(problem.second, problem)
 
 
-def _shared_memory_layout(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+def _memory_layout(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
     """Return the bytes of the maps between the layers (of one half if split), and the filters' layout. Raises Unfit."""
     first, second, resize = problem.first, _second_convolution(problem), problem.resize
-    source = image_reading_problem(problem)
+    source = image_source(problem)
     tiles.check(second)
     high = first.pooled_size[0] + 2 * problem.second.padding
     maps = second.maps_bytes(high, tiles.chunks * tiles.rows)
     if resize is not None:  # they first hold the widened rows of the image
         maps = max(maps, ceil_div(2 * first.channels * source.height * first.width, 16 * second.parts) * 16)
     image = ceil_div(source.channels * source.height * source.width, 16) * 16
-    others = 2 * problem.parts_per_weight * window_fragments_size(problem)
+    others = 2 * problem.weight_parts * window_fragments_size(problem)
     others += ceil_div((3 if scales_after_activation(problem) else 2) * ceil_div(first.maps, 2) * 8, 16) * 16
     others += tiles.warpgroups * (ceil_div(4 * padded_image_words(problem), 16) * 16 + second.parts * maps + image + 16)
     return maps, FilterRing.choose(others, tiles.warpgroups * collected_result_bytes(problem.second), second)
@@ -71,7 +71,7 @@ def _best_tiles(problem: ConvPairProblem) -> tuple[Tiles, float]:
     """Return the fastest tiles, the smallest if none fits, and the second convolution's estimated clocks per image."""
     second = _second_convolution(problem)
     return fastest_tiles(
-        lambda tiles: _shared_memory_layout(problem, tiles)[1],
+        lambda tiles: _memory_layout(problem, tiles)[1],
         lambda rows: [ceil_div(second.rows, rows)],
         partial(estimated_clocks, second),
     )
@@ -84,14 +84,14 @@ def _default_tiles(problem: ConvPairProblem) -> dict[str, int]:
 
 def _sparse_is_faster(problem: ConvPairProblem, _: str) -> bool:
     dense = replace(problem, sparse=False)
-    return sparse_beats_dense(_second_convolution(dense), _best_tiles(dense)[1], _best_tiles(problem)[1])
+    return beats_dense(_second_convolution(dense), _best_tiles(dense)[1], _best_tiles(problem)[1])
 
 
 def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
     """Return a launch configuration with one block per multiprocessor."""
     second, rows = _second_convolution(problem), parameters["ROWS"]
     tiles = Tiles(parameters["WARPGROUPS"], rows, ceil_div(second.rows, rows))
-    maps, ring = _shared_memory_layout(problem, tiles)
+    maps, ring = _memory_layout(problem, tiles)
     defines = (
         convolution_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
     )
@@ -134,7 +134,7 @@ ROWS: tuple[Variant, ...] = (
         summary="step 6, its second convolution with 2:4 sparse filters: half the tensor-core time",
         limits=f"{LIMITS}; 2:4 sparse second filters",
         sparse=True,
-        work=executed_product_share,
+        work=sparse_pair_work,
         worthwhile=_sparse_is_faster,
     ),
 )

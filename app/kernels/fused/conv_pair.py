@@ -9,7 +9,7 @@ import numpy as np
 from app.base.precision import INTEGERS, storage_dtype
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
-from app.kernels.scaling import Arrays, float16_parts, layer_scale, scale_conv_pair
+from app.kernels.scaling import Arrays, balance_convolutions, float16_parts, layer_scale
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -59,7 +59,7 @@ def wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str |
 
 def configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
     """Return a configuration with at most one block per multiprocessor. shared: bytes of shared memory per block."""
-    integers, parts, maps = problem.dtype == INTEGERS, problem.parts_per_weight, problem.second.maps
+    integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
         Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
         Argument("filters2", "int8" if integers else "float16", fixed=parts * problem.second.reduction_length * maps),
@@ -96,20 +96,20 @@ def _configure_wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> L
 def _configure_mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     first, second = problem.first, problem.second
     warps = 4  # one warp per image, and one for each scheduler of a multiprocessor
-    shared = warps * (problem.parts_per_activation * POOLED_IMAGE + 28 * 20 * 4)
+    shared = warps * (problem.activation_parts * POOLED_IMAGE + 28 * 20 * 4)
     defines: dict[str, str | int] = {
         "OUTPUT": second.output_dtype,
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
-        "SPLIT": problem.parts_per_activation - 1,
-        "WEIGHT_PARTS": problem.parts_per_weight,
+        "SPLIT": problem.activation_parts - 1,
+        "WEIGHT_PARTS": problem.weight_parts,
         "WARPS": warps,
     }
     bias1, bias2 = problem.arguments()[2:5:2]
     takes = (
-        Argument("filters1", "float16", fixed=problem.parts_per_weight * 32 * first.maps),
+        Argument("filters1", "float16", fixed=problem.weight_parts * 32 * first.maps),
         bias1,
-        Argument("filters2", "float16", fixed=problem.parts_per_weight * second.reduction_length * second.maps),
+        Argument("filters2", "float16", fixed=problem.weight_parts * second.reduction_length * second.maps),
         bias2,
         Argument("scales", "float32", fixed=2),
     )
@@ -120,17 +120,17 @@ def _configure_mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 # --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------
 
 
-def _scale_and_split_filters(
+def _scaled_filter_parts(
     problem: ConvPairProblem, arrays: Arrays
 ) -> tuple[list[np.ndarray], float, np.ndarray | None, list[np.ndarray], float]:
-    """Return parts1, scale1, bias1, parts2, scale2 of the parameters that ``scale_conv_pair`` returns.
+    """Return parts1, scale1, bias1, parts2, scale2 of the parameters that ``balance_convolutions`` returns.
 
     parts1 (5, 5, 32), parts2 (32, 5, 5, 64): the filters times scale1 or scale2: [float16], or [high, low] if split.
     """
-    w1, bias1, w2 = scale_conv_pair(problem, arrays)
+    w1, bias1, w2 = balance_convolutions(problem, arrays)
     w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
     w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
-    scale1 = 1.0 if problem.parts_per_activation == 1 else layer_scale(w1)
+    scale1 = 1.0 if problem.activation_parts == 1 else layer_scale(w1)
     scale2 = layer_scale(w2, arrays[3])
     return float16_parts(problem, w1 * scale1), scale1, bias1, float16_parts(problem, w2 * scale2), scale2
 
@@ -143,10 +143,10 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays, pack2: Pack | No
     the doubling and the filters' scale after the first convolution. scales[1] does the same after the second; it also
     turns the sums of both poolings into averages, and applies the pixel scale that exact weights do not contain.
     """
-    parts1, scale1, _, parts2, scale2 = _scale_and_split_filters(problem, arrays)
+    parts1, scale1, _, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([pack_window_fragments(part) for part in parts1])
     filters2 = np.stack([(pack2 or pack_core_matrices)(part) for part in parts2], axis=1)
-    once = 1.0 if problem.parts_per_activation == 1 else 0.5 / scale1  # activations of one part are not doubled
+    once = 1.0 if problem.activation_parts == 1 else 0.5 / scale1  # activations of one part are not doubled
     average = 0.5 * 0.25**2 / scale2 * problem.pixel_scale  # from twice the sums
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
 
@@ -201,11 +201,9 @@ def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | 
     scale = problem.pixel_scale
     w1, w2, *biases = arrays[0], arrays[2], *(None if b is None else b.astype(np.float64) / scale for b in arrays[1::2])
     arrays = [w1, biases[0], w2, biases[1]]
-    parts1, scale1, bias1, parts2, scale2 = _scale_and_split_filters(problem, arrays)
+    parts1, scale1, bias1, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([pack_tap_fragments(part) for part in parts1])
-    filters2 = np.stack(
-        [pack_second_filter_fragments(part, 64 // problem.parts_per_activation) for part in parts2], axis=2
-    )
+    filters2 = np.stack([pack_second_filter_fragments(part, 64 // problem.activation_parts) for part in parts2], axis=2)
     sums2 = 4 * scale2  # the second sums' scale
     scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2 * scale], np.float32)
     return [

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.cuda.compiler import architecture_number
 from app.kernels.problems import LONG_SUM, LinearPairProblem
-from app.kernels.scaling import LOW_SCALE, Arrays, float16_parts, float32_bias, scale_linear_pair, split_tf32
+from app.kernels.scaling import LOW_SCALE, Arrays, balance_products, float16_parts, float32_bias, split_tf32
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -37,7 +37,7 @@ def _refusal_reason(problem: LinearPairProblem) -> str | None:
     if first.activation != "relu" or second.activation or second.softmax or not second.argmax:
         return "serves ReLU between the products and an argmax after them alone"
     if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != (
-        problem.parts_per_activation == 2
+        problem.activation_parts == 2
     ):
         return "reads float16 in float16, float32 in float16x2"
     if second.output_dtype != "float32":
@@ -61,14 +61,14 @@ def _configure_launch(
         "INPUT": first.input_dtype,
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
-        "SPLIT": problem.parts_per_activation - 1,
+        "SPLIT": problem.activation_parts - 1,
         "LOW_SCALE": LOW_SCALE,
-        "WEIGHT_PARTS": problem.parts_per_weight,
+        "WEIGHT_PARTS": problem.weight_parts,
         "SOFTMAX": 0,
         **constants,
     }
     _, w1, bias1, w2, bias2, *_ = problem.arguments()
-    w1 = replace(w1, dtype="float16", fixed=problem.parts_per_weight * w1.fixed)
+    w1 = replace(w1, dtype="float16", fixed=problem.weight_parts * w1.fixed)
     takes = (w1, bias1, replace(w2, fixed=w2_size or w2.fixed), bias2)
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
 
@@ -79,13 +79,13 @@ def _configure_products(problem: LinearPairProblem, parameters: Parameters) -> L
     if rows % 16:
         raise Unfit("tensor cores take 16 images at a time")
     shared = stages * (
-        problem.parts_per_activation * 16 * 9 * rows + problem.parts_per_weight * 2 * 64 * first.outputs
+        problem.activation_parts * 16 * 9 * rows + problem.weight_parts * 2 * 64 * first.outputs
     )  # 16 * 9 bytes: 64 float16 of an image and a padding of 8
     epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
     if epilogue > shared:
         raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
     launch = KernelLaunch(4 * rows, lambda n: (ceil_div(n, rows), 1, 1), shared_bytes=shared)
-    return _configure_launch(problem, parameters, launch, pack_for_mma)
+    return _configure_launch(problem, parameters, launch, pack_products)
 
 
 PRODUCT_WGMMA_TUNABLES = {"ROWS": (40, 80), "STAGES": (2, 3, 4)}
@@ -115,13 +115,9 @@ def _configure_products_wgmma(problem: LinearPairProblem, parameters: Parameters
     if stages > steps:
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
     w2_size = split_fragments_size(first.outputs, problem.second.outputs)
-    stage = (
-        2
-        * DEPTH[problem.dtype]
-        * (problem.parts_per_weight * first.outputs + problem.parts_per_activation * (rows + 1))
-    )
+    stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.activation_parts * (rows + 1))
     # In float16x2 the products of low halves are one sum over all k steps, which cannot be split among blocks.
-    step_blocks = steps if problem.parts_per_activation == 1 and steps <= MOST_BLOCKS else 1
+    step_blocks = steps if problem.activation_parts == 1 and steps <= MOST_BLOCKS else 1
 
     def blocks_per_cluster(images: int) -> int:
         return step_blocks if images <= FEW else 1
@@ -140,9 +136,9 @@ def _configure_products_wgmma(problem: LinearPairProblem, parameters: Parameters
 # --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------
 
 
-def pack_for_mma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2): w1 as float16 fragments, with low halves if split; the others as float32."""
-    w1, bias1, w2 = scale_linear_pair(problem, arrays)
+    w1, bias1, w2 = balance_products(problem, arrays)
     parts = np.stack(float16_parts(problem, w1, LOW_SCALE))
     # axes: part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
@@ -155,7 +151,7 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
 
     w2 is always split into high and low parts, w1 only in float16x2.
     """
-    w1, bias1, w2 = scale_linear_pair(problem, arrays)
+    w1, bias1, w2 = balance_products(problem, arrays)
     parts = [pack_core_matrices(part, DEPTH[problem.dtype]) for part in float16_parts(problem, w1, LOW_SCALE)]
     packed_w1, packed_w2 = np.stack(parts, axis=1).reshape(-1), pack_split_class_fragments(w2)
     return [packed_w1, float32_bias(bias1), packed_w2, float32_bias(arrays[3])]
@@ -204,7 +200,7 @@ ROWS: tuple[Variant, ...] = (
         tunables=PRODUCT_TUNABLES,
         worthwhile=lambda problem, arch: not (_has_long_sums(problem) and architecture_number(arch) == HOPPER),
         # float16x2: 48 rows fit cards with 99 KB of shared memory per block.
-        defaults=lambda problem: {"ROWS": 48 if problem.parts_per_activation == 2 else 80, "STAGES": 2},
+        defaults=lambda problem: {"ROWS": 48 if problem.activation_parts == 2 else 80, "STAGES": 2},
     ),
     wgmma_row(
         "gemm_pair",

@@ -59,7 +59,7 @@ def compressed_filters(filters: np.ndarray, positions: np.ndarray) -> np.ndarray
     return compressed
 
 
-def metadata_bits(positions: np.ndarray) -> np.ndarray:
+def group_bits(positions: np.ndarray) -> np.ndarray:
     """Return the four bits of metadata of each group of four: positions (C/4, 2, …) → (C/4, …) uint32."""
     return (positions[:, 0] | positions[:, 1] << 2).astype(np.uint32)
 
@@ -72,7 +72,7 @@ def metadata_words(positions: np.ndarray) -> np.ndarray:
     Steps that do not exist are 0.
     """
     *others, steps, _ = positions.shape[2:]
-    bits = metadata_bits(positions).reshape(TERMS // GROUP, -1, steps, MAPS)
+    bits = group_bits(positions).reshape(TERMS // GROUP, -1, steps, MAPS)
     bits = np.pad(bits, ((0, 0), (0, 0), (0, steps % 2), (0, 0)))
     # axes: half of the terms, group, others, pair of steps, step of the pair, warp, half of the word, g
     parts = bits.reshape(2, 4, *bits.shape[1:2], -1, 2, 4, 2, 8)
@@ -82,17 +82,17 @@ def metadata_words(positions: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(words.transpose(1, 2, 4, 5, 3, 0)).reshape(*others, -1, 128)
 
 
-def executed_product_share(pair: ConvPairProblem) -> float:
+def sparse_pair_work(pair: ConvPairProblem) -> float:
     """Return the products that a sparse kernel computes ÷ the pair's: it skips half of the second convolution's."""
     return 1 - pair.second.flops / (pair.first.flops + pair.second.flops) / 2
 
 
-def int8_metadata_words(positions: np.ndarray) -> np.ndarray:
+def byte_metadata_words(positions: np.ndarray) -> np.ndarray:
     """Return the metadata of P int8 products: positions (16 groups of four, 2, P, 64 maps) → (P, 128) uint32.
 
     The word of thread 32 w + 4 g + t has the bits of map 16 w + 8 (t % 2) + g for eight groups from 8 (t / 2) on.
     """
-    parts = metadata_bits(positions).reshape(2, 8, -1, 4, 2, 8)  # axes: half of k, group, product | warp, t % 2, g
+    parts = group_bits(positions).reshape(2, 8, -1, 4, 2, 8)  # axes: half of k, group, product | warp, t % 2, g
     shifts = 4 * np.arange(8, dtype=np.uint32)
     words = (parts << shifts[:, None, None, None, None]).sum(axis=1, dtype=np.uint32)
     return words.transpose(1, 2, 4, 0, 3).reshape(-1, 128)
@@ -104,16 +104,16 @@ def pack_sparse_filters(filters: np.ndarray) -> np.ndarray:
     A thread's words of metadata form four vectors: (4, 128, 4). Raises ValueError if the filters are not 2:4 sparse.
     """
     is_bytes = filters.dtype == np.int8
-    along_k = reorder_along_k(filters) if is_bytes else filters.reshape(32, 25, -1)
+    along_k = parts_along_k(filters) if is_bytes else filters.reshape(32, 25, -1)
     positions = kept_positions(along_k)
-    words = int8_metadata_words(positions) if is_bytes else metadata_words(positions)
+    words = byte_metadata_words(positions) if is_bytes else metadata_words(positions)
     vectors = np.pad(words, ((0, -len(words) % 4), (0, 0))).reshape(-1, 4, 128).transpose(0, 2, 1)
     compressed = compressed_filters(along_k, positions)
     parts = pack_core_matrices(compressed), np.ascontiguousarray(vectors)
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 
-def reorder_along_k(filters: np.ndarray) -> np.ndarray:
+def parts_along_k(filters: np.ndarray) -> np.ndarray:
     """Return int8 filters (32, 5, 5, 64) in the order of their products: (64 terms along k, 13 products, 64)."""
     taps = filters.reshape(2, 16, 5, 5, -1)  # axes: half of the channels, channel, row, column, map
     first_four, last = taps[:, :, :, :4].transpose(0, 2, 3, 1, 4), taps[:, :, :4, 4].swapaxes(1, 2)[:, None]
@@ -134,7 +134,7 @@ def _configure(problem: ConvPairProblem, products: int, warpgroups: int, beside_
     return replace(config, packing=Packing(takes, partial(pack, problem, pack2=pack_sparse_filters)))
 
 
-def _configure_warpgroup_images(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_images(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
     images, integers = parameters["images"], problem.dtype == INTEGERS
     if images not in WARPGROUPS:
         raise Unfit(f"there are no registers for {images} images in each warpgroup")
@@ -149,9 +149,9 @@ def _configure_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     return _configure(problem, 25, 3, 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
-sparse_row = partial(hopper_row, sparse=True, work=executed_product_share)
+sparse_row = partial(hopper_row, sparse=True, work=sparse_pair_work)
 by_images = partial(
-    sparse_row, configure=_configure_warpgroup_images, tunables={"images": (2, 3, 4)}, defaults=lambda _: {"images": 2}
+    sparse_row, configure=_configure_images, tunables={"images": (2, 3, 4)}, defaults=lambda _: {"images": 2}
 )
 ROWS: tuple[Variant, ...] = (
     by_images(

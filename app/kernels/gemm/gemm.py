@@ -42,7 +42,7 @@ def argmax_refusal_reason(problem: LinearProblem) -> str | None:
     return "does not take the argmax" if problem.argmax else None
 
 
-def class_limit_reason(problem: LinearProblem) -> str | None:
+def argmax_limit_reason(problem: LinearProblem) -> str | None:
     """Return why a warp cannot compute the argmax of the outputs, or None."""
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
@@ -58,7 +58,7 @@ def tile_grid(problem: LinearProblem, rows: int, columns: int) -> Callable[[int]
     return lambda images: (ceil_div(images, rows), ceil_div(problem.outputs, columns), 1)
 
 
-def partial_sum_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
+def sum_part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
     """Return the constant PART: how many terms are summed before they are added to the total, by default all."""
     return {"PART": min(parameters.get("PART", problem.inputs), problem.inputs)}
 
@@ -129,7 +129,7 @@ def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
 
 def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk, wm, wn = (parameters[name] for name in ("BM", "BN", "BK", "WM", "WN"))
-    per_word, parts = 2 if problem.dtype == "float16" else 1, problem.parts_per_weight
+    per_word, parts = 2 if problem.dtype == "float16" else 1, problem.weight_parts
     words = bk // per_word  # 32-bit words along a row of a tile
     if wm % 16 or wn % 8 or bm % wm or bn % wn:
         raise Unfit("a block of these tiles does not consist of whole warps of 16 x 8 products")
@@ -147,7 +147,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     launch = KernelLaunch(threads, tile_grid(problem, bm, bn))
     spread = int("SPREAD" in parameters)
     constants: dict[str, str | int] = {**parameters, "SPREAD": spread, "SPLIT": int(split), "W_PARTS": parts}
-    constants |= result_defines(problem) | partial_sum_define(problem, parameters)
+    constants |= result_defines(problem) | sum_part_define(problem, parameters)
     defines = type_defines(problem) | size_defines(problem) | constants
     if spread:
         return configure_split_sums(problem, defines, launch, "gemm_tensor_core_finish")
@@ -223,14 +223,14 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
     if problem.argmax and problem.outputs > parameters["BN"]:
         raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
     config = _configure_vector_tiles(problem, parameters, stages=2)
-    constants = partial_sum_define(problem, parameters) | result_defines(problem)
+    constants = sum_part_define(problem, parameters) | result_defines(problem)
     return LaunchConfig(config.defines | constants, config.actions)
 
 
 # With or without argmax. Columns: step, technique, system, configure, dtypes, since.
 _plain = partial(Variant, "gemm", refuses=argmax_refusal_reason, limits="no argmax")
 _argmax = partial(
-    Variant, "gemm", refuses=class_limit_reason, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+    Variant, "gemm", refuses=argmax_limit_reason, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
 _square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_tile_defaults)
 ROWS: tuple[Variant, ...] = (

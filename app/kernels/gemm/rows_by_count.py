@@ -6,11 +6,11 @@ import numpy as np
 
 from app.kernels.gemm.gemm import (
     TILE_TUNABLES,
+    argmax_limit_reason,
     argmax_refusal_reason,
-    class_limit_reason,
     configure_split_sums,
-    partial_sum_define,
     size_defines,
+    sum_part_define,
     tile_grid,
 )
 from app.kernels.plain_problems import ITEMSIZE
@@ -46,11 +46,11 @@ def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> Launc
     depth = ceil_div(problem.inputs, CHUNK) * CHUNK
     if (STAGES_FLOATS + 2 * tm * CHUNK) * ITEMSIZE["float32"] > STATIC_SHARED_LIMIT:
         raise Unfit(f"chunks of {tm} rows exceed 48 KB of shared memory")
-    packing = weight_reordering_packing(problem, blocks * depth * WARP, partial(pack_weights_by_lane, problem))
-    return _configure_warp_blocks(problem, dict(parameters), (tm, blocks), packing, "gemm_few_rows_finish")
+    packing = weight_reordering_packing(problem, blocks * depth * WARP, partial(pack_lanes, problem))
+    return _configure_warps(problem, dict(parameters), (tm, blocks), packing, "gemm_few_rows_finish")
 
 
-def _configure_warp_blocks(
+def _configure_warps(
     problem: LinearProblem, constants: dict[str, int], grid: tuple[int, int], packing: Packing, finish: str
 ) -> LaunchConfig:
     """Return the configuration for blocks of one warp. If PART cuts long sums, a second kernel adds the parts.
@@ -58,7 +58,7 @@ def _configure_warp_blocks(
     grid: images per block, and number of blocks along the outputs. finish: name of the second kernel.
     """
     rows, blocks = grid
-    defines = type_defines(problem) | size_defines(problem) | constants | partial_sum_define(problem, constants)
+    defines = type_defines(problem) | size_defines(problem) | constants | sum_part_define(problem, constants)
     defines |= result_defines(problem)
     sums = KernelLaunch(WARP, lambda images: (ceil_div(images, rows), blocks, 1))
     if defines["PART"] == problem.inputs:
@@ -66,7 +66,7 @@ def _configure_warp_blocks(
     return configure_split_sums(problem, defines, sums, finish, packing)
 
 
-def pack_weights_by_lane(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
+def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs), zero-padded on both axes."""
     beyond = -problem.inputs % CHUNK, -problem.outputs % WARP
     padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
@@ -80,7 +80,7 @@ def _configure_few_rows_mma(problem: LinearProblem, parameters: Parameters) -> L
     elements, pack = blocks * tiles * COLUMNS_MMA * depth, partial(pack_fragments, problem, tiles)
     packing = weight_reordering_packing(problem, elements, pack)
     constants = {**parameters, "NT": tiles}
-    return _configure_warp_blocks(problem, constants, (ROWS_MMA, blocks), packing, "gemm_few_rows_mma_finish")
+    return _configure_warps(problem, constants, (ROWS_MMA, blocks), packing, "gemm_few_rows_mma_finish")
 
 
 def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> np.ndarray:
@@ -104,11 +104,11 @@ def _wide_tiles_are_worthwhile(problem: LinearProblem, _: str) -> bool:
     bm, bn, _bk = _wide_tile_defaults(problem).values()
     warps = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP)
 
-    def estimate_clocks(rows: int, columns: int, block: int) -> float:
+    def clocks(rows: int, columns: int, block: int) -> float:
         blocks = ceil_div(IMAGES, rows) * ceil_div(problem.outputs, columns)
         return max(LONE_BLOCK_CLOCKS, blocks / MULTIPROCESSORS * block)
 
-    return estimate_clocks(bm, bn, warps * WARP_CLOCKS) <= WORTHWHILE * estimate_clocks(32, 32, TILED_CLOCKS)
+    return clocks(bm, bn, warps * WARP_CLOCKS) <= WORTHWHILE * clocks(32, 32, TILED_CLOCKS)
 
 
 def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
@@ -119,7 +119,7 @@ def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> Lau
         raise Unfit("the two stages exceed 48 KB of shared memory")
     threads = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP) * WARP
     launch = KernelLaunch(threads, tile_grid(problem, bm, bn))
-    defines = type_defines(problem) | size_defines(problem) | dict(parameters) | partial_sum_define(problem, parameters)
+    defines = type_defines(problem) | size_defines(problem) | dict(parameters) | sum_part_define(problem, parameters)
     return LaunchConfig(defines, (launch,))
 
 
@@ -132,7 +132,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows,
         dtypes=("float32",),
         since="register-tiled",
-        refuses=class_limit_reason,
+        refuses=argmax_limit_reason,
         limits="for few images: where `auto` chooses a kernel for many, the plan has it beside that",
         tunables={"TM": (1, 2, 4)},
         defaults=lambda _: {"TM": 2},
@@ -162,7 +162,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_few_rows_mma,
         dtypes=("tfloat32",),
         since="few-rows",
-        refuses=class_limit_reason,
+        refuses=argmax_limit_reason,
         limits="for few images, as few-rows",
         min_arch=80,
         instructions="mma",

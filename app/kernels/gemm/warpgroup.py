@@ -46,7 +46,7 @@ def input_refusal_reason(problem: LinearProblem) -> str | None:
     """Return why the warpgroup kernels cannot read the layer's input; None if they can."""
     if problem.inputs % 8:
         return "takes multiples of 8 inputs"
-    if problem.input_dtype not in ("uint8", "float32" if problem.parts_per_activation == 2 else "float16"):
+    if problem.input_dtype not in ("uint8", "float32" if problem.activation_parts == 2 else "float16"):
         return "reads bytes, float16 in float16, float32 in float16x2"
     return None
 
@@ -69,7 +69,7 @@ def threads_per_block(tile: int) -> int:
     return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
-def prefetch_distance(problem: LinearProblem) -> int:
+def prefetched_steps(problem: LinearProblem) -> int:
     """Return how many steps of images a producer requests ahead; bytes take ten of its registers per step."""
     if problem.input_dtype != "uint8":
         return 1
@@ -96,13 +96,13 @@ def sliced_launches(whole: KernelLaunch, entry: str, grid: Callable[[int], Grid]
     whole: its blocks compute all slices. entry: its function. grid: a block per slice. finish: adds the slices.
     """
 
-    def restrict_grid(blocks: Callable[[int], Grid], few: bool) -> Callable[[int], Grid]:
+    def for_few(blocks: Callable[[int], Grid], few: bool) -> Callable[[int], Grid]:
         return lambda images: blocks(images) if (images <= FEW_IMAGES) == few else NO_BLOCKS
 
     return [
-        replace(whole, entry=f"{entry}_slice", grid=restrict_grid(grid, True)),
-        replace(finish, entry=f"{entry}_finish", grid=restrict_grid(finish.grid, True)),
-        replace(whole, grid=restrict_grid(whole.grid, False)),
+        replace(whole, entry=f"{entry}_slice", grid=for_few(grid, True)),
+        replace(finish, entry=f"{entry}_finish", grid=for_few(finish.grid, True)),
+        replace(whole, grid=for_few(whole.grid, False)),
     ]
 
 
@@ -120,24 +120,24 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
     if rows not in (40, 80):
         raise Unfit("multiplies for 40 or 80 images at a time")
     tile = outputs_per_block(problem)
-    stage = 2 * DEPTH * (problem.parts_per_weight * tile + problem.parts_per_activation * (rows + 1))
+    stage = 2 * DEPTH * (problem.weight_parts * tile + problem.activation_parts * (rows + 1))
     slices = slice_count(problem)
     steps = ceil_div(problem.inputs, DEPTH) // slices  # least number of steps per block
     stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), 1)
-    producers = 80 if problem.input_dtype == "uint8" or problem.parts_per_activation == 2 else 40
+    producers = 80 if problem.input_dtype == "uint8" or problem.activation_parts == 2 else 40
     return {
         "INPUTS": problem.inputs,
         "INPUT": problem.input_dtype,
         "ACTIVATION": activation_name(problem.activation),
-        "PARTS": problem.parts_per_activation,
-        "WEIGHT_PARTS": problem.parts_per_weight,
+        "PARTS": problem.activation_parts,
+        "WEIGHT_PARTS": problem.weight_parts,
         "SPLIT": int(problem.dtype == "float16x2"),
         "LOW_SCALE": LOW_SCALE,
         "TILE": tile,
         "ROWS": rows,
         "SLICES": slices,
         "STAGES": stages,
-        "AHEAD": prefetch_distance(problem),
+        "AHEAD": prefetched_steps(problem),
         "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # 0 if there is one stage
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // ceil_div(tile, 64) // 8 * 8,
@@ -145,10 +145,10 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
     }
 
 
-def packed_weight_count(problem: LinearProblem) -> int:
+def packed_size(problem: LinearProblem) -> int:
     """Return the number of float16 in the packed weights."""
     tile = outputs_per_block(problem)
-    return ceil_div(problem.outputs, tile) * ceil_div(problem.inputs, DEPTH) * problem.parts_per_weight * DEPTH * tile
+    return ceil_div(problem.outputs, tile) * ceil_div(problem.inputs, DEPTH) * problem.weight_parts * DEPTH * tile
 
 
 def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
@@ -160,7 +160,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         **result_defines(problem),
     }
     takes = (
-        Argument("w", "float16", fixed=packed_weight_count(problem)),
+        Argument("w", "float16", fixed=packed_size(problem)),
         Argument("factors", "float32", fixed=problem.outputs),
         Argument("bias", "float32", fixed=problem.outputs, optional=not problem.bias),
     )

@@ -170,7 +170,7 @@ def item_variants(item: Item, only: set[str] | None, mine: Variant | None = None
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     rows += [mine] if mine is not None and mine.operation == item.operation else []
     return [
-        (registry.with_sparse_flag(row, problem), row)
+        (registry.served_form(row, problem), row)
         for problem in item.problems.values()
         for row in rows
         if problem.dtype in row.dtypes

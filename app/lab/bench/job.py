@@ -201,6 +201,6 @@ def tuned_results(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tun
         for row in served.rows:
             if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
                 entry = tuning.TunedResult(dict(row.settings), row.ms, served.images)
-                form = registry.with_sparse_flag(variants[row.name], served.problems[row.dtype])
+                form = registry.served_form(variants[row.name], served.problems[row.dtype])
                 found.setdefault(form, {})[row.name] = entry
     return found

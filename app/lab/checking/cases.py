@@ -11,7 +11,7 @@ from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.base.precision import storage_dtype
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
-from app.kernels.registry import with_sparse_flag
+from app.kernels.registry import served_form
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
 from app.lab.bench.oracle import apply_variant_error_bound, expected_results, random_images, random_parameters
@@ -202,7 +202,7 @@ def requested_cases(row: Variant, arch: str, network: str, layer: str | None, sh
         if item is None:
             known = choices_hint(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
-        problems = [with_sparse_flag(row, problem) for dtype, problem in item.problems.items() if dtype in row.dtypes]
+        problems = [served_form(row, problem) for dtype, problem in item.problems.items() if dtype in row.dtypes]
     reasons = {problem: row.refusal_reason(problem, arch) for problem in problems}
     served = [problem for problem, reason in reasons.items() if reason is None]
     if not served:
@@ -251,5 +251,5 @@ def problem_in_type(row: Variant, problem: Single, dtype: str) -> Single:
         stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored
         typed = replace(problem, dtype=dtype, input_dtype=read, output_dtype=stored)
-        return with_sparse_flag(row, typed)
+        return served_form(row, typed)
     return replace(problem, dtype=dtype)

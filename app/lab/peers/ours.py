@@ -47,7 +47,7 @@ class OurEngine(Engine):
         self._graph = KernelGraph() if in_graph else None
         if self._graph is not None:
             for launch in self._buffers.launches:
-                launch.add_to_graph(self._graph, count)
+                launch.add_to(self._graph, count)
         kernels = ", ".join(f"{node.name}: {node.variant.name}" for node in execution.nodes)
         self.note = f"chunks of {self._engine.chunk:,}; {kernels}"
 

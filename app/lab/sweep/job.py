@@ -36,7 +36,7 @@ def sweep(request: SweepRequest) -> int:
             svg.check_chart_folder(request.plot)
         graph = network_graph(request.network)
         request = replace(request, network=graph.network.name)  # the name instead of a file's path
-        arch, card = choices.resolve_arch_and_card(None, default=ASSUMED_ARCH)
+        arch, card = choices.resolve_target(None, default=ASSUMED_ARCH)
         known = tuning.load(card)
     if request.kernel_option is None:
         execution = plan(graph, arch, Choices(request.precision or Choices.precision, tuning=known))

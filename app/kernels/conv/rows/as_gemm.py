@@ -89,7 +89,7 @@ def _configure_im2col_gemm(problem: ConvProblem, parameters: Parameters) -> Laun
     )
 
 
-def _largest_dividing_k_step(depth: int, most: int) -> int:
+def _largest_even_k_step(depth: int, most: int) -> int:
     """Return the largest k step, 8 to ``most`` terms, that divides sums of ``depth`` terms evenly; else up to 16."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
@@ -97,7 +97,7 @@ def _largest_dividing_k_step(depth: int, most: int) -> int:
 def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
     # Of the values of BM with the fewest idle threads, the largest.
     block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: ceil_div(problem.maps, size) * size)
-    step = _largest_dividing_k_step(problem.reduction_length, 50)
+    step = _largest_even_k_step(problem.reduction_length, 50)
     return {"BM": block_maps, "BN": 64 if block_maps <= 8 else 32 if block_maps <= 16 else 16, "BK": step}
 
 
@@ -120,7 +120,7 @@ def _column_tile_defaults(problem: ConvProblem) -> dict[str, int]:
     return {
         "BM": maps,
         "BN": 2048 // maps,
-        "BK": _largest_dividing_k_step(problem.reduction_length, 32),
+        "BK": _largest_even_k_step(problem.reduction_length, 32),
         "TM": 8,
     }  # 256 threads
 

@@ -133,11 +133,11 @@ def _tile_layout(problem: ConvProblem, parameters: Parameters) -> TileLayout:
         raise Unfit("float16 channels are staged in pairs")
     if ck > _max_staged_channels(problem):
         raise Unfit(f"there are only {problem.channels} channels to stage")
-    sums = _accumulators_per_thread(words, parameters)
+    sums = _sums_per_thread(words, parameters)
     if sums > 128:
         raise Unfit(f"{sums} sums do not fit in a thread's registers")
     height, width = problem.conv_output_size
-    images, rows, columns = _tile_of_whole_pooling_windows(problem, 8 * nt * warps_n)
+    images, rows, columns = _tile_of_whole_windows(problem, 8 * nt * warps_n)
     in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
     # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes that this needs.
     run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
@@ -158,7 +158,7 @@ def _max_staged_channels(problem: ConvProblem) -> int:
     return 1 if problem.channels == 1 else ceil_div(problem.channels, 2) * 2
 
 
-def _accumulators_per_thread(words: FilterWords, parameters: Parameters) -> int:
+def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
     """Return how many sums a thread holds in registers; split operands need three for each result."""
     return parameters["MT"] * parameters["NT"] * 4 * (3 if words.parts == 2 else 1)
 
@@ -169,17 +169,17 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
     most = _max_staged_channels(problem)
     tried = TENSOR_TUNABLES | {"CK": [*dict.fromkeys(ck for ck in (*TENSOR_TUNABLES["CK"], most) if ck <= most)]}
     points = (dict(zip(tried, values, strict=True)) for values in product(*tried.values()))
-    return min(points, key=partial(_estimated_time_key, problem))
+    return min(points, key=partial(_estimated_time, problem))
 
 
-def _estimated_time_key(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
+def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
     """Return a sort key: whether a block exceeds MOST_SHARED, then an image's time in units of the time of one mma."""
     try:
         layout = _tile_layout(problem, parameters)
     except Unfit:
         return True, inf
     words, warps = layout.words, parameters["WARPS_M"] * parameters["WARPS_N"]
-    registers = ceil_div(_accumulators_per_thread(words, parameters) + OTHER_REGISTERS, 8) * 8
+    registers = ceil_div(_sums_per_thread(words, parameters) + OTHER_REGISTERS, 8) * 8
     resident = min(SHARED // (layout.shared_bytes + 1024), 64 // warps, REGISTERS // (32 * warps * registers))
     if not resident:
         return True, inf
@@ -195,22 +195,22 @@ def _estimated_time_key(problem: ConvProblem, parameters: Parameters) -> tuple[b
     return layout.shared_bytes > MOST_SHARED, time / hidden
 
 
-def _tile_of_whole_pooling_windows(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
+def _tile_of_whole_windows(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
     """Return (images, rows, columns) of a block's tile: at most ``pixels`` pixels, in whole pooling windows.
 
     Raises Unfit if one pooling window has more pixels.
     """
     height, width = problem.conv_output_size
     pool = problem.pool
-    columns = _pixels_in_whole_windows(pixels // min(height, pool), width, pool)
-    rows = _pixels_in_whole_windows(pixels // columns, height, pool) if columns else 0
+    columns = _whole_window_pixels(pixels // min(height, pool), width, pool)
+    rows = _whole_window_pixels(pixels // columns, height, pool) if columns else 0
     if not rows:
         raise Unfit(f"a window of {pool} x {pool} pixels exceeds a block's {pixels}")
     rows = min(ceil_div(ceil_div(height, ceil_div(height, rows)), pool) * pool, height)  # bands of equal height
     return max(pixels // (height * width), 1), rows, columns
 
 
-def _pixels_in_whole_windows(most: int, size: int, pool: int) -> int:
+def _whole_window_pixels(most: int, size: int, pool: int) -> int:
     """Return the pixels along one side of a tile: ``size`` if at most ``most``, else as many whole windows as fit."""
     return size if size <= most else most // pool * pool
 
@@ -252,7 +252,7 @@ def _tensor_cores_are_worthwhile(problem: ConvProblem, arch: str) -> bool:
     if not tf32_split_is_worthwhile(problem, arch):
         return False
     products, stores = CUDA_CORE_PRODUCTS[problem.dtype]
-    _, time = _estimated_time_key(problem, _tensor_defaults(problem))
+    _, time = _estimated_time(problem, _tensor_defaults(problem))
     outputs = problem.maps * prod(problem.conv_output_size)
     return products * time + stores * outputs < estimated_patch_time(problem)
 

@@ -103,7 +103,7 @@ def transform_filters(weights: np.ndarray) -> np.ndarray:
     return np.einsum("jq,cpqm->cjpm", as_float64(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64))
 
 
-def error_bound_terms(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, Any]:
+def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, Any]:
     """Return (number of roundings, magnitudes): their product bounds the error before activation and pooling.
 
     x: (images, C * H * W), w: (C, K, K, M), bias: (M,) or None; NumPy or CuPy arrays. Magnitudes: (images, M, OH, OW)
@@ -262,7 +262,7 @@ ROWS: tuple[Variant, ...] = (
         pools=True,
         tunables=TUNABLES,
         defaults=_default_parameters,
-        error_bound=error_bound_terms,
+        error_bound=error_bound,
         work=lambda problem: (problem.kernel + 1) / (OUTPUTS * problem.kernel),  # K + 1 products of 2 K
     ),
 )

@@ -30,10 +30,10 @@ from app.kernels.warpgroup_convolution import (
     FilterRing,
     Tiles,
     WarpgroupConvolution,
+    beats_dense,
     collected_result_bytes,
     estimated_clocks,
     fastest_tiles,
-    sparse_beats_dense,
 )
 from app.kernels.warpgroup_filters import pack_filters, pad_to_tiles
 
@@ -52,7 +52,7 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
     return _warpgroup_convolution(problem).refusal_reason()
 
 
-def _shared_memory_layout(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+def _memory_layout(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
     """Return the bytes of the input for a band of tiles (one half if split), and the filters' layout. Raises Unfit."""
     convolution, rows = _warpgroup_convolution(problem), tiles.rows * tiles.chunks
     tiles.check(convolution)
@@ -67,17 +67,17 @@ def _best_tiles(problem: ConvProblem) -> tuple[Tiles, float]:
     """Return the tiles with the least estimated time, and this time in clock cycles; the smallest ones if none fits."""
     convolution = _warpgroup_convolution(problem)
 
-    def chunk_counts(rows: int) -> range:
+    def chunks(rows: int) -> range:
         return range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1)
 
-    def estimate_clocks(tiles: Tiles, ring: FilterRing) -> float:
+    def clocks(tiles: Tiles, ring: FilterRing) -> float:
         """Estimate an image's clock cycles; rows that two bands read are loaded twice. ring: layout of filters."""
         rows = tiles.rows * tiles.chunks
         bands = ceil_div(convolution.rows, rows)
         again = bands * convolution.input_rows_for(rows) / convolution.input_rows_for(convolution.rows)
         return bands * estimated_clocks(convolution, tiles, ring) * again**0.5
 
-    return fastest_tiles(lambda tiles: _shared_memory_layout(problem, tiles)[1], chunk_counts, estimate_clocks)
+    return fastest_tiles(lambda tiles: _memory_layout(problem, tiles)[1], chunks, clocks)
 
 
 def _default_tiles(problem: ConvProblem) -> dict[str, int]:
@@ -87,20 +87,20 @@ def _default_tiles(problem: ConvProblem) -> dict[str, int]:
 
 def _sparse_is_faster(problem: ConvProblem, _: str) -> bool:
     dense = replace(problem, sparse=False)
-    return sparse_beats_dense(_warpgroup_convolution(dense), _best_tiles(dense)[1], _best_tiles(problem)[1])
+    return beats_dense(_warpgroup_convolution(dense), _best_tiles(dense)[1], _best_tiles(problem)[1])
 
 
 def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     convolution = _warpgroup_convolution(problem)
     tiles = Tiles(*(parameters[name] for name in ("WARPGROUPS", "ROWS", "CHUNKS")))
-    maps, ring = _shared_memory_layout(problem, tiles)
+    maps, ring = _memory_layout(problem, tiles)
     if tiles.chunks > ceil_div(convolution.rows, tiles.rows):
         raise Unfit("an image has fewer tiles")
     defines = type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | dict(parameters)
     defines |= ring.defines() | {
         "MAPS_BYTES": maps,
         "PARTS": convolution.parts,
-        "WEIGHT_PARTS": convolution.parts_per_weight,
+        "WEIGHT_PARTS": convolution.weight_parts,
     }
     bands = ceil_div(convolution.rows, tiles.rows * tiles.chunks)
     takes = (
