@@ -12,7 +12,7 @@ from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
 from app.commands.parsers import COMMANDS, command_module, load_parser, make_request, python_identifier
-from app.cuda.cards import create_context_in_background, hide_other_gpus
+from app.cuda.cards import create_context_in_background, select_visible_device
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
 from app.terminal.console import run_guarded
@@ -44,7 +44,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     request = make_request(name, options)
     if hasattr(request, "device"):
         with exit_on_interrupt():
-            request = replace(request, device=hide_other_gpus(request.device))
+            request = replace(request, device=select_visible_device(request.device))
         if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next output
             print_to_stderr("looking for a GPU" if request.device == "auto" else "starting the GPU")
     if name in ON_THE_FIRST_GPU and request.device != "cpu":

@@ -22,7 +22,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm",
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 62_180,
+    "lines of sources": 62_185,
     "lines of Python in app without comments, docstrings and blank lines": 34_260,
     "lines of tests": 46_680,
     "tracked files": 995,

@@ -63,12 +63,12 @@ def device_number(device: str) -> int | None:
     return int(number) if number else None
 
 
-def user_device_number(current: int) -> int:
+def original_device_number(current: int) -> int:
     """Return the user's number of a GPU. current: CUDA's number of it in this process, which may see only that GPU."""
     return _shown[0].number if _shown else current
 
 
-def init_driver_and_count_gpus() -> int:
+def start_driver() -> int:
     """Start the driver in this process; return the number of visible GPUs. Raises UserError if there are none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -97,14 +97,14 @@ def create_context_in_background() -> None:
 
 def _create_context() -> None:
     with suppress(UserError):
-        init_driver_and_count_gpus()
+        start_driver()
         # The primary context, which CUDA's runtime uses, of the first visible GPU, which is the current one.
         driver, first = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
         if driver.cuDeviceGet(ctypes.byref(first), 0) == 0:
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), first)
 
 
-def hide_other_gpus(device: str) -> str:
+def select_visible_device(device: str) -> str:
     """Make the GPU of ``cuda:N`` the only visible one; return ``device`` without the number. Raises UserError.
 
     The function starts the driver if ``device`` has a number. Call it before CUDA starts.
@@ -116,7 +116,7 @@ def hide_other_gpus(device: str) -> str:
     try:
         if listed is None or number < len(listed):
             NumberedCard(number, str(number) if listed is None else listed[number]).make_only_visible()
-            init_driver_and_count_gpus()
+            start_driver()
             return device.partition(":")[0]
     except UserError as error:
         reason = str(error)
@@ -193,7 +193,7 @@ def main() -> None:
 
     def reply_device_count(_: bytes) -> bytes:
         try:
-            return str(init_driver_and_count_gpus()).encode()
+            return str(start_driver()).encode()
         except UserError as error:
             return str(error).encode()
 

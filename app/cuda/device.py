@@ -10,7 +10,7 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
-from app.cuda.cards import describe_gpu_count, device_number, init_driver_and_count_gpus, user_device_number
+from app.cuda.cards import describe_gpu_count, device_number, original_device_number, start_driver
 from app.cuda.compiler import CUPY, architecture_name, describe_cupy_error, import_nvrtc
 
 OLDEST_ARCHITECTURE = (7, 5)
@@ -52,7 +52,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     ``nvrtc``. number: number of the GPU that is needed; None for the current one.
     """
     try:
-        count = init_driver_and_count_gpus()
+        count = start_driver()
     except UserError as error:
         return str(error)
     if number is not None and number >= count:
@@ -160,7 +160,7 @@ def describe_gpu() -> dict[str, Any]:
     return {
         "kind": "cuda",
         "name": properties["name"].decode(),
-        "number": user_device_number(current),
+        "number": original_device_number(current),
         "bus": cupy.cuda.runtime.deviceGetPCIBusId(current),
         "architecture": architecture_name(*compute_capability()),
         "multiprocessors": properties["multiProcessorCount"],

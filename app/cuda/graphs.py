@@ -135,7 +135,10 @@ class KernelGraph:
         if cluster > 1:
             value = (ctypes.c_uint * 16)(cluster, 1, 1)
             launch_attributes.call_driver(
-                "cuGraphKernelNodeSetAttribute", node, ctypes.c_int(CLUSTER_DIMENSION), ctypes.byref(value)
+                "cuGraphKernelNodeSetAttribute",
+                node,
+                ctypes.c_int(CLUSTER_DIMENSION),
+                ctypes.byref(value),
             )
         if ahead is not None and not waits:
             edge = (link, ctypes.byref(node), ctypes.byref(_EARLY))

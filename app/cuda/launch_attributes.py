@@ -50,7 +50,7 @@ def supports_dependent_launch() -> bool:
     return version >= DEPENDENT_SINCE
 
 
-def make_launcher_with_attributes(
+def make_attributed_launcher(
     function: int,
     values: ctypes.Array[ctypes.c_void_p],
     block: tuple[int, int],

@@ -32,7 +32,7 @@ class LoadedPlan:
         self.plan = plan
         self.kernels = [Kernel(node.variant, node.problem, plan.arch, node.settings) for node in plan.nodes]
         self.weights = [
-            _pack_and_upload(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
+            _upload_packed(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
         self._for_few: list[list[tuple[Kernel, Weights]]] = []  # for each node
         for node, many, weights in zip(plan.nodes, self.kernels, self.weights, strict=True):
@@ -40,7 +40,7 @@ class LoadedPlan:
             shared = [many.config.packing is None and kernel.config.packing is None for kernel in kernels]
             self._for_few.append(
                 [
-                    (kernel, weights if same else _pack_and_upload(kernel, node.parameters))
+                    (kernel, weights if same else _upload_packed(kernel, node.parameters))
                     for kernel, same in zip(kernels, shared, strict=True)
                 ]
             )
@@ -83,7 +83,7 @@ class LoadedPlan:
         self.kernels, self.weights, self._for_few = [], [], []
 
 
-def _pack_and_upload(kernel: Kernel, parameters: Sequence[np.ndarray | None]) -> Weights:
+def _upload_packed(kernel: Kernel, parameters: Sequence[np.ndarray | None]) -> Weights:
     """Pack a node's parameters into the arrays that the kernel takes, and upload them."""
     return [None if array is None else upload(array) for array in kernel.pack(parameters)]
 

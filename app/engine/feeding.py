@@ -20,7 +20,7 @@ from app.base.clock import Timer
 from app.base.precision import SHORT
 from app.base.processor import core_count
 from app.cuda import device
-from app.cuda.cards import user_device_number
+from app.cuda.cards import original_device_number
 from app.cuda.events import time_by_events
 from app.cuda.memory import pinned_array
 from app.engine.buffers import StreamBuffers
@@ -37,7 +37,7 @@ DEVICE_BYTES = 512 << 20  # most device memory per thread
 TIMED = 5  # timed copies, and timed runs of the kernels
 
 
-def choose_block_size_and_thread_count(plan: ExecutionPlan, fed: FeedingOptions) -> tuple[int, int]:
+def choose_block_and_threads(plan: ExecutionPlan, fed: FeedingOptions) -> tuple[int, int]:
     """Return the images per block, and the number of threads that read blocks. fed: options of such an engine."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
@@ -70,7 +70,7 @@ class FedGpuEngine(GpuEngine):
     """A GPU engine that several threads feed: it chooses the images per block, and gives each thread a stream."""
 
     def __init__(self, plan: ExecutionPlan, fed: FeedingOptions) -> None:
-        chunk, streams = choose_block_size_and_thread_count(plan, fed)
+        chunk, streams = choose_block_and_threads(plan, fed)
         super().__init__(plan, chunk=chunk, streams=streams)
         self._with_logits = fed.logits
         self._sample = np.empty(0)  # a block's page-locked images, for ``describe``
@@ -87,7 +87,7 @@ class FedGpuEngine(GpuEngine):
         """Return GPU, arithmetic, and whether copies or kernels are slower, which takes milliseconds to measure."""
         with self.device:
             return EngineDescription(
-                device=f"cuda:{user_device_number(self.device.id)}",
+                device=f"cuda:{original_device_number(self.device.id)}",
                 name=device.describe_gpu()["name"],
                 arithmetic=f"{SHORT[self.arithmetic]} on {self.plan.arch}",
                 limit=measure_bottleneck(self.stream_buffers[0], self._sample),

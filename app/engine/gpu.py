@@ -59,7 +59,12 @@ class GpuEngine(Engine):
     """
 
     def __init__(
-        self, plan: ExecutionPlan, *, chunk: int | None = None, streams: int = STREAMS, always_in_chunks: bool = False
+        self,
+        plan: ExecutionPlan,
+        *,
+        chunk: int | None = None,
+        streams: int = STREAMS,
+        always_in_chunks: bool = False,
     ) -> None:
         self.plan, self.arithmetic = plan, plan.arithmetic
         self._scores, self._classes = plan.buffers[LOGITS]
@@ -71,20 +76,20 @@ class GpuEngine(Engine):
         self.stream_buffers: list[StreamBuffers] = []
         self.chunk = self.block = 0
         self.shrunk = False
-        self._discard_graph()
+        self._forget_graph()
         self._busy = False  # whether the streams may have unfinished work
         self._ends = [[cupy.cuda.Event(disable_timing=True) for _ in range(streams)] for _ in range(2)]
         if chunk is not None:
-            self._allocate_buffers(chunk)
+            self._allocate(chunk)
 
-    def _discard_graph(self) -> None:
+    def _forget_graph(self) -> None:
         self._graph = BatchGraph()
         self.direct: WholeBatchBuffers | None = None  # the graph's buffers; None: it replays chunks
         self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # arguments of the last call that replayed it
 
-    def _allocate_buffers(self, chunk: int) -> None:
+    def _allocate(self, chunk: int) -> None:
         """Allocate the buffers of the streams for ``chunk`` images, or as many as fit. The streams must be idle."""
-        self._discard_graph()
+        self._forget_graph()
         self.stream_buffers = []
         while True:
             with suppress(DeviceMemoryError):
@@ -101,7 +106,7 @@ class GpuEngine(Engine):
         """Enlarge the buffers for ``count`` images, unless the chunk size is fixed; return the images per chunk."""
         wanted = default_chunk_size(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
-            self._allocate_buffers(next_power_of_two(wanted, LEAST_CHUNK))
+            self._allocate(next_power_of_two(wanted, LEAST_CHUNK))
         return min(wanted, self.chunk) if self._grows else self.chunk
 
     @cached_property
@@ -282,7 +287,7 @@ class GpuEngine(Engine):
     def close(self) -> None:
         """Free device memory, streams and kernels."""
         with self.device:
-            self._discard_graph()
+            self._forget_graph()
             self.stream_buffers = []
             for name in {"card_runner", "small_batches"} & vars(self).keys():
                 getattr(self, name).free()

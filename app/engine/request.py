@@ -122,7 +122,8 @@ class RunRequest(Frozen, kw_only=True):
         metavar="N",
     )
     compare: str | None = option(
-        "also time the batch in this precision; print the gain and the labels that differ (GPU)", choices=PRECISIONS
+        "also time the batch in this precision; print the gain and the labels that differ (GPU)",
+        choices=PRECISIONS,
     )
     power: bool = option("also measure power and energy per image, for five seconds more (GPU)", False)
     recheck: bool = option("compute every label again with the float64 NumPy reference, and compare", False)

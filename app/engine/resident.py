@@ -75,7 +75,7 @@ class ResidentKernel:
         self._flags, self._first_flags = self._requests[:, :, 1], self._requests[0, :, 1]
         self._words = self._answers.reshape(-1).data
         self._end = self._ended.data
-        self._forms = _request_forms_by_shape(self._requests, plan.input_shape, classes + 1)
+        self._forms = _make_request_forms(self._requests, plan.input_shape, classes + 1)
         self._labels = [np.array(label, np.uint8) for label in range(classes + 1)]
 
     def run(self, images: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]] | None:
@@ -183,7 +183,7 @@ def _allocate_flagged_words(words: int) -> np.ndarray:
 Form = tuple[int, np.ndarray, Callable[..., tuple[int, ...]], int]
 
 
-def _request_forms_by_shape(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
+def _make_request_forms(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
     """Return shape of the given images → form of a request. shape: (C, H, W). words: number in an image's answer.
 
     A form contains the number of images, the view of ``requests`` that receives them, the function that unpacks their

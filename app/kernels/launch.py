@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.cuda.compiler import compile_kernel
-from app.cuda.launch_attributes import KEPT_SIZES, make_launcher_with_attributes, supports_dependent_launch
+from app.cuda.launch_attributes import KEPT_SIZES, make_attributed_launcher, supports_dependent_launch
 from app.cuda.memory import device_array
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
@@ -273,7 +273,7 @@ class LoadedKernel:
         if not early and self._cluster is None:
             return launch
         sizes = block[0], shared
-        return make_launcher_with_attributes(handle, packed, sizes, grid, self._cluster, launch, dependent=early)
+        return make_attributed_launcher(handle, packed, sizes, grid, self._cluster, launch, dependent=early)
 
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
         """Return a function that adds a launch with ctypes ``values`` to a graph, given the argument of ``grid``."""

@@ -28,7 +28,7 @@ for environment, *devices in json.loads(sys.argv[1]):
     for wanted in devices:
         try:
             listed = wanted.startswith("--devices ")
-            found = cards.parse_device_list(wanted[10:]) if listed else cards.hide_other_gpus(wanted)
+            found = cards.parse_device_list(wanted[10:]) if listed else cards.select_visible_device(wanted)
             answers.append([str(found) if isinstance(found, str) else {str(card): card.visible for card in found}])
         except UserError as error:
             answers.append(str(error))
@@ -127,8 +127,8 @@ def test_selecting_after_cuda_started_is_an_error(driver: Path) -> None:
     (answers,) = select_devices(driver, ({}, "cuda:1", "cuda:0"))
     assert answers[:2] == [["cuda"], "1"] and str(answers[2]).startswith(late) and answers[3] == "1"
     program = (
-        "from app.cuda import cards\ncards.hide_other_gpus('cuda:1')\n"
-        "try: cards.hide_other_gpus('cuda:0')\nexcept Exception: print(cards.user_device_number(0))"
+        "from app.cuda import cards\ncards.select_visible_device('cuda:1')\n"
+        "try: cards.select_visible_device('cuda:0')\nexcept Exception: print(cards.original_device_number(0))"
     )
     done = python(program, env=os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": "3"})
     assert (done.stdout, done.stderr) == ("1\n", ""), "the first selection stays in force"

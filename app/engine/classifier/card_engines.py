@@ -65,7 +65,7 @@ def make_stream_wait(stream: cupy.cuda.Stream, other: int, event: cupy.cuda.Even
         stream.wait_event(event)
 
 
-def _readability_and_address(tensor: Any) -> tuple[bool, int]:
+def _tensor_address(tensor: Any) -> tuple[bool, int]:
     """Return whether kernels can read a PyTorch tensor (contiguous, without gradient), and its address, 0 for none."""
     try:
         return tensor.is_contiguous() and not tensor.requires_grad, tensor.data_ptr()
@@ -114,7 +114,7 @@ def fetch_to_host(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
 _cached_stream = lru_cache(16)(lambda pointer, _device: stream_from_pointer(pointer))
 
 
-def as_cupy_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
+def as_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
     """Return a stream of CuPy or PyTorch, or its pointer on GPU ``device``, as CuPy's. Raises BadArgumentError."""
     if hasattr(stream, "ptr"):
         return stream
@@ -154,9 +154,9 @@ class CardEngines(Engines):
             with self._card:
                 return self.run_on_card(graph, images, stream, wait=wait)
         if stream is None:
-            return self._enqueue_images(cupy.cuda.get_current_stream(), graph, images, wait)
-        with as_cupy_stream(stream, self._number) as current:
-            return self._enqueue_images(current, graph, images, wait)
+            return self._run_on_stream(cupy.cuda.get_current_stream(), graph, images, wait)
+        with as_stream(stream, self._number) as current:
+            return self._run_on_stream(current, graph, images, wait)
 
     def _is_current_gpu(self) -> bool:
         """Return whether the engines' GPU is this thread's current GPU; if so, bind its context to the thread."""
@@ -167,16 +167,16 @@ class CardEngines(Engines):
             self._threads.bound = True
         return True
 
-    def _enqueue_images(self, stream: cupy.cuda.Stream, graph: Graph, images: Any, wait: bool) -> tuple[Any, Any, bool]:
+    def _run_on_stream(self, stream: cupy.cuda.Stream, graph: Graph, images: Any, wait: bool) -> tuple[Any, Any, bool]:
         array, single = images, False  # ``array`` keeps the memory at its address alive
-        known = self._engine_of_known_array(array, stream)
+        known = self._match_known_gpu_array(array, stream)
         if known is None and not isinstance(images, cupy.ndarray):
             array = upload_copy(images, stream) if isinstance(images, np.ndarray) else as_cupy_array(images, stream)
-            known = self._engine_of_known_array(array, stream)
+            known = self._match_known_gpu_array(array, stream)
             if known is not None and is_tensor(images):
                 self._given[array.shape[1:], images.dtype] = known[0]
         if known is None:
-            array, engine, single = self._prepare_images_and_engine(graph, array)
+            array, engine, single = self._prepare_engine(graph, array)
             known = engine, len(array), array.data.ptr
         engine, count, address = known
         if not wait:
@@ -184,7 +184,7 @@ class CardEngines(Engines):
         found = engine.card_runner.run_to_host(count, address, stream, leave_logits=count > MOST)
         return *self._defer_logits_copy(engine, found), single
 
-    def _engine_of_known_array(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
+    def _match_known_gpu_array(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
         """Return engine, number of images and address of a GPU array whose shape and type an earlier call had.
 
         Return None for any other array, and for one that kernels cannot read without a copy. To save time, no CuPy view
@@ -195,7 +195,7 @@ class CardEngines(Engines):
             dense, number, address = images.flags.c_contiguous, memory.device_id, memory.ptr
         elif is_tensor(images):
             engine, number = self._given.get((images.shape[1:], images.dtype)), images.get_device()
-            dense, address = _readability_and_address(images)
+            dense, address = _tensor_address(images)
         else:
             return None
         if engine is None or not dense or address % ALIGNED or number != self._number:
@@ -232,7 +232,7 @@ class CardEngines(Engines):
             fetch_to_host, logits, engine.card_runner.stream
         )
 
-    def _prepare_images_and_engine(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
+    def _prepare_engine(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
         """Return images in the form that kernels read, their engine, and whether they are a single image.
 
         A new shape or type of image opens an engine.

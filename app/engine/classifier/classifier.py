@@ -148,7 +148,7 @@ class Classifier:
                     labels, self._last.scores = answer
                     return labels
             on_host, engines = not on_card and stream is None, self._engines
-            known = engines.engine_of_known_shape(images) if on_host and engines is not None else None
+            known = engines.match_known_shape(images) if on_host and engines is not None else None
             batch = None if known is not None or is_gpu_array(images) else validate_host_images(images, self.graph)
             with self._lock:
                 engines = self._require_open_engines()

@@ -65,7 +65,7 @@ class Engines:
         """Return labels, and either the logits or a function that returns them. images: (N, C, H, W), checked."""
         return engine.run(images)
 
-    def engine_of_known_shape(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
+    def match_known_shape(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
         """Return engine, images as (N, C, H, W), and whether the caller gave a single image; None for unknown images.
 
         Images are known if they are uint8 and ``run`` has had the same shape before. They need no checks.

@@ -17,7 +17,7 @@ from cupy.cuda import runtime
 from app.engine.card_runner import MOST_BYTES, STEP, CardRunner, max_buffered_images
 from app.engine.classifier import Classifier, card_engines
 from app.engine.classifier.arguments import BadArgumentError, is_gpu_array
-from app.engine.classifier.card_engines import as_cupy_stream
+from app.engine.classifier.card_engines import as_stream
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, plan
@@ -46,12 +46,12 @@ def test_a_cpu_classifier_refuses_gpu_arrays() -> None:
 
 def test_as_stream_accepts_streams_of_any_library() -> None:
     own = cupy.cuda.Stream.from_external(SimpleNamespace(__cuda_stream__=lambda: (0, 64)))
-    assert as_cupy_stream(own) is own
-    assert as_cupy_stream(SimpleNamespace(cuda_stream=48)).ptr == 48
-    assert as_cupy_stream(0).ptr == 0 and as_cupy_stream(32).ptr == 32
+    assert as_stream(own) is own
+    assert as_stream(SimpleNamespace(cuda_stream=48)).ptr == 48
+    assert as_stream(0).ptr == 0 and as_stream(32).ptr == 32
     for wrong in (True, "main", 1.5):
         with pytest.raises(BadArgumentError, match="give a stream of CuPy or PyTorch, or a stream's pointer"):
-            as_cupy_stream(wrong)
+            as_stream(wrong)
 
 
 @pytest.mark.parametrize("network", ["lenet5", "fa19"])

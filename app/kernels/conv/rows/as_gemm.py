@@ -29,7 +29,13 @@ from app.kernels.variant import (
 # MiB for the im2col matrix and the product: large ones fill the GPU, small ones stay in the L2 cache.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
 COLUMN_TUNABLES = {"BM": (8, 16, 24, 32, 64), "BN": (32, 64, 128, 256), "BK": (8, 16, 25, 32), "TM": (4, 8)}
-SQUARE_TUNABLES = {"BM": (16, 32, 64), "BN": (64, 128, 256, 512), "BK": (4, 5, 7, 8, 16), "TM": (4, 8), "TN": (4, 8)}
+SQUARE_TUNABLES = {
+    "BM": (16, 32, 64),
+    "BN": (64, 128, 256, 512),
+    "BK": (4, 5, 7, 8, 16),
+    "TM": (4, 8),
+    "TN": (4, 8),
+}
 
 
 def _check_static_shared_memory(size: int) -> None:
