@@ -61,12 +61,11 @@ def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequ
 
 
 def _is_free(box: Box, taken: list[Box], panel: Box) -> bool:
-    if not panel.contains_box(box):
-        return False
-    place = next((at for at, other in enumerate(taken) if box.overlaps_box(other)), None)
-    if place is not None:
-        taken.insert(0, taken.pop(place))  # to be compared first: it is often in the way of the next candidate, too
-    return place is None
+    for at, other in enumerate(taken):
+        if box.overlaps_box(other):
+            taken.insert(0, taken.pop(at))  # to be compared first: it is often in the way of the next candidate, too
+            return False
+    return panel.contains_box(box)
 
 
 def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
