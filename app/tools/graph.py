@@ -71,12 +71,11 @@ def layer_table(built: Graph, width: int) -> list[str]:
 
 
 def _layer_row(step: LayerStep, built: Graph) -> GraphLayer:
-    arrays = [built.parameters[name] for name in step.parameter_shapes if name in built.parameters]
     return {
         "name": step.layer.name,
         "kind": step.layer.kind,
         "output": list(step.out_shape),
-        "parameters": sum(array.size for array in arrays),
+        "parameters": sum(built.parameters[name].size for name in step.parameter_shapes if name in built.parameters),
         "flops": step.layer.flops(step.in_shape),
         "activation_bytes": step.activation_bytes,
     }

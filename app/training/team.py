@@ -44,9 +44,8 @@ class SingleProcessTeam:
 class SharedMemoryTeam:
     """Processes of one machine that sum in shared memory, in the order of their ranks.
 
-    links: in rank 0 the connections to all others, in others the connection to rank 0. memory: as many bytes as
-    ``shared_memory_bytes(size)`` returns. A member that ends closes its connections: ``all_reduce`` then raises
-    EOFError or OSError, in rank 0 at once.
+    links: in rank 0 the connections to all others, in others that to rank 0. memory: ``shared_memory_bytes(size)``
+    bytes. A member that ends closes its connections: ``all_reduce`` then raises EOFError or OSError, in rank 0 at once.
     """
 
     def __init__(self, rank: int, size: int, links: Sequence[Connection], memory: Any) -> None:

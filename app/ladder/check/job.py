@@ -29,7 +29,7 @@ from app.lab.user_kernel.row import UserVariant, open_user_kernel
 from app.lab.user_kernel.template import write_template
 from app.ladder.check.loads import rank_by_predicted_time, ranking_lines
 from app.ladder.emulation import program
-from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, build_variant, why_not_on_cpu
+from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, CompileError, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
 from app.terminal.output import publish_report
@@ -156,9 +156,9 @@ def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     """
     try:
         built = build_variant(case.row, case.problem, {}, case.images, folder, shared)
-    except UserError as error:
-        compiles = "does not compile" in str(error) and _card_compiler_error(case) == ""
-        raise UserError(f"{error}{' (it compiles for a GPU: check it on one)' * compiles}") from None
+    except CompileError as error:
+        hint = " (it compiles for a GPU: check it on one)" if _card_compiler_error(case) == "" else ""
+        raise UserError(f"{error}{hint}") from None
     inputs = case.inputs()
 
     def run_twice() -> list[np.ndarray]:

@@ -78,6 +78,10 @@ _THREAD = re.compile(r"^THREAD (.*)$", re.MULTILINE)
 _CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
 
 
+class CompileError(UserError):
+    """The compiler for the processor, g++, refuses a kernel."""
+
+
 def why_not_on_cpu(row: Variant) -> str | None:
     """Return the reason why the row's kernel cannot be emulated on the CPU, or None if it can."""
     has_ptx = "it has PTX; the processor knows the functions of app/kernels/include in place of it"
@@ -161,8 +165,8 @@ def _compile_common_part(compiler: str, flags: Sequence[str]) -> TemporaryDirect
     headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
     (folder / "runtime.cpp").write_text(f'#pragma GCC optimize ("O3")\n{headers_here}', encoding="utf-8")
     _run_compiler(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
-    words = (*flags, "-fno-sanitize=kernel-address", "-include", "system.h", "-c", "runtime.cpp")
-    _run_compiler(folder, "runtime.cpp", words)
+    uncalled = "-fno-sanitize=kernel-address"  # its accesses are not a kernel's
+    _run_compiler(folder, "runtime.cpp", (*flags, uncalled, "-include", "system.h", "-c", "runtime.cpp"))
     return made
 
 
@@ -180,16 +184,16 @@ def _write_sources(folder: Path, source: Path, functions: str) -> None:
 
 
 def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
-    """Run g++ in the folder with the arguments ``words``. name: the kernel's. Raises UserError with the first error."""
+    """Run g++ in the folder with the arguments ``words``. name: the kernel's. Raises CompileError, the first error."""
     command = [*LIMITED, str(COMPILE_SECONDS), str(COMPILER), *FLAGS, *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     if done.returncode:
         if "CPU time limit" in done.stderr:
-            raise UserError(f"{name} does not compile for the processor: g++ takes more than {COMPILE_SECONDS} s")
+            raise CompileError(f"{name} does not compile for the processor: g++ takes more than {COMPILE_SECONDS} s")
         found = _ERROR.search(done.stderr)
         said = [line for line in done.stderr.splitlines() if "error" in line or "cannot" in line]
         reason = f"{found[1]}: {found[2]}" if found else next(iter(said), f"g++ {describe_exit_code(done.returncode)}")
-        raise UserError(f"{name} does not compile for the processor: {reason}")
+        raise CompileError(f"{name} does not compile for the processor: {reason}")
 
 
 class BuiltKernel(Frozen):
